@@ -1,0 +1,21 @@
+"""Bring the database up to the migrations that this function was built with."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grantwire.database import connect
+from grantwire.entrypoints.tasks import TaskHandler
+from grantwire.migrations import apply, read_migrations
+from grantwire.runtime import MigrationRuntime
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+def handle(_event: Mapping[str, Any], rt: MigrationRuntime) -> dict[str, Any]:
+    """Apply what is missing, each in a transaction of its own."""
+    with connect(rt.database, application_name="grantwire-migrate") as connection:
+        return {"applied": apply(connection, read_migrations(MIGRATIONS))}
+
+
+handler = TaskHandler("migrate_database", MigrationRuntime.build, handle)

@@ -1,0 +1,85 @@
+"""What callers may ask for, parsed and checked: nothing behind this module sees a malformed request."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from grantwire.errors import BadRequestError
+from grantwire.validation import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+_LONGEST_NAME = 128
+_LONGEST = {
+    "user_id": _LONGEST_NAME,
+    "stock_keeping_unit": _LONGEST_NAME,
+    "reason": 64,
+    "purchase_id": _LONGEST_NAME,
+}
+_LARGEST_PAGE = 1000
+
+
+class Operation(Enum):
+    """A change of a right, by the status that it leads to."""
+
+    GRANT = "ACTIVE"
+    REVOKE = "REVOKED"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A grant or a revoke as a caller wrote it."""
+
+    user_id: str
+    stock_keeping_unit: str
+    reason: str
+    purchase_id: str
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """Check every field of a request's body; the error names the first that is wrong."""
+        for name in fields:
+            if name not in _LONGEST:
+                raise BadRequestError(f"unknown field {ascii(name[:_LONGEST_NAME])}; known are {', '.join(_LONGEST)}")
+        for name in _LONGEST:
+            if name not in fields:
+                raise BadRequestError(f"{name} is missing")
+        return cls(**{name: clean_text(name, fields[name], longest=longest) for name, longest in _LONGEST.items()})
+
+    def fields(self) -> dict[str, str]:
+        """What makes this change the same as another."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A stretch of a user's rights: at most `limit`, beginning behind the sku `after`."""
+
+    user_id: str
+    limit: int
+    after: str
+
+    @classmethod
+    def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
+        """Check a path's user_id and the query parameters `limit` and `after`."""
+        for name, values in query.items():
+            if name not in {"limit", "after"}:
+                raise BadRequestError(f"unknown query parameter {ascii(name[:_LONGEST_NAME])}; known are limit, after")
+            if len(values) > 1:
+                raise BadRequestError(f"{name} must be given once")
+        after = query.get("after")
+        return cls(
+            user_id=clean_text("user_id", user_id, longest=_LONGEST_NAME),
+            limit=_page_size(query.get("limit", [str(_LARGEST_PAGE)])[0]),
+            after="" if after is None else clean_text("after", after[0], longest=_LONGEST_NAME),
+        )
+
+
+def _page_size(value: str) -> int:
+    if value.isascii() and value.isdigit() and len(value) <= len(str(_LARGEST_PAGE)) and 1 <= int(value) <= _LARGEST_PAGE:
+        return int(value)
+    raise BadRequestError(f"limit must be a whole number between 1 and {_LARGEST_PAGE}")

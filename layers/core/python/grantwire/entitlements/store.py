@@ -1,0 +1,83 @@
+"""The SQL of rights: the one call that changes them, and the one that lists them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grantwire.errors import KeyConflictError, RequestInProgressError
+from grantwire.idempotency import Answer, IdempotencySettings, RequestIdentity
+from grantwire.identifiers import uuid7
+from grantwire.observability import key_fingerprint, log
+
+if TYPE_CHECKING:
+    from grantwire.database import Database
+    from grantwire.entitlements.commands import Change, Operation, Page
+
+# Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text.
+_CHANGE = """
+SELECT outcome, status_code, body
+  FROM change_entitlement(
+         %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(ttl)s, %(lock_wait_ms)s::integer,
+         %(status)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s, %(trace_id)s)
+"""
+
+# One row more than asked for tells whether there is a next page. JSON made by PostgreSQL is half the cost of making it
+# here, and `||` keeps the order of the members that the API document shows.
+_LIST = """
+WITH page AS (
+  SELECT stock_keeping_unit, status, version, updated_at, row_number() OVER (ORDER BY stock_keeping_unit) AS position
+    FROM entitlements
+   WHERE user_id = %(user_id)s AND stock_keeping_unit > %(after)s
+   ORDER BY stock_keeping_unit
+   LIMIT %(limit)s + 1)
+SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"entitlements":['
+    || coalesce(string_agg(
+         '{"stock_keeping_unit":' || to_json(stock_keeping_unit) || ',"status":"' || status
+         || '","version":' || version || ',"updated_at":"' || rfc3339(updated_at) || '"}',
+         ',' ORDER BY position) FILTER (WHERE position <= %(limit)s), '')
+    || ']'
+    || CASE WHEN count(*) > %(limit)s
+            THEN ',"next_after":' || to_json(max(stock_keeping_unit) FILTER (WHERE position <= %(limit)s))
+            ELSE '' END
+    || '}'
+  FROM page
+"""
+
+
+class Entitlements:
+    """Rights in the system of record."""
+
+    def __init__(self, database: Database, settings: IdempotencySettings) -> None:
+        self._database = database
+        self._settings = settings
+
+    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> Answer:
+        """Grant or revoke, at most once for `identity.key`; see the package for what it guarantees."""
+        outcome, status_code, body = self._database.fetch_row(
+            _CHANGE,
+            {
+                "caller": identity.caller,
+                "route": identity.route,
+                "key": identity.key,
+                "request_hash": identity.request_hash,
+                "ttl": self._settings.ttl,
+                "lock_wait_ms": int(self._settings.lock_wait.total_seconds() * 1000),
+                "status": operation.value,
+                **change.fields(),
+                "operation_id": uuid7(),
+                "trace_id": trace_id,
+            },
+        )
+        log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
+        if outcome == "KEY_CONFLICT":
+            raise KeyConflictError("this Idempotency-Key was used for another request; use a new key")
+        if outcome == "IN_PROGRESS":
+            raise RequestInProgressError("a request with this Idempotency-Key is still running")
+        return Answer(status_code, body, outcome)
+
+    def of_user(self, page: Page) -> str:
+        """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""
+        (body,) = self._database.fetch_row(
+            _LIST, {"user_id": page.user_id, "limit": page.limit, "after": page.after}
+        )
+        return str(body)

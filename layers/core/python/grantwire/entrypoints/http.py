@@ -1,0 +1,126 @@
+"""API Gateway requests: REST proxy event in, `{statusCode, headers, body}` out, every error as `{"code","message"}`.
+
+Nothing escapes a handler: an exception would become a bare 502 and cost the warm sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from grantwire.entrypoints.request import Request
+from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
+from grantwire.observability import MetricUnit, log, metrics
+from grantwire.runtime import Once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+    from grantwire.idempotency import Answer
+
+__all__ = ["HttpHandler", "Request", "Response"]
+
+R = TypeVar("R")
+
+_STATUS = {
+    "BAD_REQUEST": 400,
+    "UNAUTHENTICATED": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "METHOD_NOT_ALLOWED": 405,
+    "IDEMPOTENCY_KEY_CONFLICT": 409,
+    "ENTITLEMENT_STATE_CONFLICT": 409,
+    "REQUEST_IN_PROGRESS": 409,
+    "TOO_LARGE": 413,
+    "RATE_LIMITED": 429,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What goes back to the caller; the body is JSON text already."""
+
+    status_code: int
+    body: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    outcome: str = "OK"
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """A stored answer, which says so when it is sent again (I1)."""
+        headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
+        return cls(answer.status_code, answer.body, headers, answer.outcome)
+
+    def as_event(self) -> dict[str, Any]:
+        """The shape that API Gateway expects of a proxy integration."""
+        headers = {"Content-Type": "application/json", "Cache-Control": "no-store", **self.headers}
+        return {"statusCode": self.status_code, "headers": headers, "body": self.body}
+
+
+class HttpHandler(Generic[R]):
+    """One route's Lambda handler: `handle` does the work and knows nothing of AWS."""
+
+    def __init__(
+        self, route: str, build: Callable[[Mapping[str, str]], R], handle: Callable[[Request, R], Response]
+    ) -> None:
+        self._method, _, self._resource = route.partition(" ")
+        self._runtime = Once(build)
+        self._handle = handle
+        self._cold = True
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        """Answer one request, whatever happens."""
+        started = time.perf_counter()
+        request = Request.of(event)
+        log.append_keys(
+            correlation_id=request.request_id,
+            trace_id=request.trace_id,
+            aws_request_id=getattr(context, "aws_request_id", None),
+            cold_start=self._cold,
+        )
+        response = self._answer(request)
+        self._report(request, response, (time.perf_counter() - started) * 1000)
+        self._cold = False
+        return response.as_event()
+
+    def _answer(self, request: Request) -> Response:
+        try:
+            if request.resource != self._resource:
+                raise NotFoundError("no such path")
+            if request.method != self._method:
+                raise MethodNotAllowedError(self._method)
+            return self._handle(request, self._runtime.get())
+        except RejectedError as error:
+            allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
+            return _error(error.code, str(error), allow)
+        except RetryableError as error:
+            return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
+        except Exception:
+            log.exception("request failed")
+            return _error("INTERNAL", f"something went wrong on our side; quote request {request.request_id}")
+
+    def _report(self, request: Request, response: Response, milliseconds: float) -> None:
+        """One line and one metric for each request, with neither body nor key in them."""
+        log.info(
+            "request",
+            route=request.route,
+            status_code=response.status_code,
+            outcome=response.outcome,
+            caller=request.caller,
+            duration_ms=round(milliseconds, 2),
+        )
+        metrics.add_dimension("route", f"{self._method} {self._resource}")
+        metrics.add_dimension("outcome", response.outcome)
+        metrics.add_metric("Requests", MetricUnit.Count, 1)
+        metrics.add_metric("Latency", MetricUnit.Milliseconds, milliseconds)
+        metrics.flush_metrics()
+
+
+def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = json.dumps({"code": code, "message": message}, separators=(",", ":"))
+    return Response(_STATUS[code], body, headers or {}, outcome=code)

@@ -1,0 +1,41 @@
+"""Functions that an operator or a deployment invokes: the event is the arguments, the result is the answer.
+
+An error is logged and raised: whoever invoked the function sees it fail.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from grantwire.observability import log, trace_id_of
+from grantwire.runtime import Once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+R = TypeVar("R")
+
+
+class TaskHandler(Generic[R]):
+    """One task's Lambda handler."""
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[Mapping[str, str]], R],
+        handle: Callable[[Mapping[str, Any], R], dict[str, Any]],
+    ) -> None:
+        self._name = name
+        self._runtime = Once(build)
+        self._handle = handle
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        """Run the task once."""
+        log.append_keys(trace_id=trace_id_of({}), aws_request_id=getattr(context, "aws_request_id", None))
+        try:
+            result = self._handle(event, self._runtime.get())
+        except Exception:
+            log.exception("task failed", task=self._name)
+            raise
+        log.info("task done", task=self._name, result=result)
+        return result
