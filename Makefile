@@ -1,0 +1,24 @@
+# Every target is one call of a program that works without make: python3.11 -m infra.local COMMAND
+PYTHON ?= $(shell for python in python3.11 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
+ifeq ($(strip $(PYTHON)),)
+PYTHON := $(or $(shell command -v python3),$(error Grantwire needs Python 3.11. \
+	Debian, Ubuntu: apt install python3.11-venv - macOS: brew install python@3.11))
+endif
+RUN := @cd '$(CURDIR)' && $(PYTHON) -m infra.local
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
+
+.DEFAULT_GOAL := help
+.PHONY: help up down demo status logs env test check lock clean
+
+help: ; $(RUN) --help
+up: ; $(RUN) up
+down: ; $(RUN) down
+demo: ; $(RUN) demo
+status: ; $(RUN) status
+logs: ; $(RUN) logs $(ARGS)
+env: ; $(RUN) env
+test: ; $(RUN) test $(ARGS)
+check: ; $(RUN) check $(ARGS)
+lock: ; $(RUN) lock $(ARGS)
+clean: ; $(RUN) clean

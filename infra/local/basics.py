@@ -1,0 +1,46 @@
+"""Commands that need nothing installed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from infra.local.backing import Backing
+from infra.local.environments import STATE
+from infra.local.errors import LocalStackError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infra.local.progress import Progress
+
+
+def down(_arguments: Sequence[str], progress: Progress) -> int:
+    """Stop the checkout's stack."""
+    Backing(STATE, progress=progress).down()
+    progress.say("The stack is down.")
+    return 0
+
+
+def clean(_arguments: Sequence[str], progress: Progress) -> int:
+    """Stop the checkout's stack and delete all that was made."""
+    Backing(STATE, progress=progress).clean()
+    return 0
+
+
+def env(_arguments: Sequence[str], progress: Progress) -> int:
+    """Print the variables that the README's requests use."""
+    found = description()
+    for name, key in (("GRANTWIRE_API", "api_url"), ("GRANTWIRE_TOKEN", "token")):
+        progress.say(f"export {name}={shlex.quote(found[key])}")
+    return 0
+
+
+def description() -> dict[str, Any]:
+    """Read what `make up` wrote for scripts."""
+    try:
+        found: dict[str, Any] = json.loads((STATE / "stack.json").read_text())
+    except FileNotFoundError:
+        raise LocalStackError("The stack is not up.", hint="Start it with `make up`.") from None
+    return found

@@ -1,0 +1,65 @@
+"""`make check`: everything that can be said about the code without running it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra.local import tools
+from infra.local.deployment import aws_environment
+from infra.local.environments import CHECKOUT, STATE
+from infra.local.errors import LocalStackError
+from infra.local.processes import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infra.local.progress import Progress
+
+BIN = Path(sys.executable).parent
+CHECKS = {
+    "style": ("ruff", "check", "."),
+    "format": ("ruff", "format", "--check", "."),
+    "types": ("mypy",),
+    "architecture": ("lint-imports",),
+    "template": ("cfn-lint", "template.yaml"),
+    "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
+    "locks": ("python", "-m", "infra.local.requirements"),
+}
+
+
+def check(arguments: Sequence[str], progress: Progress) -> int:
+    """Run every check, or those named, even after one failed; explain each failure."""
+    chosen = {name: CHECKS[name] for name in CHECKS if not arguments or name in arguments}
+    failed = [name for name, command in chosen.items() if not _passes(name, command, progress)]
+    progress.say(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.")
+    return 1 if failed else 0
+
+
+def _passes(name: str, command: Sequence[str], progress: Progress) -> bool:
+    log = STATE / "checks" / f"{name.replace(' ', '-')}.log"
+    log.unlink(missing_ok=True)
+    launch = Launch(
+        command=[BIN / command[0], *command[1:]],
+        environment=_environment(),
+        log=log,
+        directory=CHECKOUT,
+    )
+    try:
+        with progress.step(f"{name}: {' '.join(command)}"):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            tools.run(launch, record=log.with_suffix(".json"), problem=f"{name} failed.")
+    except LocalStackError as error:
+        progress.explain(error)
+        return False
+    return True
+
+
+def _environment() -> dict[str, str]:
+    """Keep every tool's cache under the state folder, and every tool away from a real account."""
+    return {
+        **aws_environment("http://127.0.0.1:9", STATE / "checks" / "sam"),
+        "PYTHONPATH": str(CHECKOUT / "layers" / "core" / "python"),
+        "RUFF_CACHE_DIR": str(STATE / "cache" / "ruff"),
+    }

@@ -1,0 +1,89 @@
+"""Commands that run the stack and the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from infra.local.backing import TITLES
+from infra.local.environments import CHECKOUT, STATE
+from infra.local.stack import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infra.local.progress import Progress
+
+COUNTS = """
+SELECT 'entitlements ' || status, count(*) FROM entitlements GROUP BY status
+UNION ALL
+SELECT 'outbox_events ' || status, count(*) FROM outbox_events GROUP BY status
+ORDER BY 1
+"""
+
+READY = """
+Grantwire is up.
+  API         {api}
+  PostgreSQL  {database}
+  NATS        {nats}
+  local AWS   {emulator}
+
+Try it:
+  eval "$(make -s env)"
+  curl -si -X POST "$GRANTWIRE_API/v1/entitlements/grants" \\
+    -H "Authorization: Bearer $GRANTWIRE_TOKEN" -H "Idempotency-Key: p_456" \\
+    -H "Content-Type: application/json" \\
+    -d '{{"user_id":"u_123","stock_keeping_unit":"sku_pro","reason":"PURCHASE","purchase_id":"p_456"}}'
+
+`make demo` shows more, `make status` and `make logs` how it is, `make down` stops it.
+"""
+
+
+def up(_arguments: Sequence[str], progress: Progress) -> int:
+    """Bring the checkout's stack up and say how to use it."""
+    stack = Stack(STATE, progress=progress)
+    stack.up()
+    progress.say(
+        READY.format(
+            api=stack.api_url,
+            database=stack.database_url,
+            nats=stack.nats_url,
+            emulator=stack.emulator_url,
+        )
+    )
+    return 0
+
+
+def status(_arguments: Sequence[str], progress: Progress) -> int:
+    """Show how the checkout's stack is; 0 only if all of it works."""
+    stack = Stack(STATE, progress=progress)
+    for server in stack.servers:
+        where = f"pid {server.pid}, port {server.port}" if server.alive() else "-"
+        progress.say(f"{'up  ' if server.alive() else 'down'}  {TITLES[server.name]:18}{where}")
+    running = all(server.alive() for server in stack.servers)
+    healthy = running and stack.healthy()
+    progress.say(f"{'up  ' if healthy else 'down'}  {'the API':18}{stack.api_url if healthy else '-'}")
+    if stack.postgres.alive():
+        _show_counts(stack, progress)
+    return 0 if healthy else 1
+
+
+def test(arguments: Sequence[str], _progress: Progress) -> int:
+    """Become pytest; the tests bring up servers of their own."""
+    os.chdir(CHECKOUT)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])  # noqa: S606  # no shell
+
+
+def _show_counts(stack: Stack, progress: Progress) -> None:
+    try:
+        with psycopg.connect(stack.database_url, connect_timeout=2) as connection:
+            rows = connection.execute(COUNTS).fetchall()
+    except psycopg.Error as error:
+        progress.say(f"      the tables cannot be read: {error}")
+        return
+    for name, count in rows:
+        progress.say(f"      {name}: {count}")

@@ -1,0 +1,173 @@
+"""Build the template and deploy it to the emulator with SAM, as to AWS, and only when something changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import yaml
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.local import tools
+from infra.local.emulator import REGION
+from infra.local.environments import CHECKOUT, STATE, uv
+from infra.local.errors import LocalStackError
+from infra.local.processes import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+STACK_NAME = "grantwire-local"
+TEMPLATE = CHECKOUT / "template.yaml"
+SOURCES = (
+    TEMPLATE,
+    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations")),
+)
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+LAYER_REQUIREMENTS = CHECKOUT / "layers" / "core" / "python" / "requirements.txt"
+
+
+class Deployment:
+    """The template on one emulator."""
+
+    def __init__(self, state: Path, endpoint: str, parameters: Mapping[str, str]) -> None:
+        self.build = state / "build"
+        self.log = state / "deployment.log"
+        self._state = state
+        self._endpoint = endpoint
+        declared = declared_parameters()
+        self._parameters = {name: value for name, value in parameters.items() if name in declared}
+
+    def current(self) -> bool:
+        """Tell whether the emulator has what the checkout holds."""
+        try:
+            recorded = self._fingerprint_file.read_text()
+        except OSError:
+            return False
+        return recorded == self._fingerprint() and bool(self.outputs())
+
+    def build_functions(self) -> None:
+        """Build every function and the layer as for Lambda; what did not change comes from the cache."""
+        self._state.mkdir(parents=True, exist_ok=True)
+        self._fingerprint_file.unlink(missing_ok=True)
+        self._sam(
+            *("build", "--cached", "--template-file", TEMPLATE),
+            *("--build-dir", self.build, "--cache-dir", self._state / "cache"),
+        )
+        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            self._fit_to_host()
+
+    def deploy(self) -> None:
+        """Deploy the build, and remember what was deployed only when it was."""
+        fingerprint = self._fingerprint()
+        overrides = [f"{name}={value}" for name, value in self._parameters.items()]
+        self._sam(
+            *("deploy", "--template-file", self.build / "template.yaml"),
+            *("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local"),
+            *("--stack-name", STACK_NAME, "--region", REGION, "--parameter-overrides", *overrides),
+        )
+        self._fingerprint_file.write_text(fingerprint)
+
+    def outputs(self) -> dict[str, str]:
+        """Give the stack's outputs; none if the emulator has no such stack, or not in a usable state."""
+        try:
+            stack = self.client("cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"][0]
+        except (BotoCoreError, ClientError, IndexError):
+            return {}
+        if not stack["StackStatus"].endswith(("CREATE_COMPLETE", "UPDATE_COMPLETE")):
+            return {}
+        return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
+
+    def client(self, service: str) -> Any:
+        """Give a client for one of the emulator's services."""
+        settings = Config(connect_timeout=2, read_timeout=10, retries={"max_attempts": 1})
+        return boto3.session.Session().client(  # type: ignore[call-overload]  # a name known only here
+            service,
+            region_name=REGION,
+            endpoint_url=self._endpoint,
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            config=settings,
+        )
+
+    @property
+    def _fingerprint_file(self) -> Path:
+        return self._state / "deployed"
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(json.dumps(self._parameters, sort_keys=True).encode())
+        for path in _files(SOURCES):
+            digest.update(f"\0{path.relative_to(CHECKOUT)}\0".encode())
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def _sam(self, *command: str | Path) -> None:
+        program = Path(sys.executable).with_name("sam")
+        launch = Launch(
+            command=[program, *command],
+            environment=aws_environment(self._endpoint, self._state / "sam"),
+            log=self.log,
+            directory=CHECKOUT,
+        )
+        tools.run(launch, record=self._state / "tool.json", problem=f"sam {command[0]} failed.")
+
+    def _fit_to_host(self) -> None:
+        """Replace Lambda's binary packages by this machine's: the emulator runs functions on the host."""
+        for folder in self.build.glob("*/python"):
+            target = ("--python", sys.executable, "--target", folder, "--reinstall")
+            launch = Launch(
+                command=(uv(), "pip", "install", *target, "--require-hashes", "-r", LAYER_REQUIREMENTS),
+                environment=os.environ,
+                log=self.log,
+                directory=CHECKOUT,
+            )
+            tools.run(launch, record=self._state / "tool.json", problem="Installing the layer failed.")
+
+
+def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
+    """Give SAM's environment: the person's settings for pip, and none that lead to a real AWS account."""
+    home.mkdir(parents=True, exist_ok=True)
+    # SAM asks the package index for a newer SAM once a week, and waits for the answer.
+    (home / "metadata.json").write_text(json.dumps({"lastVersionCheck": time.time()}))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SAM_"))}
+    return {
+        **kept,
+        **CREDENTIALS,
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYTHONPYCACHEPREFIX": str(STATE / "cache" / "python"),  # SAM's cache would notice new byte code
+        "SAM_CLI_TELEMETRY": "0",
+        "__SAM_CLI_APP_DIR": str(home),
+    }
+
+
+def declared_parameters() -> set[str]:
+    """Name the template's parameters; CloudFormation refuses others."""
+
+    class Loader(yaml.SafeLoader):
+        """YAML with CloudFormation's short functions, whose values do not matter here."""
+
+    Loader.add_multi_constructor("!", lambda _loader, _suffix, _node: None)
+    try:
+        template = yaml.load(TEMPLATE.read_text(), Loader)  # noqa: S506  # a SafeLoader
+    except (OSError, yaml.YAMLError) as error:
+        raise LocalStackError(f"{TEMPLATE} cannot be read: {error}") from error
+    return set(template.get("Parameters", {}))
+
+
+def _files(roots: Iterable[Path]) -> Iterator[Path]:
+    for root in roots:
+        found = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+        yield from (path for path in found if "__pycache__" not in path.parts)

@@ -1,0 +1,80 @@
+"""The local AWS: ministack, in an environment and a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, ClassVar
+
+from infra.local.environments import EMULATOR
+from infra.local.processes import Launch
+from infra.local.servers import HOST, Server, base_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REGION = "us-east-1"
+
+# Listeners of services that nobody here uses; on fixed ports, they would collide between checkouts.
+SILENCED = {"IOT_MTLS_ENABLED": "0", "SFTP_ENABLED": "0"}
+
+
+class EmulatorServer(Server):
+    """An AWS emulator that runs functions as processes and keeps what was deployed over a restart."""
+
+    name: ClassVar[str] = "emulator"
+    port_variable: ClassVar[str] = "GRANTWIRE_API_PORT"
+    ready_within: ClassVar[float] = 60.0
+
+    @property
+    def url(self) -> str:
+        """Where the AWS API answers."""
+        return f"http://{HOST}:{self.port}"
+
+    def api_url(self, api: str, stage: str) -> str:
+        """Give the address of a REST API that was deployed here."""
+        return f"{self.url}/_aws/execute-api/{api}/{stage}"
+
+    def stop(self) -> None:
+        """End the emulator with its workers, and delete the copies of the functions that they unpacked."""
+        super().stop()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    @property
+    def _temporary(self) -> Path:
+        return self.state / "tmp"
+
+    def _prepare(self) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir(parents=True)
+
+    def _command(self, port: int) -> Launch:
+        program = EMULATOR.folder / "bin" / "ministack"
+        return Launch(
+            command=[EMULATOR.python, program],
+            environment={**base_environment(), **self._settings(port), **SILENCED},
+            log=self.log,
+            directory=self.state,
+        )
+
+    def _settings(self, port: int) -> dict[str, str]:
+        """Workers inherit these: a home of its own keeps the person's AWS profile away from the functions."""
+        return {
+            "BIND_HOST": HOST,
+            "GATEWAY_PORT": str(port),
+            "HOME": str(self.state),
+            "MINISTACK_REGION": REGION,
+            "PERSIST_STATE": "1",
+            "S3_DATA_DIR": str(self.state / "s3"),
+            "S3_PERSIST": "1",
+            "STATE_DIR": str(self.state / "state"),
+            "TMPDIR": str(self._temporary),
+        }
+
+    def _ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2) as answer:  # noqa: S310
+                return bool(answer.status == 200)  # noqa: PLR2004
+        except (OSError, urllib.error.URLError):
+            return False

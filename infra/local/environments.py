@@ -1,0 +1,151 @@
+"""The virtual environments of a checkout, made from the locked requirements.
+
+This module needs the standard library only: it runs before anything is installed. Where packages come from is
+the person's own pip and uv configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra.local import tools
+from infra.local.errors import LocalStackError
+from infra.local.locks import exclusive
+from infra.local.processes import Launch
+
+if TYPE_CHECKING:
+    from infra.local.progress import Progress
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+STATE = CHECKOUT / ".grantwire"
+REQUIREMENTS = CHECKOUT / "requirements"
+PYTHON = (3, 11)
+HINT = "Are the package index and the disk in order? The command can simply be repeated."
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment and the lock file that says what is in it."""
+
+    title: str
+    folder: Path
+    lock: Path
+
+    @property
+    def python(self) -> Path:
+        """The environment's interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was made to its end, from this lock, by this Python."""
+        return self.python.exists() and self._stamp_of() == self.wanted()
+
+    def wanted(self) -> dict[str, str]:
+        """Say what the environment must be made from."""
+        return {"python": _interpreter(), "lock": hashlib.sha256(self.lock.read_bytes()).hexdigest()}
+
+    def begin(self) -> bool:
+        """Mark it as being changed; tell whether it can be changed as it is, or must be made anew."""
+        usable = self.python.exists() and self._stamp_of().get("python") == _interpreter()
+        self._stamp.unlink(missing_ok=True)
+        return usable
+
+    def finish(self) -> None:
+        """Mark it as made; the last thing to be done, so that half an environment is never taken for one."""
+        self._stamp.write_text(json.dumps(self.wanted()))
+
+    @property
+    def _stamp(self) -> Path:
+        return self.folder / "grantwire.json"
+
+    def _stamp_of(self) -> dict[str, str]:
+        try:
+            return dict(json.loads(self._stamp.read_text()))
+        except (OSError, ValueError):
+            return {}
+
+
+DEVELOPMENT = Environment("development", STATE / "venv", REQUIREMENTS / "development.txt")
+EMULATOR = Environment("emulator", STATE / "emulator", REQUIREMENTS / "emulator.txt")
+
+
+def check_python() -> None:
+    """Complain at once about a Python that cannot do it, naming the package to install."""
+    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+    if sys.version_info[:2] == PYTHON and not missing:
+        return
+    wanted = ".".join(map(str, PYTHON))
+    if missing:
+        problem = f"Python's {' and '.join(missing)} module is missing ({sys.executable})."
+    else:
+        problem = f"Grantwire needs Python {wanted}; this is {platform.python_version()} ({sys.executable})."
+    hint = f"Debian, Ubuntu: apt install python{wanted}-venv · macOS: brew install python@{wanted}"
+    raise LocalStackError(problem, hint=f"{hint}\nElsewhere: make PYTHON=/path/to/python{wanted} …")
+
+
+def ensure(progress: Progress) -> bool:
+    """Make or renew both environments; tell whether that was needed. Costs next to nothing when it is not."""
+    if DEVELOPMENT.ready and EMULATOR.ready:
+        return False
+    with exclusive(STATE / "environments.lock", progress):
+        if not DEVELOPMENT.ready:
+            with progress.step("Installing the tools (the first time takes about half a minute)"):
+                _make_development()
+        if not EMULATOR.ready:
+            with progress.step("Installing the AWS emulator"):
+                _make_emulator()
+    return True
+
+
+def active() -> bool:
+    """Tell whether we run in the development environment."""
+    return Path(sys.prefix).resolve() == DEVELOPMENT.folder.resolve()
+
+
+def uv() -> Path:
+    """Name the installer, which the development environment brings."""
+    return DEVELOPMENT.folder / "bin" / "uv"
+
+
+def _make_development() -> None:
+    """Let plain pip install the installer, and that the rest."""
+    target = DEVELOPMENT
+    if not target.begin():
+        shutil.rmtree(target.folder, ignore_errors=True)
+        _run(os.path.realpath(sys.executable), "-m", "venv", target.folder)
+    pip = (target.python, "-m", "pip", "--disable-pip-version-check", "install")
+    _run(*pip, "--require-hashes", "-r", REQUIREMENTS / "uv.txt")
+    _sync(target)
+
+
+def _make_emulator() -> None:
+    target = EMULATOR
+    if not target.begin():
+        shutil.rmtree(target.folder, ignore_errors=True)
+        _run(uv(), "venv", "--python", DEVELOPMENT.python, target.folder)
+    _sync(target)
+
+
+def _sync(target: Environment) -> None:
+    _run(uv(), "pip", "sync", "--python", target.python, "--require-hashes", target.lock)
+    target.finish()
+
+
+def _run(*command: str | Path) -> None:
+    log = STATE / "environments.log"
+    launch = Launch(command=command, environment=os.environ, log=log, directory=CHECKOUT)
+    tools.run(launch, record=STATE / "installer.json", problem="Installing failed.", hint=HINT)
+
+
+def _interpreter() -> str:
+    return f"{platform.python_version()} {os.path.realpath(sys.executable)}"
