@@ -64,7 +64,9 @@ def demo(_arguments: Sequence[str], progress: Progress) -> int:
     body = {"user_id": user, "stock_keeping_unit": "sku_pro", "reason": "PURCHASE", "purchase_id": key}
     other = {**body, "stock_keeping_unit": "sku_other"}
     refund = {**body, "reason": "REFUND"}
-    client.send("GET", f"/v1/users/{user}/entitlements")  # the first call of a function starts its process
+    for path in (GRANTS, REVOKES):
+        client.send("POST", path)  # refused, but the first call of a function starts its process
+    client.send("GET", f"/v1/users/{user}/entitlements")
 
     def post(title: str, path: str, key: str, body: dict[str, str]) -> None:
         progress.say(f"\n{title}\n  POST {path}  Idempotency-Key: {key}\n  {json.dumps(body)}")

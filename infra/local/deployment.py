@@ -9,15 +9,12 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import boto3
 import yaml
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.local import tools
-from infra.local.emulator import REGION
+from infra.local.emulator import CREDENTIALS, REGION
 from infra.local.environments import CHECKOUT, STATE, uv
 from infra.local.errors import LocalStackError
 from infra.local.processes import Launch
@@ -25,24 +22,25 @@ from infra.local.processes import Launch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from infra.local.emulator import EmulatorServer
+
 STACK_NAME = "grantwire-local"
 TEMPLATE = CHECKOUT / "template.yaml"
 SOURCES = (
     TEMPLATE,
     *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations")),
 )
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
 LAYER_REQUIREMENTS = CHECKOUT / "layers" / "core" / "python" / "requirements.txt"
 
 
 class Deployment:
     """The template on one emulator."""
 
-    def __init__(self, state: Path, endpoint: str, parameters: Mapping[str, str]) -> None:
+    def __init__(self, state: Path, emulator: EmulatorServer, parameters: Mapping[str, str]) -> None:
         self.build = state / "build"
         self.log = state / "deployment.log"
         self._state = state
-        self._endpoint = endpoint
+        self._emulator = emulator
         declared = declared_parameters()
         self._parameters = {name: value for name, value in parameters.items() if name in declared}
 
@@ -77,26 +75,8 @@ class Deployment:
         self._fingerprint_file.write_text(fingerprint)
 
     def outputs(self) -> dict[str, str]:
-        """Give the stack's outputs; none if the emulator has no such stack, or not in a usable state."""
-        try:
-            stack = self.client("cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"][0]
-        except (BotoCoreError, ClientError, IndexError):
-            return {}
-        if not stack["StackStatus"].endswith(("CREATE_COMPLETE", "UPDATE_COMPLETE")):
-            return {}
-        return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
-
-    def client(self, service: str) -> Any:
-        """Give a client for one of the emulator's services."""
-        settings = Config(connect_timeout=2, read_timeout=10, retries={"max_attempts": 1})
-        return boto3.session.Session().client(  # type: ignore[call-overload]  # a name known only here
-            service,
-            region_name=REGION,
-            endpoint_url=self._endpoint,
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-            config=settings,
-        )
+        """Give the stack's outputs; none if it is not deployed."""
+        return self._emulator.stack_outputs(STACK_NAME)
 
     @property
     def _fingerprint_file(self) -> Path:
@@ -113,7 +93,7 @@ class Deployment:
         program = Path(sys.executable).with_name("sam")
         launch = Launch(
             command=[program, *command],
-            environment=aws_environment(self._endpoint, self._state / "sam"),
+            environment=aws_environment(self._emulator.url, self._state / "sam"),
             log=self.log,
             directory=CHECKOUT,
         )

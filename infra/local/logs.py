@@ -6,9 +6,11 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
+import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.local.deployment import STACK_NAME
+from infra.local.emulator import CREDENTIALS, REGION
 from infra.local.environments import STATE
 from infra.local.progress import tail
 from infra.local.stack import Stack
@@ -47,7 +49,7 @@ class FunctionLogs:
 
     def __init__(self, stack: Stack) -> None:
         self._running = stack.emulator.alive()
-        self._client: Any = stack.deployment.client("logs") if self._running else None
+        self._client = _client(stack.emulator_url)
         self._seen: dict[str, int] = {}
 
     def new_lines(self, most: int | None = None) -> list[str]:
@@ -66,6 +68,15 @@ class FunctionLogs:
         self._seen[group] = len(events)
         title = [f"== {group}"] if most else []
         return title + [f"{group.rpartition('/')[2]}: {event['message'].rstrip()}" for event in fresh]
+
+
+def _client(endpoint: str) -> Any:
+    session = boto3.session.Session(
+        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        region_name=REGION,
+    )
+    return session.client("logs", endpoint_url=endpoint)
 
 
 def _follow(files: Sequence[Path], functions: FunctionLogs, progress: Progress) -> None:

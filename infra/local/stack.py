@@ -70,7 +70,7 @@ class Stack(Backing):
     def deployment(self) -> Deployment:
         """The template on this stack's emulator; valid once the servers have their ports."""
         given = {"DatabaseUrl": self.database_url, "NatsUrl": self.nats_url, "Stage": "local"}
-        return Deployment(self.state / "deployment", self.emulator_url, {**given, **self._parameters})
+        return Deployment(self.state / "deployment", self.emulator, {**given, **self._parameters})
 
     def up(self) -> None:
         """Start what does not run, deploy what has changed, and return when the API answers."""
