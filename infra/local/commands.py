@@ -75,7 +75,9 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
     """Become pytest; the tests bring up servers of their own."""
     os.chdir(CHECKOUT)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])  # noqa: S606  # no shell
+    variables = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(STATE / "cache" / "hypothesis")}
+    command = [sys.executable, "-m", "pytest", *arguments]
+    os.execve(sys.executable, command, variables)  # noqa: S606  # no shell
 
 
 def _show_counts(stack: Stack, progress: Progress) -> None:

@@ -30,6 +30,7 @@ SOURCES = (
     TEMPLATE,
     *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations")),
 )
+CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 LAYER_REQUIREMENTS = CHECKOUT / "layers" / "core" / "python" / "requirements.txt"
 
 
@@ -57,7 +58,7 @@ class Deployment:
         self._state.mkdir(parents=True, exist_ok=True)
         self._fingerprint_file.unlink(missing_ok=True)
         self._sam(
-            *("build", "--cached", "--template-file", TEMPLATE),
+            *("build", "--cached", "--parallel", "--template-file", TEMPLATE, *CONFIG),
             *("--build-dir", self.build, "--cache-dir", self._state / "cache"),
         )
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -68,8 +69,7 @@ class Deployment:
         fingerprint = self._fingerprint()
         overrides = [f"{name}={value}" for name, value in self._parameters.items()]
         self._sam(
-            *("deploy", "--template-file", self.build / "template.yaml"),
-            *("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local"),
+            *("deploy", "--template-file", self.build / "template.yaml", *CONFIG),
             *("--stack-name", STACK_NAME, "--region", REGION, "--parameter-overrides", *overrides),
         )
         self._fingerprint_file.write_text(fingerprint)
@@ -95,7 +95,7 @@ class Deployment:
             command=[program, *command],
             environment=aws_environment(self._emulator.url, self._state / "sam"),
             log=self.log,
-            directory=CHECKOUT,
+            directory=self._state,  # SAM keeps dependencies in the folder that it is started in
         )
         tools.run(launch, record=self._state / "tool.json", problem=f"sam {command[0]} failed.")
 
