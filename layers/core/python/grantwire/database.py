@@ -120,7 +120,7 @@ class Database:
         return self._cursor.execute(statement, parameters).fetchone()
 
     def _forget_if_lost(self, error: psycopg.Error) -> bool:
-        """Drop a connection that can no longer be used; true if it had been made and then was closed by the other side."""
+        """Drop a connection that is of no more use; true if the other side closed it, so that a new one may help."""
         lost = self._connection is not None and self._connection.closed
         if lost or error.sqlstate in _UNUSABLE:
             self.close()
@@ -132,7 +132,6 @@ def connect(settings: DatabaseSettings, *, application_name: str) -> BoundedConn
     url = settings.url if settings.url is not None else database_url(read_secret(settings.secret_arn or ""))
     statement_ms = int(settings.statement_timeout.total_seconds() * 1000)
     connect_seconds = int(settings.connect_timeout.total_seconds())
-    options = {"options": f"-c statement_timeout={statement_ms}"} if settings.startup_options else {}
     connection = BoundedConnection.connect(
         url,
         autocommit=True,
@@ -141,7 +140,7 @@ def connect(settings: DatabaseSettings, *, application_name: str) -> BoundedConn
         application_name=application_name,
         connect_timeout=connect_seconds,
         tcp_user_timeout=connect_seconds * 1000,
-        **options,
+        options=f"-c statement_timeout={statement_ms}" if settings.startup_options else None,
     )
     connection.longest_wait = settings.statement_timeout.total_seconds() + _GRACE_SECONDS
     return connection

@@ -69,7 +69,9 @@ def read_migrations(directory: Path) -> list[Migration]:
 
 def migrate(url: str, directory: Path) -> list[str]:
     """Bring the database up to the files; the names of those applied now."""
-    with psycopg.connect(url, autocommit=True, row_factory=tuple_row, application_name="grantwire-migrate") as connection:
+    with psycopg.connect(
+        url, autocommit=True, row_factory=tuple_row, application_name="grantwire-migrate"
+    ) as connection:
         return apply(connection, read_migrations(directory))
 
 
@@ -92,7 +94,7 @@ def _apply_next(connection: Connection, migrations: list[Migration]) -> str | No
             return None
         log.info("applying migration", migration=pending.name)
         try:
-            connection.execute(pending.sql)
+            connection.execute(pending.sql, prepare=False)  # a prepared statement holds only one
         except psycopg.Error as error:
             raise InternalError(f"migration {pending.name} failed and was rolled back: {error}") from error
         connection.execute(_RECORD, (pending.name, pending.checksum))

@@ -1,9 +1,8 @@
-"""Secrets by ARN. boto3 costs almost half a second of a cold start, so it is imported only when there is one to read."""
+"""Secrets by ARN. boto3 costs half a second of a cold start, so it is imported only when there is one to read."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 from urllib.parse import quote
 
 from grantwire.errors import ConfigError
@@ -13,8 +12,7 @@ def read_secret(arn: str) -> str:
     """The current text of a secret in AWS Secrets Manager."""
     import boto3  # noqa: PLC0415 - see the module's docstring
 
-    answer: dict[str, Any] = boto3.client("secretsmanager").get_secret_value(SecretId=arn)
-    return str(answer["SecretString"])
+    return boto3.client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"]
 
 
 def database_url(secret: str) -> str:

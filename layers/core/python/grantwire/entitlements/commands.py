@@ -44,7 +44,7 @@ class Change:
         """Check every field of a request's body; the error names the first that is wrong."""
         for name in fields:
             if name not in _LONGEST:
-                raise BadRequestError(f"unknown field {ascii(name[:_LONGEST_NAME])}; known are {', '.join(_LONGEST)}")
+                raise BadRequestError(f"unknown field {name[:_LONGEST_NAME]!a}; known are {', '.join(_LONGEST)}")
         for name in _LONGEST:
             if name not in fields:
                 raise BadRequestError(f"{name} is missing")
@@ -68,7 +68,7 @@ class Page:
         """Check a path's user_id and the query parameters `limit` and `after`."""
         for name, values in query.items():
             if name not in {"limit", "after"}:
-                raise BadRequestError(f"unknown query parameter {ascii(name[:_LONGEST_NAME])}; known are limit, after")
+                raise BadRequestError(f"unknown query parameter {name[:_LONGEST_NAME]!a}; known are limit, after")
             if len(values) > 1:
                 raise BadRequestError(f"{name} must be given once")
         after = query.get("after")
@@ -80,6 +80,11 @@ class Page:
 
 
 def _page_size(value: str) -> int:
-    if value.isascii() and value.isdigit() and len(value) <= len(str(_LARGEST_PAGE)) and 1 <= int(value) <= _LARGEST_PAGE:
+    if (
+        value.isascii()
+        and value.isdigit()
+        and len(value) <= len(str(_LARGEST_PAGE))
+        and 1 <= int(value) <= _LARGEST_PAGE
+    ):
         return int(value)
     raise BadRequestError(f"limit must be a whole number between 1 and {_LARGEST_PAGE}")

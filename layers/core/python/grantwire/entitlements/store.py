@@ -77,7 +77,5 @@ class Entitlements:
 
     def of_user(self, page: Page) -> str:
         """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""
-        (body,) = self._database.fetch_row(
-            _LIST, {"user_id": page.user_id, "limit": page.limit, "after": page.after}
-        )
+        (body,) = self._database.fetch_row(_LIST, {"user_id": page.user_id, "limit": page.limit, "after": page.after})
         return str(body)

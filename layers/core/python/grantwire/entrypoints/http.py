@@ -68,10 +68,15 @@ class HttpHandler(Generic[R]):
     def __init__(
         self, route: str, build: Callable[[Mapping[str, str]], R], handle: Callable[[Request, R], Response]
     ) -> None:
+        self.route = route
         self._method, _, self._resource = route.partition(" ")
         self._runtime = Once(build)
         self._handle = handle
         self._cold = True
+
+    def with_runtime(self, runtime: R) -> HttpHandler[R]:
+        """The same handler, working with `runtime` instead of the environment's."""
+        return HttpHandler(self.route, lambda _: runtime, self._handle)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one request, whatever happens."""
@@ -83,26 +88,31 @@ class HttpHandler(Generic[R]):
             aws_request_id=getattr(context, "aws_request_id", None),
             cold_start=self._cold,
         )
-        response = self._answer(request)
+        response = self.answer(request)
         self._report(request, response, (time.perf_counter() - started) * 1000)
         self._cold = False
         return response.as_event()
 
-    def _answer(self, request: Request) -> Response:
+    def answer(self, request: Request) -> Response:
+        """The answer to a request; every error is one too."""
         try:
-            if request.resource != self._resource:
-                raise NotFoundError("no such path")
-            if request.method != self._method:
-                raise MethodNotAllowedError(self._method)
+            self._check_route(request)
             return self._handle(request, self._runtime.get())
         except RejectedError as error:
             allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
             return _error(error.code, str(error), allow)
         except RetryableError as error:
             return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
-        except Exception:
+        except Exception:  # noqa: BLE001 - the last line of defence, see the module's docstring
             log.exception("request failed")
             return _error("INTERNAL", f"something went wrong on our side; quote request {request.request_id}")
+
+    def _check_route(self, request: Request) -> None:
+        """The template sends every method of our path here, so that a wrong one gets a helpful answer."""
+        if request.resource != self._resource:
+            raise NotFoundError("no such path")
+        if request.method != self._method:
+            raise MethodNotAllowedError(self._method)
 
     def _report(self, request: Request, response: Response, milliseconds: float) -> None:
         """One line and one metric for each request, with neither body nor key in them."""
@@ -114,7 +124,7 @@ class HttpHandler(Generic[R]):
             caller=request.caller,
             duration_ms=round(milliseconds, 2),
         )
-        metrics.add_dimension("route", f"{self._method} {self._resource}")
+        metrics.add_dimension("route", self.route)
         metrics.add_dimension("outcome", response.outcome)
         metrics.add_metric("Requests", MetricUnit.Count, 1)
         metrics.add_metric("Latency", MetricUnit.Milliseconds, milliseconds)

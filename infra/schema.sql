@@ -1,0 +1,295 @@
+CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    right_now record;
+    event     text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
+    detail    jsonb := jsonb_build_object('reason', p_reason, 'purchase_id', p_purchase_id);
+BEGIN
+    SELECT b.verdict, b.status_code, b.body INTO outcome, status_code, body
+      FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
+    IF outcome IN ('REPLAYED', 'IN_PROGRESS') THEN
+        RETURN;
+    END IF;
+    IF outcome = 'PROCEED' THEN
+        SELECT * INTO right_now FROM entitlement_transition(p_status, p_user_id, p_sku);
+        IF right_now.refusal IS NULL THEN
+            outcome     := 'APPLIED';
+            status_code := 200;
+            body        := '{"user_id":' || to_json(p_user_id)
+                        || ',"stock_keeping_unit":' || to_json(p_sku)
+                        || ',"status":"' || p_status
+                        || '","version":' || right_now.new_version
+                        || ',"updated_at":"' || rfc3339(right_now.changed_at) || '"}';
+            detail      := detail || jsonb_build_object('version', right_now.new_version);
+        ELSE
+            outcome     := 'STATE_CONFLICT';
+            status_code := 409;
+            body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(right_now.refusal) || '}';
+            detail      := detail || jsonb_build_object('refusal', right_now.refusal);
+        END IF;
+        PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
+    END IF;
+    INSERT INTO entitlement_audit
+           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
+    VALUES (p_operation_id, p_caller, CASE p_status WHEN 'ACTIVE' THEN 'GRANT' ELSE 'REVOKE' END,
+            outcome, p_user_id, p_sku, p_trace_id, detail);
+    IF outcome = 'APPLIED' THEN
+        PERFORM outbox_enqueue(
+            p_operation_id, event, entitlement_aggregate_key(p_user_id, p_sku), right_now.new_version,
+            jsonb_build_object(
+                'event_id', p_operation_id, 'event_type', event, 'occurred_at', rfc3339(right_now.changed_at),
+                'user_id', p_user_id, 'stock_keeping_unit', p_sku,
+                'source', p_reason, 'source_id', p_purchase_id, 'version', right_now.new_version),
+            p_trace_id);
+    END IF;
+END
+$$;
+CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((replace(replace(p_user_id, '%'::text, '%25'::text), '/'::text, '%2F'::text) || '/'::text) || p_sku);
+CREATE FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone DEFAULT now()) RETURNS SETOF text
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    first_month timestamp := date_trunc('month', p_now AT TIME ZONE 'UTC');
+    month_start timestamptz;
+    month_end   timestamptz;
+    partition   text;
+BEGIN
+    LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;
+    FOR ahead IN 0 .. p_months_ahead LOOP
+        month_start := (first_month + make_interval(months => ahead)) AT TIME ZONE 'UTC';
+        month_end   := (first_month + make_interval(months => ahead + 1)) AT TIME ZONE 'UTC';
+        partition   := to_char(first_month + make_interval(months => ahead), '"entitlement_audit_y"YYYY"m"MM');
+        CONTINUE WHEN to_regclass(partition) IS NOT NULL;
+        EXECUTE format('CREATE TABLE %I (LIKE entitlement_audit INCLUDING ALL)', partition);
+        EXECUTE format(
+            'WITH moved AS (DELETE FROM entitlement_audit_default WHERE occurred_at >= %L AND occurred_at < %L RETURNING *)
+             INSERT INTO %I SELECT * FROM moved', month_start, month_end, partition);
+        EXECUTE format('ALTER TABLE entitlement_audit ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                       partition, month_start, month_end);
+        RETURN NEXT partition;
+    END LOOP;
+END
+$$;
+CREATE FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    current_status text;
+BEGIN
+    IF p_status = 'ACTIVE' THEN
+        INSERT INTO entitlements AS e (user_id, stock_keeping_unit, status, version, updated_at)
+        VALUES (p_user_id, p_sku, 'ACTIVE', 1, clock_timestamp())
+        ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
+           SET status     = EXCLUDED.status,
+               version    = e.version + 1,
+               updated_at = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond')
+         WHERE e.status <> EXCLUDED.status
+        RETURNING version, updated_at INTO new_version, changed_at;
+        IF NOT FOUND THEN
+            refusal := 'already ACTIVE';
+        END IF;
+        RETURN;
+    END IF;
+    SELECT e.status INTO current_status FROM entitlements e
+     WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
+    IF NOT FOUND THEN
+        refusal := 'not granted';
+    ELSIF current_status = p_status THEN
+        refusal := 'already REVOKED';
+    ELSE
+        UPDATE entitlements e
+           SET status     = p_status,
+               version    = e.version + 1,
+               updated_at = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond')
+         WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+        RETURNING e.version, e.updated_at INTO new_version, changed_at;
+    END IF;
+END
+$$;
+CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    stored_hash text;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    SELECT k.status_code, k.response_body INTO status_code, body
+      FROM idempotency_keys k
+     WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
+       AND k.expires_at > now() AND k.request_hash = p_request_hash;
+    IF FOUND THEN
+        verdict := 'REPLAYED';
+        RETURN;
+    END IF;
+    -- Also bounds the waits for row locks in the rest of the transaction.
+    PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
+    BEGIN
+        -- First 8 bytes of SHA-256(key) as a signed 64-bit integer (I5).
+        PERFORM pg_advisory_xact_lock(
+            ('x' || left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
+    EXCEPTION WHEN lock_not_available THEN
+        verdict := 'IN_PROGRESS';
+        RETURN;
+    END;
+    SELECT k.request_hash, k.status_code, k.response_body INTO stored_hash, status_code, body
+      FROM idempotency_keys k
+     WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
+       AND k.expires_at > now();
+    IF NOT FOUND THEN
+        verdict := 'PROCEED';
+    ELSIF stored_hash = p_request_hash THEN
+        verdict := 'REPLAYED';
+    ELSE
+        verdict := 'KEY_CONFLICT';
+        status_code := NULL;
+        body := NULL;
+    END IF;
+END
+$$;
+CREATE FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO idempotency_keys AS k
+           (caller, route, idempotency_key, request_hash, status_code, response_body, created_at, expires_at)
+    VALUES (p_caller, p_route, p_key, p_request_hash, p_status_code, p_body, now(), now() + p_ttl)
+    ON CONFLICT (caller, route, idempotency_key) DO UPDATE
+       SET request_hash  = EXCLUDED.request_hash,
+           status_code   = EXCLUDED.status_code,
+           response_body = EXCLUDED.response_body,
+           created_at    = EXCLUDED.created_at,
+           expires_at    = EXCLUDED.expires_at
+     WHERE k.expires_at <= now();
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'idempotency invariant broken: a live key was about to be replaced'
+            USING ERRCODE = 'GW001', DETAIL = format('route %s', p_route);
+    END IF;
+END
+$$;
+CREATE FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM 1 FROM outbox_events o
+      WHERE o.aggregate_key = p_aggregate_key AND o.published_at IS NULL AND o.discarded_at IS NULL
+      ORDER BY o.aggregate_version DESC LIMIT 1
+        FOR SHARE;
+    INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, ready)
+    VALUES (p_event_id, p_event_type, p_aggregate_key, p_aggregate_version, p_payload, p_trace_id, NOT FOUND);
+END
+$$;
+CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
+CREATE TABLE public.entitlement_audit (
+    operation_id uuid NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    caller text NOT NULL,
+    operation text NOT NULL,
+    outcome text NOT NULL,
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
+    trace_id text,
+    detail jsonb NOT NULL,
+    CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
+    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'STATE_CONFLICT'::text, 'KEY_CONFLICT'::text])))
+)
+PARTITION BY RANGE (occurred_at);
+COMMENT ON COLUMN public.entitlement_audit.operation_id IS 'Equals the event_id of the event that the operation caused, if it caused one.';
+CREATE TABLE public.entitlement_audit_default (
+    operation_id uuid CONSTRAINT entitlement_audit_operation_id_not_null NOT NULL,
+    occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT entitlement_audit_occurred_at_not_null NOT NULL,
+    caller text CONSTRAINT entitlement_audit_caller_not_null NOT NULL,
+    operation text CONSTRAINT entitlement_audit_operation_not_null NOT NULL,
+    outcome text CONSTRAINT entitlement_audit_outcome_not_null NOT NULL,
+    user_id text CONSTRAINT entitlement_audit_user_id_not_null NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text CONSTRAINT entitlement_audit_stock_keeping_unit_not_null NOT NULL COLLATE pg_catalog."C",
+    trace_id text,
+    detail jsonb CONSTRAINT entitlement_audit_detail_not_null NOT NULL,
+    CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
+    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'STATE_CONFLICT'::text, 'KEY_CONFLICT'::text])))
+);
+CREATE TABLE public.entitlements (
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
+    status text NOT NULL,
+    version bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
+    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
+    CONSTRAINT entitlements_version CHECK ((version >= 1))
+)
+WITH (fillfactor='80');
+CREATE TABLE public.idempotency_keys (
+    caller text NOT NULL COLLATE pg_catalog."C",
+    route text NOT NULL COLLATE pg_catalog."C",
+    idempotency_key text NOT NULL COLLATE pg_catalog."C",
+    request_hash text NOT NULL COLLATE pg_catalog."C",
+    status_code integer NOT NULL,
+    response_body text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT idempotency_keys_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 255))),
+    CONSTRAINT idempotency_keys_lifetime CHECK ((expires_at > created_at)),
+    CONSTRAINT idempotency_keys_stored_status CHECK ((((status_code >= 200) AND (status_code <= 299)) OR ((status_code >= 401) AND (status_code <= 499))))
+);
+COMMENT ON TABLE public.idempotency_keys IS 'One row for each request that was answered for good; (caller, route, key) is another key for another caller or route (I7).';
+COMMENT ON COLUMN public.idempotency_keys.request_hash IS 'Version of the canonical form and SHA-256 of the canonical request, as "v1:<hex>".';
+CREATE TABLE public.outbox_events (
+    event_id uuid NOT NULL,
+    event_type text NOT NULL,
+    aggregate_key text NOT NULL COLLATE pg_catalog."C",
+    aggregate_version bigint NOT NULL,
+    payload jsonb NOT NULL,
+    trace_id text,
+    status text DEFAULT 'PENDING'::text NOT NULL,
+    ready boolean NOT NULL,
+    attempt_count integer DEFAULT 0 NOT NULL,
+    next_retry_at timestamp with time zone DEFAULT now() NOT NULL,
+    locked_by text,
+    locked_at timestamp with time zone,
+    lease_until timestamp with time zone,
+    last_error text,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    published_at timestamp with time zone,
+    discarded_at timestamp with time zone,
+    CONSTRAINT outbox_events_attempts CHECK ((attempt_count >= 0)),
+    CONSTRAINT outbox_events_discarded CHECK (((status = 'DISCARDED'::text) = (discarded_at IS NOT NULL))),
+    CONSTRAINT outbox_events_leased CHECK (((status <> 'IN_FLIGHT'::text) OR ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
+    CONSTRAINT outbox_events_published CHECK (((status = 'PUBLISHED'::text) = (published_at IS NOT NULL))),
+    CONSTRAINT outbox_events_ready CHECK (((NOT ready) OR (status = ANY (ARRAY['PENDING'::text, 'IN_FLIGHT'::text])))),
+    CONSTRAINT outbox_events_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'IN_FLIGHT'::text, 'PUBLISHED'::text, 'FAILED'::text, 'DISCARDED'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.02');
+COMMENT ON COLUMN public.outbox_events.ready IS 'Head of its aggregate: no earlier version is still open. Kept exact by outbox_enqueue and by whatever closes an event.';
+CREATE TABLE public.schema_migrations (
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
+ALTER TABLE ONLY public.entitlement_audit
+    ADD CONSTRAINT entitlement_audit_pkey PRIMARY KEY (user_id, stock_keeping_unit, occurred_at, operation_id);
+ALTER TABLE ONLY public.entitlement_audit_default
+    ADD CONSTRAINT entitlement_audit_default_pkey PRIMARY KEY (user_id, stock_keeping_unit, occurred_at, operation_id);
+ALTER TABLE ONLY public.entitlements
+    ADD CONSTRAINT entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
+ALTER TABLE ONLY public.idempotency_keys
+    ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (caller, route, idempotency_key);
+ALTER TABLE ONLY public.outbox_events
+    ADD CONSTRAINT outbox_events_order UNIQUE (aggregate_key, aggregate_version);
+ALTER TABLE ONLY public.outbox_events
+    ADD CONSTRAINT outbox_events_pkey PRIMARY KEY (event_id);
+ALTER TABLE ONLY public.schema_migrations
+    ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
+CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
+CREATE INDEX outbox_events_open ON public.outbox_events USING btree (aggregate_key, aggregate_version) WHERE ((published_at IS NULL) AND (discarded_at IS NULL));
+CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at) WHERE ready;
+ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;

@@ -1,0 +1,24 @@
+"""Real concurrency for tests: threads that start at the same moment."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def at_once(count: int, work: Callable[[int], T]) -> list[T]:
+    """Run `work(0)` to `work(count - 1)` in as many threads, released together."""
+    gate = threading.Barrier(count)
+
+    def start(number: int) -> T:
+        gate.wait(timeout=30)
+        return work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(start, range(count)))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from grantwire.migrations import migrate
+from infra.local.postgres import PostgresServer
+from tests.client import Client
+from tests.paths import MIGRATIONS
+from tests.servers import STATE, Databases, clusters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.servers import Cluster
+
+Rows = psycopg.Connection[dict[str, Any]]
+
+
+@pytest.fixture(scope="session", params=list(clusters().values()), ids=list(clusters()))
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Databases of a server that is started once; every test runs on every PostgreSQL that is here."""
+    cluster: Cluster = request.param()
+    cluster.start()
+    try:
+        databases = Databases(cluster)
+        yield databases
+        databases.close()
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture
+def database_url(databases: Databases) -> Iterator[str]:
+    """A migrated database that nobody else has."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def rows(database_url: str) -> Iterator[Rows]:
+    """A connection of the test's own, to look at what was written and to stand in the way."""
+    with psycopg.connect(database_url, autocommit=True, row_factory=dict_row) as connection:
+        yield connection
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[Client]:
+    """Calls the functions in this process, with one connection as in one execution environment."""
+    with Client(database_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """A server of the tests' own, whatever the others run on: to stop, to kill, to freeze."""
+    server = PostgresServer(STATE / "private", settings={"fsync": "off"})
+    server.start()
+    migrate(server.url(), MIGRATIONS)
+    yield server
+    server.destroy()

@@ -1,0 +1,217 @@
+"""E5: whatever a caller sends, it gets a 4xx with a code that says what to do, and nothing is written."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.client import CHANGE, GRANTS, REVOKES, RIGHTS, Client, event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Rows
+    from tests.servers import Databases
+
+_TABLES = ("entitlements", "outbox_events", "entitlement_audit", "idempotency_keys")
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all: nothing is written, which every test checks."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_written(rows: Rows) -> Iterator[None]:
+    yield
+    for table in _TABLES:
+        assert rows.execute(f"SELECT * FROM {table}").fetchall() == [], table  # noqa: S608
+
+
+BODIES: dict[str, tuple[Any, str]] = {
+    "no body": (None, "valid JSON"),
+    "empty": ("", "valid JSON"),
+    "not JSON": ("user_id=u_123", "valid JSON"),
+    "cut off": ('{"user_id":"u_1', "valid JSON"),
+    "two documents": ("{}{}", "valid JSON"),
+    "a number": ("42", "JSON object"),
+    "an array": (json.dumps([CHANGE]), "JSON object"),
+    "null": ("null", "JSON object"),
+    "a string": ('"u_123"', "JSON object"),
+    "NaN": ('{"user_id":NaN}', "valid JSON"),
+    "Infinity": ("-Infinity", "valid JSON"),
+    "a huge number": ("9" * 5000, "valid JSON"),
+    "nested too deep": ("[" * 8000, "valid JSON"),
+    "a member twice": ('{"user_id":"a","user_id":"b"}', "twice"),
+    "a control character between quotes": ('{"user_id":"a\nb"}', "valid JSON"),
+    "a lone surrogate in the text itself": ('{"user_id":"\ud800"}', "UTF-8"),
+}
+
+FIELDS: dict[str, tuple[Any, str]] = {
+    "null": (None, "must be a string"),
+    "a number": (7, "must be a string"),
+    "a boolean": (True, "must be a string"),
+    "an array": (["u_123"], "must be a string"),
+    "an object": ({"id": "u_123"}, "must be a string"),
+    "empty": ("", "must not be empty"),
+    "blank": (" \u3000", "must not be empty"),
+    "NUL": ("a\x00b", "control characters"),
+    "a line break": ("a\nb", "control characters"),
+    "an escape": ("\x1b[31m", "control characters"),
+    "DEL": ("a\x7f", "control characters"),
+    "a C1 control": ("a\x85b", "control characters"),
+    "a lone high surrogate": ("a\ud83d", "lone surrogates"),
+    "a lone low surrogate": ("\udc00a", "lone surrogates"),
+}
+
+
+@pytest.mark.parametrize("path", [GRANTS, REVOKES])
+@pytest.mark.parametrize("case", BODIES)
+def test_a_body_that_is_not_an_object_is_refused(client: Client, path: str, case: str) -> None:
+    """Not JSON, not UTF-8, not an object, or ambiguous."""
+    body, words = BODIES[case]
+    reply = client.send(event("POST", path, headers={"Idempotency-Key": "k1"}, body=body))
+    assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+    assert words in reply.json["message"]
+
+
+@pytest.mark.parametrize("field", CHANGE)
+@pytest.mark.parametrize("case", FIELDS)
+def test_a_field_of_the_wrong_kind_is_refused_by_name(client: Client, field: str, case: str) -> None:
+    """Every field has the same rules, and the message names the field."""
+    value, words = FIELDS[case]
+    reply = client.grant("k1", **{field: value})
+    assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+    assert reply.json["message"].startswith(f"{field} ")
+    assert words in reply.json["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "longest"),
+    [("user_id", 128), ("stock_keeping_unit", 128), ("purchase_id", 128), ("reason", 64)],
+)
+def test_one_character_too_many_is_refused(client: Client, field: str, longest: int) -> None:
+    """Lengths are counted in characters, not in bytes."""
+    reply = client.revoke("k1", **{field: "字" * (longest + 1)})
+    assert reply.json == {"code": "BAD_REQUEST", "message": f"{field} must have at most {longest} characters"}
+
+
+@pytest.mark.parametrize("field", CHANGE)
+def test_a_missing_field_is_refused_by_name(client: Client, field: str) -> None:
+    """All four are required."""
+    body = json.dumps({name: value for name, value in CHANGE.items() if name != field})
+    reply = client.send(event("POST", GRANTS, headers={"Idempotency-Key": "k1"}, body=body))
+    assert reply.json == {"code": "BAD_REQUEST", "message": f"{field} is missing"}
+
+
+@pytest.mark.parametrize("name", ["quantity", "User_id", "", "\ud800", "x" * 500, "\x00"])
+def test_an_unknown_field_is_refused(client: Client, name: str) -> None:
+    """A misspelt field must not be ignored."""
+    reply = client.grant("k1", **{name: "1"})
+    assert reply.status == 400
+    assert reply.json["message"].startswith("unknown field ")
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "is required"),
+        ({"Idempotency-Key": [""]}, "is required"),
+        ({"Idempotency-Key": ["   "]}, "is required"),
+        ({"Idempotency-Key": ["x" * 256]}, "at most 255"),
+        ({"Idempotency-Key": ["x" * 300]}, "at most 255"),
+        ({"Idempotency-Key": ["käse"]}, "printable ASCII"),
+        ({"Idempotency-Key": ["a\x00b"]}, "printable ASCII"),
+        ({"Idempotency-Key": ["a\tb"]}, "printable ASCII"),
+        ({"Idempotency-Key": ["k1", "k2"]}, "exactly one"),
+        ({"Idempotency-Key": ["k1", "k1"]}, "exactly one"),
+        ({"Idempotency-Key": ["k1, k2"]}, "exactly one"),
+    ],
+)
+def test_a_bad_key_is_refused(client: Client, headers: dict[str, list[str]], words: str) -> None:
+    """Missing, empty, too long, not printable, or more than one."""
+    reply = client.send(event("POST", GRANTS, multiValueHeaders=headers, body=json.dumps(CHANGE)))
+    assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+    assert words in reply.json["message"]
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize("size", [16 * 1024 + 1, 1_000_000])
+def test_a_body_that_is_too_large_is_refused(client: Client, size: int, *, encoded: bool) -> None:
+    """16 KiB are enough for every valid request; the body is not even parsed."""
+    body = " " * size
+    if encoded:
+        body = base64.b64encode(body.encode()).decode()
+    reply = client.send(event("POST", GRANTS, headers={"Idempotency-Key": "k1"}, body=body, isBase64Encoded=encoded))
+    assert (reply.status, reply.code) == (413, "TOO_LARGE")
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe{}", b"\x00"])
+def test_a_binary_body_is_refused(client: Client, raw: bytes) -> None:
+    """API Gateway passes binary media types on as base64."""
+    body = base64.b64encode(raw).decode()
+    reply = client.send(event("POST", GRANTS, headers={"Idempotency-Key": "k1"}, body=body, isBase64Encoded=True))
+    assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+    garbled = client.send(event("POST", GRANTS, headers={"Idempotency-Key": "k1"}, body="?", isBase64Encoded=True))
+    assert (garbled.status, garbled.code) == (400, "BAD_REQUEST")
+
+
+@pytest.mark.parametrize(
+    ("user_id", "query", "words"),
+    [
+        ("", {}, "user_id must not be empty"),
+        ("x" * 129, {}, "user_id must have at most 128"),
+        ("a%00b", {}, "user_id must not contain control characters"),
+        ("%ff", {}, "user_id must not contain control characters or lone surrogates"),
+        ("u", {"limit": ["0"]}, "limit must be"),
+        ("u", {"limit": ["1001"]}, "limit must be"),
+        ("u", {"limit": ["-1"]}, "limit must be"),
+        ("u", {"limit": ["ten"]}, "limit must be"),
+        ("u", {"limit": ["²"]}, "limit must be"),
+        ("u", {"limit": [""]}, "limit must be"),
+        ("u", {"limit": ["9" * 5000]}, "limit must be"),
+        ("u", {"limit": ["1", "2"]}, "limit must be given once"),
+        ("u", {"after": [""]}, "after must not be empty"),
+        ("u", {"after": ["a\x00"]}, "after must not contain control characters"),
+        ("u", {"Limit": ["1"]}, "unknown query parameter"),
+    ],
+)
+def test_a_bad_question_is_refused(client: Client, user_id: str, query: dict[str, list[str]], words: str) -> None:
+    """The query route has the same manners."""
+    asked = event("GET", RIGHTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=query)
+    reply = client.send(asked)
+    assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+    assert words in reply.json["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
+def test_another_method_is_refused(client: Client, method: str) -> None:
+    """405 names the method that is allowed."""
+    reply = client.send(event(method, GRANTS, headers={"Idempotency-Key": "k1"}, body=json.dumps(CHANGE)))
+    assert (reply.status, reply.code) == (405, "METHOD_NOT_ALLOWED")
+    assert reply.headers["Allow"] == "POST"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*CHANGE, "x"]), inner, max_size=5),
+        max_leaves=10,
+    ),
+    key=st.text(st.characters(codec="utf-8"), max_size=300),
+)
+def test_no_input_is_a_server_fault(client: Client, rows: Rows, body: object, key: str) -> None:
+    """Whatever JSON and whatever key: a 4xx, or a grant that is then taken back."""
+    reply = client.send(event("POST", GRANTS, headers={"Idempotency-Key": key}, body=json.dumps(body)))
+    assert reply.status in {200, 400}
+    if reply.status == 200:
+        rows.execute("TRUNCATE entitlements, outbox_events, entitlement_audit, idempotency_keys")

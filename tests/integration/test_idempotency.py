@@ -1,0 +1,252 @@
+"""I1-I8: the same request again, and everything that is not quite the same request."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.client import GRANTS, REVOKES, Client, Reply, event
+from tests.concurrency import at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Rows
+
+
+def test_a_repeat_gets_the_same_bytes_and_says_so(client: Client, rows: Rows) -> None:
+    """I1: not run again, same status and body, header Idempotent-Replayed."""
+    first = client.grant("k1")
+    second = client.grant("k1")
+    assert (second.status, second.body) == (first.status, first.body)
+    assert not first.replayed
+    assert second.replayed
+    (right,) = rows.execute("SELECT version FROM entitlements").fetchall()
+    assert right["version"] == 1
+    assert _audited(rows) == ["APPLIED"]
+
+
+def test_fifty_requests_with_one_key_change_once(database_url: str, rows: Rows) -> None:
+    """I5: one of them runs, fifty get its answer."""
+    replies = at_once(50, lambda _: _in_own_environment(database_url, "k1"))
+    assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+    assert sum(not reply.replayed for reply in replies) == 1
+    (right,) = rows.execute("SELECT version FROM entitlements").fetchall()
+    assert right["version"] == 1
+    assert _audited(rows) == ["APPLIED"]
+
+
+@pytest.mark.parametrize("field", ["user_id", "stock_keeping_unit", "reason", "purchase_id"])
+def test_a_key_belongs_to_one_request(client: Client, rows: Rows, field: str) -> None:
+    """I2: the same key with any other field is a conflict, audited, and changes nothing."""
+    first = client.grant("k1")
+    other = client.grant("k1", **{field: "other"})
+    assert (other.status, other.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
+    assert client.grant("k1").body == first.body
+    assert _audited(rows) == ["APPLIED", "KEY_CONFLICT"]
+    (count,) = rows.execute("SELECT count(*) AS n FROM entitlements").fetchall()
+    assert count["n"] == 1
+
+
+def test_spelling_does_not_make_another_request(client: Client) -> None:
+    """I1: the hash is of the fields, not of the bytes that carried them."""
+    first = client.grant("k1")
+    spelled = '{ "purchase_id":"p_456",\n "reason":"purchase", "stock_keeping_unit":"item\\u0031", "user_id":"u_123" }'
+    second = client.send(event("POST", GRANTS, headers={"idempotency-KEY": "k1"}, body=spelled))
+    assert second.replayed
+    assert second.body == first.body
+
+
+def test_a_stored_refusal_is_final_for_its_key(client: Client, rows: Rows) -> None:
+    """I3: after the state has changed, a repeat still gets the old refusal; a new key succeeds."""
+    client.grant("k1")
+    refused = client.grant("k2")
+    assert refused.code == "ENTITLEMENT_STATE_CONFLICT"
+    client.revoke("k3")
+    repeated = client.grant("k2")
+    assert (repeated.status, repeated.body, repeated.replayed) == (409, refused.body, True)
+    assert client.grant("k4").status == 200
+    assert _audited(rows) == ["APPLIED", "STATE_CONFLICT", "APPLIED", "APPLIED"]
+
+
+def test_a_malformed_request_does_not_use_up_its_key(client: Client, rows: Rows) -> None:
+    """I3: the corrected request runs under the same key."""
+    assert client.grant("k1", reason="").code == "BAD_REQUEST"
+    assert rows.execute("SELECT 1 FROM idempotency_keys").fetchall() == []
+    assert client.grant("k1").status == 200
+
+
+def test_a_key_is_new_again_after_its_time(client: Client, rows: Rows) -> None:
+    """I4: the database's clock decides; on the threshold the key is free."""
+    first = client.grant("k1")
+    (row,) = rows.execute("SELECT expires_at - created_at AS ttl FROM idempotency_keys").fetchall()
+    assert row["ttl"].total_seconds() == 24 * 3600
+
+    rows.execute("UPDATE idempotency_keys SET created_at = now() - interval '1 d', expires_at = now() + interval '1 h'")
+    assert client.grant("k1").replayed
+
+    rows.execute("UPDATE idempotency_keys SET expires_at = now()")
+    again = client.grant("k1")
+    assert (again.code, again.replayed) == ("ENTITLEMENT_STATE_CONFLICT", False)
+    assert again.body != first.body
+    assert client.grant("k1").replayed
+    (row,) = rows.execute("SELECT count(*) AS n, max(expires_at) > now() AS live FROM idempotency_keys").fetchall()
+    assert (row["n"], row["live"]) == (1, True)
+
+
+def test_an_expired_key_may_carry_another_request(client: Client, rows: Rows) -> None:
+    """I4, I6: the upsert replaces an expired row, request hash included."""
+    client.grant("k1")
+    rows.execute("UPDATE idempotency_keys SET created_at = now() - interval '2 d', expires_at = now() - interval '1 d'")
+    assert client.grant("k1", user_id="other").status == 200
+    assert client.grant("k1").code == "IDEMPOTENCY_KEY_CONFLICT"
+
+
+def test_keys_are_scoped_by_route_and_caller(client: Client) -> None:
+    """I7: the same key elsewhere, or by somebody else, is another key, and nobody sees another's answer."""
+    granted = client.change(GRANTS, "k1", caller="a")
+    revoked = client.change(REVOKES, "k1", caller="a")
+    assert (revoked.status, revoked.json["status"], revoked.replayed) == (200, "REVOKED", False)
+    other = client.change(GRANTS, "k1", caller="b")
+    assert (other.status, other.replayed) == (200, False)
+    assert other.json["version"] == 3
+    assert client.change(GRANTS, "k1", caller="a").body == granted.body
+
+
+@pytest.mark.parametrize(("key", "sign"), [("k1", 1), ("k4", -1)])
+def test_the_lock_is_the_hash_of_the_raw_key(database_url: str, rows: Rows, key: str, sign: int) -> None:
+    """I5: first 8 bytes of SHA-256(key), signed; so whoever holds that lock holds the key."""
+    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big", signed=True)
+    assert number * sign > 0, "the two keys are there to try both signs"
+    with rows.transaction():
+        rows.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+        assert _impatient(database_url, key).code == "REQUEST_IN_PROGRESS"
+        assert _impatient(database_url, f"not {key}").status == 200
+
+
+def test_a_request_does_not_wait_for_ever(client: Client, database_url: str, rows: Rows) -> None:
+    """I8: past the setting it is told to come back; nothing of it stays, and the same key works later."""
+    with _holding(rows, "k1"):
+        reply = _impatient(database_url, "k1")
+    assert (reply.status, reply.code) == (409, "REQUEST_IN_PROGRESS")
+    assert int(reply.headers["Retry-After"]) >= 1
+    assert not _audited(rows)
+    assert client.grant("k1").status == 200
+
+
+def test_a_finished_request_is_replayed_without_the_lock(client: Client, database_url: str, rows: Rows) -> None:
+    """I6: a live row with an equal hash can no longer change, so nobody has to wait to read it."""
+    first = client.grant("k1")
+    with _holding(rows, "k1"):
+        assert _impatient(database_url, "k1").body == first.body
+
+
+def test_a_request_waits_for_the_one_before_it(client: Client, database_url: str, rows: Rows) -> None:
+    """I5, I6: the second decides after the first has committed, and so replays it."""
+    replies: list[Reply] = []
+
+    def send() -> None:
+        replies.append(_in_own_environment(database_url, "k1"))
+
+    waiting = [threading.Thread(target=send) for _ in range(2)]
+    with _holding(rows, "k1"):
+        for thread in waiting:
+            thread.start()
+        _until_waiting(rows, 2)
+    for thread in waiting:
+        thread.join()
+    assert sorted(reply.replayed for reply in replies) == [False, True]
+    assert len({reply.body for reply in replies}) == 1
+    assert client.grant("k1").replayed
+
+
+def test_replacing_a_live_answer_is_an_error_and_changes_nothing(client: Client, rows: Rows) -> None:
+    """I6: the invariant holds in SQL, whoever calls it."""
+    first = client.grant("k1")
+    with pytest.raises(psycopg.Error, match="invariant broken") as caught:
+        rows.execute(
+            "SELECT idempotency_finish('local', %s, 'k1', 'v1:x', 200, '{}', interval '1 h')", (f"POST {GRANTS}",)
+        )
+    assert caught.value.sqlstate == "GW001"
+    assert client.grant("k1").body == first.body
+
+
+def test_a_broken_invariant_is_loud_and_leaves_nothing(
+    client: Client, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I6: if the read after the lock is bypassed, the caller gets a 500, the log an error, the database nothing."""
+    client.grant("k1")
+    rows.execute("""
+        CREATE OR REPLACE FUNCTION idempotency_begin(
+            p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
+            OUT verdict text, OUT status_code integer, OUT body text
+        ) LANGUAGE sql AS $$ SELECT 'PROCEED', NULL::integer, NULL $$""")
+    client.database.close()
+    reply = client.grant("k1", user_id="other")
+    assert (reply.status, reply.code) == (500, "INTERNAL")
+    assert "invariant" not in reply.body
+    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "idempotency invariant broken" in (error.exc_text or "")
+    assert rows.execute("SELECT user_id FROM entitlements").fetchall() == [{"user_id": "u_123"}]
+
+
+def test_a_stronger_isolation_level_is_refused(rows: Rows) -> None:
+    """A snapshot from before the lock would double an effect, so the guard does not work with one."""
+    rows.execute("SET default_transaction_isolation = 'repeatable read'")
+    with pytest.raises(psycopg.Error, match="READ COMMITTED"):
+        rows.execute("SELECT idempotency_begin('c', 'r', 'k', 'h', 1000)")
+
+
+@pytest.mark.parametrize("status", [199, 400, 500, 503])
+def test_what_must_not_be_stored_cannot_be(rows: Rows, status: int) -> None:
+    """I3: a constraint keeps malformed requests and server faults out."""
+    with pytest.raises(psycopg.errors.CheckViolation):
+        rows.execute("SELECT idempotency_finish('c', 'r', 'k', 'h', %s, '{}', interval '1 h')", (status,))
+
+
+def test_the_guard_serves_any_transaction(rows: Rows) -> None:
+    """Another handler gets the same guarantee in two calls around its own work."""
+    begin = "SELECT verdict, status_code, body FROM idempotency_begin('c', 'r', 'k', 'h', 1000)"
+    with rows.transaction():
+        assert rows.execute(begin).fetchall() == [{"verdict": "PROCEED", "status_code": None, "body": None}]
+        rows.execute("SELECT idempotency_finish('c', 'r', 'k', 'h', 201, 'done', interval '1 h')")
+    assert rows.execute(begin).fetchall() == [{"verdict": "REPLAYED", "status_code": 201, "body": "done"}]
+
+
+def _in_own_environment(database_url: str, key: str, **environ: str) -> Reply:
+    with Client(database_url, **environ) as client:
+        return client.grant(key)
+
+
+def _impatient(database_url: str, key: str) -> Reply:
+    return _in_own_environment(database_url, key, IDEMPOTENCY_LOCK_WAIT="50ms")
+
+
+@contextmanager
+def _holding(rows: Rows, key: str) -> Iterator[None]:
+    """Another request that has the key and has not finished."""
+    with rows.transaction():
+        rows.execute("SELECT idempotency_begin('c', 'r', %s, 'h', 1000)", (key,))
+        yield
+
+
+def _until_waiting(rows: Rows, count: int) -> None:
+    """Return when `count` sessions wait for an advisory lock of this database."""
+    waiting = """
+        SELECT count(*) AS n FROM pg_locks
+         WHERE locktype = 'advisory' AND NOT granted
+           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+    deadline = time.monotonic() + 10
+    while rows.execute(waiting).fetchall()[0]["n"] < count:
+        assert time.monotonic() < deadline, "nobody came to wait"
+        time.sleep(0.005)
+
+
+def _audited(rows: Rows) -> list[str]:
+    return [row["outcome"] for row in rows.execute("SELECT outcome FROM entitlement_audit ORDER BY occurred_at")]

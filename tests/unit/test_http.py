@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire.entrypoints.http import HttpHandler, Request, Response
+from grantwire.errors import (
+    ConfigError,
+    InternalError,
+    KeyConflictError,
+    NotFoundError,
+    RequestInProgressError,
+    RetryableError,
+    TooLargeError,
+)
+from grantwire.idempotency import Answer
+from tests.client import CHANGE, GRANTS, event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECRET_KEY = "key-that-must-not-be-logged"
+
+
+def answering(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
+    """A handler for grants that does as it is told."""
+    return HttpHandler(f"POST {GRANTS}", lambda _: None, handle)
+
+
+def failing(error: Exception) -> HttpHandler[None]:
+    """A handler whose work ends with `error`."""
+
+    def handle(_request: Request, _rt: None) -> Response:
+        raise error
+
+    return answering(handle)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "headers"),
+    [
+        (TooLargeError("big"), 413, "TOO_LARGE", {}),
+        (KeyConflictError("used"), 409, "IDEMPOTENCY_KEY_CONFLICT", {}),
+        (NotFoundError("nothing"), 404, "NOT_FOUND", {}),
+        (RetryableError("later"), 503, "UNAVAILABLE", {"Retry-After": "1"}),
+        (RetryableError("later", retry_after=5), 503, "UNAVAILABLE", {"Retry-After": "5"}),
+        (RequestInProgressError("busy"), 409, "REQUEST_IN_PROGRESS", {"Retry-After": "1"}),
+    ],
+)
+def test_an_error_becomes_an_answer(error: Exception, status: int, code: str, headers: dict[str, str]) -> None:
+    """E5: the class of the error decides about status, code and headers; its text is the message."""
+    response = failing(error)(event("POST", GRANTS), None)
+    assert response["statusCode"] == status
+    assert json.loads(response["body"]) == {"code": code, "message": str(error)}
+    assert headers.items() <= response["headers"].items()
+    assert response["headers"]["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InternalError("table secret_table"),
+        ConfigError(["X is missing"]),
+        ZeroDivisionError("secret"),
+        KeyError(1),
+    ],
+)
+def test_a_bug_tells_the_caller_nothing_but_a_number_to_quote(error: Exception) -> None:
+    """E5: no text of ours, no stack trace; nothing is raised, which would cost the sandbox."""
+    sent = event("POST", GRANTS)
+    response = failing(error)(sent, None)
+    request_id = sent["requestContext"]["requestId"]
+    assert response["statusCode"] == 500
+    assert json.loads(response["body"]) == {
+        "code": "INTERNAL",
+        "message": f"something went wrong on our side; quote request {request_id}",
+    }
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, {"requestContext": None, "headers": None}, {"httpMethod": "POST"}, {"resource": "/v1/other"}],
+)
+def test_an_event_that_is_not_for_this_function_is_answered(broken: dict[str, Any]) -> None:
+    """Somebody invoked the function by hand, or the template is wrong."""
+    assert failing(AssertionError())(broken, None)["statusCode"] == 404
+
+
+def test_neither_key_nor_body_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a caller sends is not ours to keep in a log."""
+    body = json.dumps(CHANGE | {"user_id": "user-that-must-not-be-logged"})
+    sent = event("POST", GRANTS, headers={"Idempotency-Key": SECRET_KEY, "Authorization": "Bearer t0ken"}, body=body)
+    for handler in (
+        answering(lambda request, _: Response(200, str(request.json_object()))),
+        failing(ValueError("x")),
+    ):
+        handler(sent, None)
+    logged = capsys.readouterr().out
+    for secret in (SECRET_KEY, "must-not-be-logged", "t0ken"):
+        assert secret not in logged
+
+
+def test_a_request_leaves_one_line_and_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line has what somebody on call looks for; the metric is in CloudWatch's embedded format."""
+    trace = "1-5759e988-bd862e3fe1be46a994272793"
+    sent = event("POST", GRANTS, headers={"X-Amzn-Trace-Id": f"Self=1-x;Root={trace};Sampled=1"})
+    answering(lambda *_: Response.of(Answer(200, "{}", "REPLAYED")))(sent, None)
+    line, metric = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert line["message"] == "request"
+    assert (line["route"], line["status_code"], line["outcome"]) == (f"POST {GRANTS}", 200, "REPLAYED")
+    assert (line["trace_id"], line["correlation_id"]) == (trace, sent["requestContext"]["requestId"])
+    assert (line["cold_start"], line["caller"]) == (True, "local")
+    assert metric["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Grantwire"
+    assert (metric["route"], metric["outcome"], metric["Requests"]) == (f"POST {GRANTS}", "REPLAYED", [1.0])
+
+
+def test_every_line_of_a_request_has_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failure's stack trace is found by the same id as the request's line."""
+    failing(ZeroDivisionError("oops"))(event("POST", GRANTS), None)
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [line.get("message") for line in lines] == ["request failed", "request", None]
+    assert lines[0]["trace_id"] == lines[1]["trace_id"]
+
+
+def test_without_a_trace_one_is_made() -> None:
+    """So that events and audit rows can always be joined."""
+    request = Request.of(event("POST", GRANTS))
+    assert re.fullmatch(r"1-[0-9a-f]{8}-[0-9a-f]{24}", request.trace_id)
+
+
+def test_the_runtime_s_trace_goes_before_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On AWS the environment names the trace of this very invocation."""
+    mine = "1-5759e988-bd862e3fe1be46a994272793"
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root={mine};Parent=53995c3f42cd8ad8;Sampled=1")
+    sent = event("POST", GRANTS, headers={"x-amzn-trace-id": "Root=1-00000000-000000000000000000000000"})
+    assert Request.of(sent).trace_id == mine
+
+
+def test_the_authorizer_s_principal_is_the_caller() -> None:
+    """I7: until there is one, everybody is `local`."""
+    assert Request.of(event("POST", GRANTS)).caller == "local"
+    context = {"requestId": "r", "authorizer": {"principalId": "shop"}}
+    assert Request.of(event("POST", GRANTS, requestContext=context)).caller == "shop"
+
+
+def test_a_bad_environment_stops_the_function_in_its_init_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Lambda a handler is built when it is imported; elsewhere importing needs no environment."""
+
+    def build(_environ: object) -> None:
+        raise ConfigError(["DATABASE_URL is missing"])
+
+    HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "grant")
+    with pytest.raises(ConfigError, match="DATABASE_URL is missing"):
+        HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))

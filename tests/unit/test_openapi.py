@@ -1,0 +1,310 @@
+"""openapi.yaml is what clients are promised: it must be sound, and say what template and code say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire.entitlements import Change, Page
+from grantwire.entrypoints import http
+from grantwire.errors import BadRequestError
+from grantwire.idempotency import parse_key
+from tests.contract import assert_matches_contract, document, operations, resolve, schema_validator
+from tests.sam_template import load_template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GRANTS = "/v1/entitlements/grants"
+RIGHTS = "/v1/users/{user_id}/entitlements"
+CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
+GRANTED = (
+    '{"user_id":"u_123","stock_keeping_unit":"item1","status":"ACTIVE","version":1,'
+    '"updated_at":"2026-01-08T07:10:00.000001Z"}'
+)
+JSON = {"Content-Type": "application/json"}
+
+# Only an authorizer answers with these, and there is none yet.
+NOT_GIVEN_YET = {"UNAUTHENTICATED", "FORBIDDEN"}
+
+
+def _nodes(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of the document with its address, its payload examples aside."""
+    if isinstance(node, dict):
+        yield where, node
+        for name, child in node.items():
+            if name not in {"value", "example"}:
+                yield from _nodes(child, f"{where}/{name}")
+    elif isinstance(node, list):
+        for number, child in enumerate(node):
+            yield from _nodes(child, f"{where}/{number}")
+
+
+def _examples() -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Every example with its address and the schema it must match."""
+    for where, node in _nodes(document()):
+        if "schema" in node:
+            if "example" in node:
+                yield where, node["schema"], node["example"]
+            for name, example in node.get("examples", {}).items():
+                yield f"{where}/examples/{name}", node["schema"], example["value"]
+
+
+def _responses() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every answer of every operation: operation id, status, description."""
+    for _, _, operation in operations():
+        for status, response in operation["responses"].items():
+            yield operation["operationId"], status, resolve(response)
+
+
+def _codes(response: dict[str, Any]) -> set[str]:
+    """The error codes that an answer can carry."""
+    schema = response["content"]["application/json"]["schema"]
+    found: set[str] = set()
+    for part in schema.get("allOf", []):
+        code = part.get("properties", {}).get("code", {})
+        found |= set(code.get("enum", [])) | ({code["const"]} if "const" in code else set())
+    return found
+
+
+def _template_routes() -> Iterator[tuple[str, str]]:
+    for resource in load_template()["Resources"].values():
+        for event in resource.get("Properties", {}).get("Events", {}).values():
+            if event["Type"] == "Api":
+                yield event["Properties"]["Method"].upper(), event["Properties"]["Path"]
+
+
+def test_document_and_template_have_the_same_routes() -> None:
+    """Nothing is served that is not described, and nothing described that is not served."""
+    served = {route for route in _template_routes() if route[0] != "ANY"}
+    assert {(method, path) for method, path, _ in operations()} == served
+
+
+def test_every_described_path_answers_other_methods_itself() -> None:
+    """The 405 that the document promises needs an event for all other methods."""
+    assert set(document()["paths"]) == {path for method, path in _template_routes() if method == "ANY"}
+
+
+def test_document_is_openapi_3_1() -> None:
+    """The members that OpenAPI 3.1 requires, where they are required."""
+    assert document()["openapi"].startswith("3.1.")
+    assert {"title", "version", "description"} <= document()["info"].keys()
+    assert all(server["url"].endswith("/{stage}") for server in document()["servers"])
+    schemes = document()["components"]["securitySchemes"]
+    assert {name for requirement in document()["security"] for name in requirement} == schemes.keys()
+    assert all(path.startswith("/") for path in document()["paths"])
+
+
+def test_every_reference_resolves() -> None:
+    """Also the ones inside components that nothing uses."""
+    references = [node for _, node in _nodes(document()) if "$ref" in node]
+    assert references
+    for node in references:
+        assert node["$ref"].startswith("#/"), node
+        resolve(node)
+
+
+def test_every_component_is_used() -> None:
+    """What nothing refers to is a leftover."""
+    used = {node["$ref"] for _, node in _nodes(document()) if "$ref" in node}
+    kinds = {kind: parts for kind, parts in document()["components"].items() if kind != "securitySchemes"}
+    defined = {f"#/components/{kind}/{name}" for kind, parts in kinds.items() for name in parts}
+    assert defined == used
+
+
+def test_every_operation_is_complete() -> None:
+    """An id of its own, a summary, described answers with a schema, and every path parameter."""
+    ids = [operation["operationId"] for _, _, operation in operations()]
+    assert len(ids) == len(set(ids))
+    for _, path, operation in operations():
+        assert operation["summary"]
+        assert "200" in operation["responses"]
+        parameters = [resolve(parameter) for parameter in operation.get("parameters", [])]
+        named = {parameter["name"] for parameter in parameters if parameter["in"] == "path" and parameter["required"]}
+        assert named == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+        assert all(parameter["description"] and "schema" in parameter for parameter in parameters)
+    for operation_id, status, response in _responses():
+        assert response["description"], (operation_id, status)
+        assert "schema" in response["content"]["application/json"], (operation_id, status)
+
+
+def test_every_schema_is_one() -> None:
+    """Draft 2020-12, which is what OpenAPI 3.1 uses."""
+    schemas = [node["schema"] for _, node in _nodes(document()) if "schema" in node]
+    for schema in [*schemas, *document()["components"]["schemas"].values()]:
+        schema_validator(schema).check_schema(schema)
+
+
+@pytest.mark.parametrize(("schema", "example"), [pytest.param(*rest, id=where) for where, *rest in _examples()])
+def test_every_example_matches_its_schema(schema: dict[str, Any], example: object) -> None:
+    """An example that is wrong teaches what is wrong."""
+    schema_validator(schema).validate(example)
+
+
+def test_every_answer_has_an_example() -> None:
+    """Also of each code, where several share a status."""
+    for operation_id, status, response in _responses():
+        values = [example["value"] for example in response["content"]["application/json"]["examples"].values()]
+        assert values, (operation_id, status)
+        assert {value["code"] for value in values if "code" in value} == _codes(response)
+
+
+def test_error_codes_are_those_of_the_code() -> None:
+    """Every code that a route can give stands under its status, and in the list of codes."""
+    given = {(code, int(status)) for _, status, response in _responses() for code in _codes(response)}
+    assert given == {item for item in http._STATUS.items() if item[0] not in NOT_GIVEN_YET}  # noqa: SLF001
+    assert set(document()["components"]["schemas"]["Error"]["properties"]["code"]["enum"]) == {
+        code for code, _ in given
+    }
+
+
+def test_every_refusal_that_asks_for_a_retry_says_when() -> None:
+    """Retry-After, always with 429 and 503, and with the one 409 that is not final."""
+    for operation_id, status, response in _responses():
+        header = resolve(response.get("headers", {}).get("Retry-After", {}))
+        if status in {"429", "503"}:
+            assert header["required"], (operation_id, status)
+        elif "REQUEST_IN_PROGRESS" in _codes(response):
+            assert header["x-required-for"] == ["REQUEST_IN_PROGRESS"]
+        else:
+            assert not header, (operation_id, status)
+
+
+def _accepts(parse: Callable[[], object]) -> bool:
+    try:
+        parse()
+    except BadRequestError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("field", CHANGE)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        " ",
+        "\u3000",
+        "a",
+        " a ",
+        "字" * 64,
+        "字" * 65,
+        "🎁" * 128,
+        "x" * 129,
+        "a\n",
+        "\x00",
+        "a\x7fb",
+        "\x85",
+        7,
+        None,
+    ],
+)
+def test_body_schema_and_parser_agree(field: str, value: object) -> None:
+    """The document promises exactly the limits that the code keeps."""
+    body = CHANGE | {field: value}
+    schema = document()["components"]["schemas"]["Change"]
+    assert schema_validator(schema).is_valid(body) == _accepts(lambda: Change.parse(body))
+
+
+@pytest.mark.parametrize("body", [{}, CHANGE | {"extra": "1"}, {"user_id": "u_123"}])
+def test_incomplete_and_unknown_fields_are_refused_by_both(body: dict[str, Any]) -> None:
+    """All four fields, and no others."""
+    assert not schema_validator(document()["components"]["schemas"]["Change"]).is_valid(body)
+    assert not _accepts(lambda: Change.parse(body))
+
+
+@pytest.mark.parametrize("key", ["", "a", "a b", "a,b", "a, b", "x" * 255, "x" * 256, "käse", "a\tb", "\x00", "~", "!"])
+def test_key_schema_and_parser_agree(key: str) -> None:
+    """A key that the document allows is one that the code takes."""
+    schema = document()["components"]["parameters"]["IdempotencyKey"]["schema"]
+    assert schema_validator(schema).is_valid(key) == _accepts(lambda: parse_key([key]))
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 999, 1000, 1001])
+def test_limit_schema_and_parser_agree(limit: int) -> None:
+    """Up to a thousand, and a thousand when nobody says."""
+    schema = _query_parameter("limit")["schema"]
+    assert schema_validator(schema).is_valid(limit) == _accepts(lambda: Page.parse("u", {"limit": [str(limit)]}))
+    assert Page.parse("u", {}).limit == schema["default"]
+
+
+def test_query_parameters_are_those_of_the_code() -> None:
+    """The parser refuses every other name."""
+    assert _accepts(lambda: Page.parse("u", {"limit": ["1"], "after": ["a"]}))
+    assert not _accepts(lambda: Page.parse("u", {"after": [""]}))
+    assert not schema_validator(_query_parameter("after")["schema"]).is_valid("")
+    (operation,) = (operation for _, path, operation in operations() if path == RIGHTS)
+    assert [part["name"] for part in operation["parameters"] if part["in"] == "query"] == ["limit", "after"]
+
+
+def _query_parameter(name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [
+        part for _, path, operation in operations() if path == RIGHTS for part in operation["parameters"]
+    ]
+    return next(part for part in found if part["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "headers", "body"),
+    [
+        ("POST", GRANTS, 200, JSON | {"Idempotent-Replayed": "true", "Cache-Control": "no-store"}, GRANTED),
+        ("POST", GRANTS, 200, {"content-type": "application/json; charset=utf-8"}, GRANTED),
+        ("POST", GRANTS, 503, JSON | {"retry-after": "1"}, '{"code":"UNAVAILABLE","message":"x"}'),
+        ("POST", GRANTS, 409, JSON | {"Retry-After": "1"}, '{"code":"REQUEST_IN_PROGRESS","message":"x"}'),
+        ("PUT", GRANTS, 405, JSON | {"Allow": "POST"}, '{"code":"METHOD_NOT_ALLOWED","message":"use POST"}'),
+        ("HEAD", GRANTS, 405, JSON | {"Allow": "POST"}, ""),
+        ("GET", RIGHTS, 200, JSON, '{"user_id":"u","entitlements":[]}'),
+    ],
+)
+def test_a_promised_answer_passes(method: str, path: str, status: int, headers: dict[str, str], body: str) -> None:
+    """The check that the other suites use lets right answers through."""
+    assert_matches_contract(method, path, status, headers, body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "headers", "body", "words"),
+    [
+        ("POST", "/v2", 200, JSON, GRANTED, "the path is not in"),
+        ("POST", GRANTS, 201, JSON, GRANTED, "the status is not in"),
+        ("PUT", GRANTS, 200, JSON, GRANTED, "must be 405"),
+        (
+            "PUT",
+            GRANTS,
+            405,
+            JSON | {"Allow": "GET"},
+            '{"code":"METHOD_NOT_ALLOWED","message":"x"}',
+            "Allow is",
+        ),
+        ("PUT", GRANTS, 405, JSON, '{"code":"METHOD_NOT_ALLOWED","message":"x"}', "allow is missing"),
+        ("POST", GRANTS, 200, {}, GRANTED, "Content-Type"),
+        ("POST", GRANTS, 200, JSON, GRANTED.replace("ACTIVE", "REVOKED"), "'ACTIVE' was expected"),
+        ("POST", GRANTS, 200, JSON, GRANTED.replace(".000001Z", "Z"), "updated_at"),
+        ("POST", GRANTS, 200, JSON, GRANTED.replace("}", ',"x":1}'), "Additional properties"),
+        ("POST", GRANTS, 400, JSON, '{"code":"INTERNAL","message":"x"}', "'BAD_REQUEST' was expected"),
+        ("POST", GRANTS, 503, JSON, '{"code":"UNAVAILABLE","message":"x"}', "retry-after is missing"),
+        ("POST", GRANTS, 409, JSON, '{"code":"REQUEST_IN_PROGRESS","message":"x"}', "retry-after is missing"),
+        (
+            "POST",
+            GRANTS,
+            409,
+            JSON | {"Retry-After": "1"},
+            '{"code":"ENTITLEMENT_STATE_CONFLICT","message":"not granted"}',
+            "does not belong",
+        ),
+        (
+            "GET",
+            RIGHTS,
+            200,
+            JSON | {"Idempotent-Replayed": "true"},
+            '{"user_id":"u","entitlements":[]}',
+            "promised",
+        ),
+    ],
+)
+def test_any_other_answer_fails(
+    method: str, path: str, status: int, headers: dict[str, str], body: str, words: str
+) -> None:
+    """The check that the other suites use catches what the document does not promise."""
+    with pytest.raises(AssertionError, match=words):
+        assert_matches_contract(method, path, status, headers, body)
