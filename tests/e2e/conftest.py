@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from infra.local.progress import Progress
+from infra.local.stack import Stack
+from tests.e2e.http import Http
+from tests.servers import STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """The template, built and deployed to an emulator of the tests' own, beside whatever else runs."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    stack = Stack(STATE / "e2e", progress=Progress(), database_settings={"fsync": "off"})
+    try:
+        with capture.global_and_fixture_disabled():
+            stack.up()
+        yield stack
+    finally:
+        stack.down()
+        stack.postgres.destroy()
+        shutil.rmtree(STATE / "e2e", ignore_errors=True)
+
+
+@pytest.fixture
+def http(stack: Stack) -> Http:
+    """A client of the deployed API."""
+    return Http(stack.api_url)

@@ -1,0 +1,61 @@
+"""Calls the deployed API as a client would: over HTTP, knowing nothing but its address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from tests.client import CHANGE, GRANTS, REVOKES, RIGHTS, Reply
+from tests.contract import assert_matches_contract
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Http:
+    """A caller."""
+
+    def __init__(self, api_url: str) -> None:
+        self._address = urlsplit(api_url)
+
+    def send(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b"") -> Reply:
+        """Send exactly this; a header may stand twice."""
+        connection = http.client.HTTPConnection(self._address.netloc, timeout=60)
+        try:
+            connection.putrequest(method, self._address.path + path)
+            data = body.encode() if isinstance(body, str) else body
+            for name, value in (*headers, ("Content-Length", str(len(data)))):
+                connection.putheader(name, value)
+            connection.endheaders(data)
+            answer = connection.getresponse()
+            return Reply(answer.status, _titled(answer.getheaders()), answer.read().decode())
+        finally:
+            connection.close()
+
+    def change(self, path: str, key: str, **fields: Any) -> Reply:
+        """POST a change; `fields` replace those of `CHANGE`."""
+        headers = [("Content-Type", "application/json"), ("Idempotency-Key", key)]
+        reply = self.send("POST", path, headers, json.dumps(CHANGE | fields))
+        assert_matches_contract("POST", path, reply.status, reply.headers, reply.body)
+        return reply
+
+    def grant(self, key: str, **fields: Any) -> Reply:
+        """POST a grant."""
+        return self.change(GRANTS, key, **fields)
+
+    def revoke(self, key: str, **fields: Any) -> Reply:
+        """POST a revoke."""
+        return self.change(REVOKES, key, **fields)
+
+    def rights(self, user_id: str, query: str = "") -> Reply:
+        """GET a user's rights."""
+        reply = self.send("GET", RIGHTS.replace("{user_id}", quote(user_id, safe="")) + query)
+        assert_matches_contract("GET", RIGHTS, reply.status, reply.headers, reply.body)
+        return reply
+
+
+def _titled(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """HTTP does not care for case; the tests spell names as the API document does."""
+    return {name.title(): value for name, value in headers}

@@ -1,0 +1,148 @@
+"""What a user does with the deployed stack: built artifacts, over HTTP, through API Gateway."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import psycopg
+import pytest
+
+from tests.client import CHANGE, GRANTS
+
+if TYPE_CHECKING:
+    from infra.local.stack import Stack
+    from tests.e2e.http import Http
+
+
+# A sandbox that has to be started first is not the database's fault.
+COLD_START = 8
+
+
+@pytest.fixture
+def user() -> str:
+    """Somebody new."""
+    return f"u_{uuid.uuid4()}"
+
+
+def test_the_life_of_a_right(http: Http, user: str) -> None:
+    """S3, E2-E4, I1-I3: grant, replay, conflict, revoke, query."""
+    granted = http.grant(f"{user}-1", user_id=user)
+    assert (granted.status, granted.json["status"], granted.json["version"]) == (200, "ACTIVE", 1)
+    replay = http.grant(f"{user}-1", user_id=user)
+    assert (replay.status, replay.body, replay.replayed) == (200, granted.body, True)
+    assert http.grant(f"{user}-1", user_id=user, reason="gift").code == "IDEMPOTENCY_KEY_CONFLICT"
+    refused = http.grant(f"{user}-2", user_id=user)
+    assert refused.json == {"code": "ENTITLEMENT_STATE_CONFLICT", "message": "already ACTIVE"}
+    revoked = http.revoke(f"{user}-3", user_id=user)
+    assert (revoked.status, revoked.json["status"], revoked.json["version"]) == (200, "REVOKED", 2)
+    assert http.grant(f"{user}-2", user_id=user).body == refused.body
+    (right,) = http.rights(user).json["entitlements"]
+    assert (right["status"], right["version"], right["updated_at"]) == ("REVOKED", 2, revoked.json["updated_at"])
+
+
+def test_one_key_sent_fifty_times_changes_once(http: Http, user: str) -> None:
+    """I5: through the gateway, in as many sandboxes as it takes."""
+    with ThreadPoolExecutor(10) as pool:
+        replies = list(pool.map(lambda _: http.grant(f"{user}-1", user_id=user), range(50)))
+    assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+    assert sum(not reply.replayed for reply in replies) == 1
+
+
+def test_fifty_keys_for_one_right_have_one_winner(http: Http, user: str) -> None:
+    """E7: one 200 and 49 state conflicts, and the version grew by one."""
+    with ThreadPoolExecutor(10) as pool:
+        replies = list(pool.map(lambda number: http.grant(f"{user}-{number}", user_id=user), range(50)))
+    assert sorted(reply.status for reply in replies) == [200] + [409] * 49
+    assert {reply.code for reply in replies if reply.status == 409} == {"ENTITLEMENT_STATE_CONFLICT"}
+    assert http.rights(user).json["entitlements"][0]["version"] == 1
+
+
+def test_names_from_all_over_the_world_survive_the_way(http: Http) -> None:
+    """UTF-8 in body and path."""
+    user = f"ユーザー 50% é/{uuid.uuid4()}".replace("/", "-")
+    granted = http.grant(str(uuid.uuid4()), user_id=user, stock_keeping_unit="商品/1")
+    assert granted.json["user_id"] == user
+    assert http.rights(user, "?limit=1").json["entitlements"][0]["stock_keeping_unit"] == "商品/1"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "code"),
+    [
+        ([], json.dumps(CHANGE), 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "")], json.dumps(CHANGE), 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "a"), ("Idempotency-Key", "b")], json.dumps(CHANGE), 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "x" * 300)], json.dumps(CHANGE), 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "bad")], "not JSON", 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "bad")], b"\xff\xfe", 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "bad")], "", 400, "BAD_REQUEST"),
+        ([("Idempotency-Key", "bad")], " " * 1_000_000, 413, "TOO_LARGE"),
+    ],
+    ids=["no key", "empty key", "two keys", "long key", "not JSON", "not UTF-8", "no body", "1 MB"],
+)
+def test_bad_input_gets_a_code(
+    http: Http, headers: list[tuple[str, str]], body: str | bytes, status: int, code: str
+) -> None:
+    """E5: through the gateway as well."""
+    reply = http.send("POST", GRANTS, headers, body)
+    assert (reply.status, reply.code) == (status, code)
+
+
+def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, http: Http, user: str) -> None:
+    """Warm sandboxes answer at once and recover by themselves; nothing was half-written."""
+    assert http.grant(f"{user}-1", user_id=user).status == 200
+    stack.postgres.stop()
+    try:
+        started = time.monotonic()
+        reply = http.revoke(f"{user}-2", user_id=user)
+        elapsed = time.monotonic() - started
+    finally:
+        stack.postgres.start()
+    assert (reply.status, reply.code) == (503, "UNAVAILABLE")
+    assert int(reply.headers["Retry-After"]) >= 1
+    assert elapsed < 2 + COLD_START
+    assert http.revoke(f"{user}-2", user_id=user).json["version"] == 2
+
+
+def test_the_deployed_function_migrates(stack: Stack) -> None:
+    """S1: with the files of its own build; what is recorded is not run again, what is not is."""
+    forget = "DELETE FROM schema_migrations WHERE name = (SELECT max(name) FROM schema_migrations) RETURNING *"
+    assert _invoke(stack, "migrate-database") == {"applied": []}
+    with psycopg.connect(stack.database_url, autocommit=True) as connection:
+        (last,) = connection.execute(forget).fetchall()
+        try:
+            failed = json.dumps(_invoke(stack, "migrate-database"))
+        finally:
+            connection.execute("INSERT INTO schema_migrations VALUES (%s, %s, %s)", last)
+    assert f"migration {last[0]} failed and was rolled back" in failed
+
+
+def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) -> None:
+    """What the deployed functions really wrote, as CloudWatch has it."""
+    secret = f"secret-{uuid.uuid4()}"
+    http.grant(secret, user_id=user, reason="do not log me")
+    logs = boto3.client("logs", **_connection(stack))
+    text = ""
+    deadline = time.monotonic() + 20
+    while '"outcome":"APPLIED"' not in text and time.monotonic() < deadline:
+        events = logs.filter_log_events(logGroupName="/aws/lambda/grantwire-local-grant")["events"]
+        text = "\n".join(event["message"] for event in events)
+        time.sleep(0.2)
+    assert '"outcome":"APPLIED"' in text
+    assert secret not in text
+    assert "do not log me" not in text
+
+
+def _invoke(stack: Stack, name: str) -> object:
+    client = boto3.client("lambda", **_connection(stack))
+    answer = client.invoke(FunctionName=f"grantwire-local-{name}", Payload=b"{}")
+    return json.loads(answer["Payload"].read())
+
+
+def _connection(stack: Stack) -> Any:
+    """How an AWS client reaches the stack."""
+    return {"endpoint_url": stack.emulator_url, "aws_access_key_id": "local", "aws_secret_access_key": "local"}

@@ -1,0 +1,72 @@
+"""What is shipped is complete: each built function runs with its build folder and the built layer, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.paths import FUNCTIONS
+from tests.sam_template import load_template
+
+if TYPE_CHECKING:
+    from infra.local.stack import Stack
+
+LOGICAL_NAMES = {
+    properties["CodeUri"].rstrip("/").removeprefix("functions/"): name
+    for name, resource in load_template()["Resources"].items()
+    if resource["Type"] == "AWS::Serverless::Function"
+    for properties in [resource["Properties"]]
+}
+
+PROGRAM = """
+import sys, json
+sys.path[:0] = json.loads(sys.argv[1])
+import handler, grantwire
+print(json.dumps([handler.__file__, list(grantwire.__path__)]))
+"""
+
+
+def test_every_folder_is_a_function_and_every_function_a_folder() -> None:
+    """One folder, one Lambda, one handler."""
+    folders = {folder.name for folder in FUNCTIONS.iterdir() if (folder / "handler.py").exists()}
+    assert folders == LOGICAL_NAMES.keys()
+
+
+@pytest.mark.parametrize("name", LOGICAL_NAMES)
+def test_a_built_function_imports_alone(stack: Stack, name: str) -> None:
+    """No site-packages, no checkout: a dependency that the layer forgot is found here, not on AWS."""
+    build = stack.deployment.build
+    path = [str(build / LOGICAL_NAMES[name]), str(build / "CoreLayer" / "python")]
+    # -I and -S: neither the environment nor the interpreter's own site-packages add anything to the path.
+    answer = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(path)],
+        env={"AWS_LAMBDA_FUNCTION_NAME": name, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    handler, package = json.loads(answer.stdout)
+    assert handler.startswith(path[0])
+    assert package == [f"{path[1]}/grantwire"]
+
+
+def test_the_migrations_are_shipped(stack: Stack) -> None:
+    """The link in the function's folder becomes files in the build."""
+    shipped = stack.deployment.build / LOGICAL_NAMES["migrate_database"] / "migrations"
+    assert not shipped.is_symlink()
+    assert {path.name for path in shipped.glob("*.sql")} == {
+        path.name for path in (FUNCTIONS / "migrate_database" / "migrations").glob("*.sql")
+    }
+
+
+def test_the_layer_brings_no_sdk(stack: Stack) -> None:
+    """boto3 comes with the runtime; shipping it would cost size and cold start."""
+    shipped = {path.name for path in (stack.deployment.build / "CoreLayer" / "python").iterdir()}
+    assert not shipped & {"boto3", "botocore"}
+    assert {"grantwire", "psycopg", "psycopg_binary", "aws_lambda_powertools"} <= shipped
