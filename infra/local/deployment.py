@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from infra.local.emulator import EmulatorServer
 
 STACK_NAME = "grantwire-local"
+BUCKET = "grantwire-artifacts"
 TEMPLATE = CHECKOUT / "template.yaml"
 SOURCES = (
     TEMPLATE,
@@ -47,16 +48,13 @@ class Deployment:
 
     def current(self) -> bool:
         """Tell whether the emulator has what the checkout holds."""
-        try:
-            recorded = self._fingerprint_file.read_text()
-        except OSError:
+        if self._unfinished.exists() or not self._fingerprint_file.exists():
             return False
-        return recorded == self._fingerprint() and bool(self.outputs())
+        return self._fingerprint_file.read_text() == self._fingerprint() and bool(self.outputs())
 
     def build_functions(self) -> None:
         """Build every function and the layer as for Lambda; what did not change comes from the cache."""
         self._state.mkdir(parents=True, exist_ok=True)
-        self._fingerprint_file.unlink(missing_ok=True)
         self._sam(
             *("build", "--cached", "--parallel", "--template-file", TEMPLATE, *CONFIG),
             *("--build-dir", self.build, "--cache-dir", self._state / "cache"),
@@ -65,18 +63,31 @@ class Deployment:
             self._fit_to_host()
 
     def deploy(self) -> None:
-        """Deploy the build, and remember what was deployed only when it was."""
+        """Deploy the build, and remember what was deployed only when it was.
+
+        A stack whose deployment failed or was interrupted can often not be deployed again: then start over.
+        """
+        if self._unfinished.exists():
+            self._emulator.reset()
         fingerprint = self._fingerprint()
         overrides = [f"{name}={value}" for name, value in self._parameters.items()]
+        self._unfinished.touch()
+        self._emulator.make_bucket(BUCKET)
         self._sam(
             *("deploy", "--template-file", self.build / "template.yaml", *CONFIG),
-            *("--stack-name", STACK_NAME, "--region", REGION, "--parameter-overrides", *overrides),
+            *("--stack-name", STACK_NAME, "--s3-bucket", BUCKET, "--region", REGION),
+            *("--parameter-overrides", *overrides),
         )
         self._fingerprint_file.write_text(fingerprint)
+        self._unfinished.unlink()
 
     def outputs(self) -> dict[str, str]:
         """Give the stack's outputs; none if it is not deployed."""
         return self._emulator.stack_outputs(STACK_NAME)
+
+    @property
+    def _unfinished(self) -> Path:
+        return self._state / "unfinished"
 
     @property
     def _fingerprint_file(self) -> Path:
@@ -128,6 +139,7 @@ def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPYCACHEPREFIX": str(STATE / "cache" / "python"),  # SAM's cache would notice new byte code
+        "SAM_CLI_POLL_DELAY": "0.3",  # seconds between looks at a deployment; meant for AWS, the default is 5
         "SAM_CLI_TELEMETRY": "0",
         "__SAM_CLI_APP_DIR": str(home),
     }

@@ -44,9 +44,7 @@ class EmulatorServer(Server):
         Asked without an SDK, which takes a second to import: every `make up` waits for this answer.
         """
         question = {"Action": "DescribeStacks", "Version": "2010-05-15", "StackName": stack}
-        scope = f"{CREDENTIALS['AWS_ACCESS_KEY_ID']}/20260101/{REGION}/cloudformation/aws4_request"
-        headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
-        request = urllib.request.Request(self.url, urlencode(question).encode(), headers)  # noqa: S310
+        request = self._request("cloudformation", "/", data=urlencode(question).encode())
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
                 found = ET.fromstring(answer.read())  # noqa: S314  # from our own server
@@ -57,18 +55,46 @@ class EmulatorServer(Server):
         outputs = found.iterfind(".//{*}Outputs/{*}member")
         return {one.findtext("{*}OutputKey", ""): one.findtext("{*}OutputValue", "") for one in outputs}
 
-    def stop(self) -> None:
-        """End the emulator with its workers, and delete the copies of the functions that they unpacked."""
-        super().stop()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket, or leave it as it is."""
+        with urllib.request.urlopen(self._request("s3", f"/{name}", method="PUT"), timeout=10):  # noqa: S310
+            pass
+
+    def reset(self) -> None:
+        """Start again with nothing deployed."""
+        self.stop()
+        self._saved.unlink(missing_ok=True)
+        self.start()
 
     @property
     def _temporary(self) -> Path:
         return self.state / "tmp"
 
+    @property
+    def _saved(self) -> Path:
+        return self.state / "saved"
+
     def _prepare(self) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        """Go on from what the last one saved; it does so only at an orderly end, so forget anything older."""
+        forget = ("tmp",) if self._saved.exists() else ("tmp", "state", "s3")
+        for name in forget:
+            shutil.rmtree(self.state / name, ignore_errors=True)
+        self._saved.unlink(missing_ok=True)
         self._temporary.mkdir(parents=True)
+
+    def _ended(self, *, properly: bool) -> None:
+        """Delete what the workers unpacked, and remember whether the state on disk is the last one."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        if properly:
+            self._saved.touch()
+
+    def _request(
+        self, service: str, path: str, *, method: str | None = None, data: bytes | None = None
+    ) -> urllib.request.Request:
+        """Make a request that names its service as a signed one does; the emulator checks no signature."""
+        scope = f"{CREDENTIALS['AWS_ACCESS_KEY_ID']}/20260101/{REGION}/{service}/aws4_request"
+        headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
+        return urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310
 
     def _command(self, port: int) -> Launch:
         program = EMULATOR.folder / "bin" / "ministack"

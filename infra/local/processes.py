@@ -90,13 +90,15 @@ def command_line(pid: int) -> str:
     return b" ".join(words).decode(errors="replace").strip()
 
 
-def end(process: ProcessId, *, first: signal.Signals, within: float) -> None:
-    """Ask a process and its group to end; after `within` seconds insist."""
+def end(process: ProcessId, *, first: signal.Signals, within: float) -> bool:
+    """Ask a process and its group to end; after `within` seconds insist. True if asking was enough."""
     for number, patience in ((first, within), (signal.SIGKILL, 5)):
         if alive(process):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-            wait_until(lambda: not alive(process), patience)
+            if wait_until(lambda: not alive(process), patience):
+                return number == first
+    return False
 
 
 def sweep_group(group: int, marker: str) -> None:

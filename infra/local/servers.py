@@ -115,6 +115,9 @@ class Server(ABC):
     def _adopt(self) -> None:  # noqa: B027  # most leave no trace to recognise them by
         """Recognise a server that runs without a record of it."""
 
+    def _ended(self, *, properly: bool) -> None:  # noqa: B027  # most have nothing to note
+        """Note how the server ended: by itself when it was asked to, or not."""
+
     def _candidate_ports(self) -> Iterator[int]:
         """Give the port that was asked for; else the last one, so that addresses stay; else new ones."""
         if self._fixed_port:
@@ -155,12 +158,13 @@ class Server(ABC):
         if "pid" not in record:
             return
         process = ProcessId(record["pid"], record["started"])
-        end(process, first=number, within=within)
+        asked = end(process, first=number, within=within)
         sweep_group(process.pid, str(self.state))
         if self._child is not None:
             self._child.wait(timeout=5)
             self._child = None
         self._write({"port": record["port"]})
+        self._ended(properly=asked and number == self.stop_signal)
 
     def _process(self) -> ProcessId | None:
         record = self._read()
