@@ -4,11 +4,13 @@ CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key tex
 DECLARE
     right_now record;
     event     text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail    jsonb := jsonb_build_object('reason', p_reason, 'purchase_id', p_purchase_id);
+    detail    jsonb := jsonb_build_object(
+        'reason', p_reason, 'purchase_id', p_purchase_id,
+        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
     SELECT b.verdict, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
-    IF outcome IN ('REPLAYED', 'IN_PROGRESS') THEN
+    IF outcome IN ('REPLAYED', 'REQUEST_IN_PROGRESS') THEN
         RETURN;
     END IF;
     IF outcome = 'PROCEED' THEN
@@ -23,7 +25,7 @@ BEGIN
                         || ',"updated_at":"' || rfc3339(right_now.changed_at) || '"}';
             detail      := detail || jsonb_build_object('version', right_now.new_version);
         ELSE
-            outcome     := 'STATE_CONFLICT';
+            outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
             body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(right_now.refusal) || '}';
             detail      := detail || jsonb_build_object('refusal', right_now.refusal);
@@ -62,7 +64,11 @@ BEGIN
         month_start := (first_month + make_interval(months => ahead)) AT TIME ZONE 'UTC';
         month_end   := (first_month + make_interval(months => ahead + 1)) AT TIME ZONE 'UTC';
         partition   := to_char(first_month + make_interval(months => ahead), '"entitlement_audit_y"YYYY"m"MM');
-        CONTINUE WHEN to_regclass(partition) IS NOT NULL;
+        CONTINUE WHEN EXISTS (SELECT FROM pg_inherits
+                               WHERE inhparent = 'entitlement_audit'::regclass AND inhrelid = to_regclass(partition));
+        IF month_start <= clock_timestamp() THEN
+            LOCK TABLE entitlement_audit IN SHARE ROW EXCLUSIVE MODE;
+        END IF;
         EXECUTE format('CREATE TABLE %I (LIKE entitlement_audit INCLUDING ALL)', partition);
         EXECUTE format(
             'WITH moved AS (DELETE FROM entitlement_audit_default WHERE occurred_at >= %L AND occurred_at < %L RETURNING *)
@@ -134,7 +140,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(
             ('x' || left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
     EXCEPTION WHEN lock_not_available THEN
-        verdict := 'IN_PROGRESS';
+        verdict := 'REQUEST_IN_PROGRESS';
         RETURN;
     END;
     SELECT k.request_hash, k.status_code, k.response_body INTO stored_hash, status_code, body
@@ -146,7 +152,7 @@ BEGIN
     ELSIF stored_hash = p_request_hash THEN
         verdict := 'REPLAYED';
     ELSE
-        verdict := 'KEY_CONFLICT';
+        verdict := 'IDEMPOTENCY_KEY_CONFLICT';
         status_code := NULL;
         body := NULL;
     END IF;
@@ -198,7 +204,7 @@ CREATE TABLE public.entitlement_audit (
     trace_id text,
     detail jsonb NOT NULL,
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
-    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'STATE_CONFLICT'::text, 'KEY_CONFLICT'::text])))
+    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
 )
 PARTITION BY RANGE (occurred_at);
 COMMENT ON COLUMN public.entitlement_audit.operation_id IS 'Equals the event_id of the event that the operation caused, if it caused one.';
@@ -213,7 +219,7 @@ CREATE TABLE public.entitlement_audit_default (
     trace_id text,
     detail jsonb CONSTRAINT entitlement_audit_detail_not_null NOT NULL,
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
-    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'STATE_CONFLICT'::text, 'KEY_CONFLICT'::text])))
+    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
 );
 CREATE TABLE public.entitlements (
     user_id text NOT NULL COLLATE pg_catalog."C",

@@ -28,10 +28,10 @@ COMMENT ON COLUMN idempotency_keys.request_hash IS
     'Version of the canonical form and SHA-256 of the canonical request, as "v1:<hex>".';
 
 -- What to do with a request that carries this key. One of
---   PROCEED      the key is free and locked for this transaction: do the work, then call idempotency_finish
---   REPLAYED     the same request was answered before: status_code and body are that answer
---   KEY_CONFLICT the key was used for another request
---   IN_PROGRESS  somebody else has held the key for longer than p_lock_wait_ms
+--   PROCEED                   the key is free and locked for this transaction: do the work, then call idempotency_finish
+--   REPLAYED                  the same request was answered before: status_code and body are that answer
+--   IDEMPOTENCY_KEY_CONFLICT  the key was used for another request
+--   REQUEST_IN_PROGRESS       somebody else has held the key for longer than p_lock_wait_ms
 -- The first read saves the lock for the common replay; a live row with an equal hash can no longer change (I6).
 -- Everything else is decided after the lock, by a statement that begins after it: under READ COMMITTED it sees what
 -- the previous holder committed. A stronger isolation level would show it an older snapshot and double the effect.
@@ -63,7 +63,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(
             ('x' || left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
     EXCEPTION WHEN lock_not_available THEN
-        verdict := 'IN_PROGRESS';
+        verdict := 'REQUEST_IN_PROGRESS';
         RETURN;
     END;
 
@@ -76,7 +76,7 @@ BEGIN
     ELSIF stored_hash = p_request_hash THEN
         verdict := 'REPLAYED';
     ELSE
-        verdict := 'KEY_CONFLICT';
+        verdict := 'IDEMPOTENCY_KEY_CONFLICT';
         status_code := NULL;
         body := NULL;
     END IF;

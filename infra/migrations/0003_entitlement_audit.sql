@@ -14,7 +14,8 @@ CREATE TABLE entitlement_audit (
     -- The one index answers "what happened to this right" and is the identity that replication needs.
     PRIMARY KEY (user_id, stock_keeping_unit, occurred_at, operation_id),
     CONSTRAINT entitlement_audit_operation CHECK (operation IN ('GRANT', 'REVOKE')),
-    CONSTRAINT entitlement_audit_outcome CHECK (outcome IN ('APPLIED', 'STATE_CONFLICT', 'KEY_CONFLICT'))
+    CONSTRAINT entitlement_audit_outcome 
+        CHECK (outcome IN ('APPLIED', 'ENTITLEMENT_STATE_CONFLICT', 'IDEMPOTENCY_KEY_CONFLICT'))
 ) PARTITION BY RANGE (occurred_at);
 
 CREATE TABLE entitlement_audit_default PARTITION OF entitlement_audit DEFAULT;
@@ -23,8 +24,9 @@ COMMENT ON COLUMN entitlement_audit.operation_id IS
     'Equals the event_id of the event that the operation caused, if it caused one.';
 
 -- Makes the partition of the current month and of the p_months_ahead that follow; returns the names it made.
--- A month whose rows are already in the DEFAULT partition cannot simply be created: they are moved first.
--- The lock lets one maintainer work at a time and does not stop the inserts.
+-- A month whose rows are already in the DEFAULT partition cannot simply be created: they are moved first. While the
+-- current month is made, and only then, inserts wait: otherwise new rows would land in DEFAULT behind the move.
+-- The weaker lock that is taken always lets one maintainer work at a time and stops nobody else.
 CREATE FUNCTION entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamptz DEFAULT now())
 RETURNS SETOF text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -38,7 +40,11 @@ BEGIN
         month_start := (first_month + make_interval(months => ahead)) AT TIME ZONE 'UTC';
         month_end   := (first_month + make_interval(months => ahead + 1)) AT TIME ZONE 'UTC';
         partition   := to_char(first_month + make_interval(months => ahead), '"entitlement_audit_y"YYYY"m"MM');
-        CONTINUE WHEN to_regclass(partition) IS NOT NULL;
+        CONTINUE WHEN EXISTS (SELECT FROM pg_inherits
+                               WHERE inhparent = 'entitlement_audit'::regclass AND inhrelid = to_regclass(partition));
+        IF month_start <= clock_timestamp() THEN
+            LOCK TABLE entitlement_audit IN SHARE ROW EXCLUSIVE MODE;
+        END IF;
         EXECUTE format('CREATE TABLE %I (LIKE entitlement_audit INCLUDING ALL)', partition);
         EXECUTE format(
             'WITH moved AS (DELETE FROM entitlement_audit_default WHERE occurred_at >= %L AND occurred_at < %L RETURNING *)

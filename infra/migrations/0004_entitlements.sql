@@ -64,8 +64,9 @@ BEGIN
 END
 $$;
 
--- Grant or revoke, at most once for each key. `outcome` is APPLIED, STATE_CONFLICT, REPLAYED, KEY_CONFLICT or
--- IN_PROGRESS; status_code and body are the answer to send, byte for byte, except for the last two, which have none.
+-- Grant or revoke, at most once for each key. `outcome` is APPLIED, REPLAYED or the code of a refusal:
+-- ENTITLEMENT_STATE_CONFLICT, IDEMPOTENCY_KEY_CONFLICT or REQUEST_IN_PROGRESS. status_code and body are the answer to
+-- send, byte for byte; the last two have none, because they are not kept.
 -- A refusal is returned, not raised, so that its audit row and its stored answer stay.
 CREATE FUNCTION change_entitlement(
     p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer,
@@ -76,12 +77,14 @@ CREATE FUNCTION change_entitlement(
 DECLARE
     right_now record;
     event     text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail    jsonb := jsonb_build_object('reason', p_reason, 'purchase_id', p_purchase_id);
+    detail    jsonb := jsonb_build_object(
+        'reason', p_reason, 'purchase_id', p_purchase_id,
+        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
     SELECT b.verdict, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
 
-    IF outcome IN ('REPLAYED', 'IN_PROGRESS') THEN
+    IF outcome IN ('REPLAYED', 'REQUEST_IN_PROGRESS') THEN
         RETURN;
     END IF;
 
@@ -97,7 +100,7 @@ BEGIN
                         || ',"updated_at":"' || rfc3339(right_now.changed_at) || '"}';
             detail      := detail || jsonb_build_object('version', right_now.new_version);
         ELSE
-            outcome     := 'STATE_CONFLICT';
+            outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
             body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(right_now.refusal) || '}';
             detail      := detail || jsonb_build_object('refusal', right_now.refusal);

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from grantwire.observability import key_fingerprint
 from tests.client import Client
 from tests.concurrency import at_once
 
@@ -58,7 +59,12 @@ def test_a_grant_writes_right_event_audit_row_and_answer_together(client: Client
     assert (audit["operation"], audit["outcome"], audit["caller"]) == ("GRANT", "APPLIED", "local")
     assert audit["operation_id"] == event["event_id"]
     assert audit["trace_id"] == event["trace_id"]
-    assert audit["detail"] == {"reason": "purchase", "purchase_id": "p_456", "version": 1}
+    assert audit["detail"] == {
+        "reason": "purchase",
+        "purchase_id": "p_456",
+        "version": 1,
+        "key_fingerprint": key_fingerprint("k1"),
+    }
 
 
 def test_versions_grow_by_one_with_every_change(client: Client, rows: Rows) -> None:
@@ -86,9 +92,9 @@ def test_refusals_by_state_have_their_own_words(client: Client, rows: Rows) -> N
         (row["operation"], row["outcome"], row["detail"].get("refusal"))
         for row in rows.execute("SELECT * FROM entitlement_audit ORDER BY occurred_at")
     ] == [
-        ("REVOKE", "STATE_CONFLICT", "not granted"),
+        ("REVOKE", "ENTITLEMENT_STATE_CONFLICT", "not granted"),
         ("GRANT", "APPLIED", None),
-        ("GRANT", "STATE_CONFLICT", "already ACTIVE"),
+        ("GRANT", "ENTITLEMENT_STATE_CONFLICT", "already ACTIVE"),
     ]
     assert _count(rows, "outbox_events") == 1
 

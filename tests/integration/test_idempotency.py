@@ -49,7 +49,7 @@ def test_a_key_belongs_to_one_request(client: Client, rows: Rows, field: str) ->
     other = client.grant("k1", **{field: "other"})
     assert (other.status, other.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
     assert client.grant("k1").body == first.body
-    assert _audited(rows) == ["APPLIED", "KEY_CONFLICT"]
+    assert _audited(rows) == ["APPLIED", "IDEMPOTENCY_KEY_CONFLICT"]
     (count,) = rows.execute("SELECT count(*) AS n FROM entitlements").fetchall()
     assert count["n"] == 1
 
@@ -72,7 +72,7 @@ def test_a_stored_refusal_is_final_for_its_key(client: Client, rows: Rows) -> No
     repeated = client.grant("k2")
     assert (repeated.status, repeated.body, repeated.replayed) == (409, refused.body, True)
     assert client.grant("k4").status == 200
-    assert _audited(rows) == ["APPLIED", "STATE_CONFLICT", "APPLIED", "APPLIED"]
+    assert _audited(rows) == ["APPLIED", "ENTITLEMENT_STATE_CONFLICT", "APPLIED", "APPLIED"]
 
 
 def test_a_malformed_request_does_not_use_up_its_key(client: Client, rows: Rows) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,10 +14,12 @@ import pytest
 
 from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import handle
+from grantwire import migrations
 from grantwire.errors import InternalError
 from grantwire.migrations import migrate, read_migrations
 from grantwire.runtime import MigrationRuntime
 from infra.local.schema import MAJOR, dump_schema
+from tests.client import Client
 from tests.concurrency import at_once
 from tests.paths import MIGRATIONS, ROOT
 
@@ -158,6 +164,48 @@ def test_rows_that_landed_in_the_default_partition_move_out(rows: Rows) -> None:
         ("entitlement_audit_default", 1),
         ("entitlement_audit_y2031m01", 2),
     ]
+
+
+def test_a_month_is_made_while_its_rows_keep_coming(database_url: str, rows: Rows) -> None:
+    """A1: writers that fill DEFAULT wait for the move; not one row is lost or refused."""
+    (row,) = rows.execute(
+        "SELECT to_char(now() AT TIME ZONE 'UTC', '\"entitlement_audit_y\"YYYY\"m\"MM') AS name"
+    ).fetchall()
+    rows.execute(f"DROP TABLE {row['name']}")
+    done = threading.Event()
+
+    def write(worker: int) -> int:
+        with Client(database_url) as client:
+            for number in itertools.count(1):
+                assert client.grant(f"{worker}-{number}", user_id=f"{worker}-{number}").status == 200
+                if done.is_set():
+                    return number
+        raise AssertionError
+
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(write, worker) for worker in range(4)]
+        while rows.execute("SELECT count(*) < 20 AS few FROM entitlement_audit_default").fetchall()[0]["few"]:
+            time.sleep(0.01)
+        made = rows.execute("SELECT entitlement_audit_ensure_partitions(3) AS name").fetchall()
+        done.set()
+        written = sum(writer.result() for writer in writers)
+    assert made == [{"name": row["name"]}]
+    assert rows.execute("SELECT count(*) AS n FROM entitlement_audit_default").fetchall() == [{"n": 0}]
+    assert rows.execute("SELECT count(*) AS n FROM entitlement_audit").fetchall() == [{"n": written}]
+
+
+def test_a_migration_does_not_hold_up_the_traffic(
+    empty_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up on a table that somebody else uses, instead of queueing everybody behind itself."""
+    migrate(empty_url, folder)
+    (folder / "9999_alter.sql").write_text("ALTER TABLE entitlements ADD note text;")
+    monkeypatch.setattr(migrations, "_LIMIT_WAITING", "SET LOCAL lock_timeout = '50ms'")
+    with psycopg.connect(empty_url) as busy:
+        busy.execute("SELECT * FROM entitlements")
+        with pytest.raises(InternalError, match="lock timeout"):
+            migrate(empty_url, folder)
+    assert migrate(empty_url, folder) == ["9999_alter.sql"]
 
 
 _PARTITIONS = """

@@ -89,6 +89,12 @@ def test_an_event_that_is_not_for_this_function_is_answered(broken: dict[str, An
     assert failing(AssertionError())(broken, None)["statusCode"] == 404
 
 
+@pytest.mark.parametrize("broken", [[], {"headers": 7}, {"pathParameters": {"user_id": 7}}, {"requestContext": "x"}])
+def test_an_event_that_makes_no_sense_is_answered_too(broken: Any) -> None:
+    """Nothing escapes: an exception would cost the warm sandbox."""
+    assert failing(AssertionError())(broken, None)["statusCode"] == 500
+
+
 def test_neither_key_nor_body_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     """What a caller sends is not ours to keep in a log."""
     body = json.dumps(CHANGE | {"user_id": "user-that-must-not-be-logged"})

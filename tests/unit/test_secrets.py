@@ -6,7 +6,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from grantwire.errors import ConfigError
+from grantwire.errors import ConfigError, RetryableError
 from grantwire.secrets import database_url, read_secret
 
 
@@ -18,6 +18,15 @@ def test_a_secret_is_read_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     client = boto3.client("secretsmanager")
     arn = client.create_secret(Name="database", SecretString="postgresql://u:p@h/d")["ARN"]
     assert read_secret(arn) == "postgresql://u:p@h/d"
+
+
+@mock_aws
+def test_a_secret_that_cannot_be_read_is_a_matter_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is told to come back; the log has the reason."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with pytest.raises(RetryableError):
+        read_secret("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgres://u:p@h:6432/d?sslmode=verify-full"])

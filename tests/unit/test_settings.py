@@ -112,3 +112,9 @@ def test_a_kind_knows_its_variables() -> None:
         "LOW",
         "HIGH",
     ]
+
+
+def test_a_wait_for_a_key_ends_before_its_statement_does() -> None:
+    """Otherwise the caller would be told that the database is down."""
+    with pytest.raises(ConfigError, match="IDEMPOTENCY_LOCK_WAIT must be shorter"):
+        load(ApiSettings, {"DATABASE_URL": "postgresql://u@h/d", "IDEMPOTENCY_LOCK_WAIT": "5s"})

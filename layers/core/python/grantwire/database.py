@@ -150,7 +150,9 @@ def translated(error: psycopg.Error) -> RetryableError | InternalError:
     """The error that the rest of Grantwire knows; the original is its cause."""
     unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
     if unreachable or error.sqlstate in _RETRYABLE or (error.sqlstate or "").startswith("08"):
-        log.warning("database unavailable", reason=_reason(error), sqlstate=error.sqlstate)
+        # The server itself refused the connection: a wrong password, no such database. Waiting will not mend that.
+        complain = log.error if unreachable and "FATAL" in str(error) else log.warning
+        complain("database unavailable", reason=_reason(error), sqlstate=error.sqlstate)
         return RetryableError("temporarily unavailable, send the same request again")
     return InternalError(f"PostgreSQL refused a statement: {_reason(error)} ({error.sqlstate})")
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _FILE_NAME = re.compile(r"\d{4}_[a-z0-9_]+\.sql")
 
+# A migration that waits for a lock makes everybody else wait behind it: better to fail and to be run again.
+_LIMIT_WAITING = "SET LOCAL lock_timeout = '5s'"
+
 # ASCII "gwmigrat": any number will do that nobody else uses.
 _LOCK = "SELECT pg_advisory_xact_lock(x'67776d6967726174'::bigint)"
 
@@ -93,6 +96,7 @@ def _apply_next(connection: Connection, migrations: list[Migration]) -> str | No
         if pending is None:
             return None
         log.info("applying migration", migration=pending.name)
+        connection.execute(_LIMIT_WAITING)
         try:
             connection.execute(pending.sql, prepare=False)  # a prepared statement holds only one
         except psycopg.Error as error:

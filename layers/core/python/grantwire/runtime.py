@@ -17,7 +17,7 @@ from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Self
 
 R = TypeVar("R")
@@ -29,6 +29,11 @@ class ApiSettings:
 
     database: DatabaseSettings = group(DatabaseSettings)
     idempotency: IdempotencySettings = group(IdempotencySettings)
+
+    def problems(self) -> Iterator[str]:
+        """A wait for a key must end before the statement that waits is cut off."""
+        if self.idempotency.lock_wait >= self.database.statement_timeout:
+            yield "IDEMPOTENCY_LOCK_WAIT must be shorter than DATABASE_STATEMENT_TIMEOUT"
 
 
 @dataclass(frozen=True, slots=True)

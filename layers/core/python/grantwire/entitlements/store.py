@@ -69,9 +69,9 @@ class Entitlements:
             },
         )
         log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
-        if outcome == "KEY_CONFLICT":
+        if outcome == KeyConflictError.code:
             raise KeyConflictError("this Idempotency-Key was used for another request; use a new key")
-        if outcome == "IN_PROGRESS":
+        if outcome == RequestInProgressError.code:
             raise RequestInProgressError("a request with this Idempotency-Key is still running")
         return Answer(status_code, body, outcome)
 

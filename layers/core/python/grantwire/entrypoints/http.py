@@ -81,7 +81,11 @@ class HttpHandler(Generic[R]):
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one request, whatever happens."""
         started = time.perf_counter()
-        request = Request.of(event)
+        try:
+            request = Request.of(event)
+        except Exception:  # noqa: BLE001 - not an event of API Gateway's; see the module's docstring
+            log.exception("malformed event")
+            return _error("INTERNAL", "not an API Gateway event").as_event()
         log.append_keys(
             correlation_id=request.request_id,
             trace_id=request.trace_id,
