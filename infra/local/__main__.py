@@ -37,9 +37,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "up": Command("set everything up, start the stack and wait until it is healthy", "commands.up"),
     "down": Command("stop the stack; data stay", "basics.down", installs=False),
-    "demo": Command(
-        "show a grant, its replay, conflicts and a revoke, with times", "demo.demo", installs=False
-    ),
+    "demo": Command("show a grant, its replay, conflicts and a revoke, with times", "demo.demo", installs=False),
     "status": Command("show each server, the API and the tables", "commands.status"),
     "logs": Command("show the end of each log; --follow to go on", "logs.logs"),
     "env": Command("print variables for a shell: eval $(make -s env)", "basics.env", installs=False),

@@ -58,9 +58,7 @@ class Backing:
             with self.progress.step(f"Starting {TITLES[server.name]}"):
                 server.start()
         if not self.postgres.folder.is_relative_to(self.state):
-            self.progress.say(
-                f"  PostgreSQL's files are in {self.postgres.folder}: it does not run as root, and"
-            )
+            self.progress.say(f"  PostgreSQL's files are in {self.postgres.folder}: it does not run as root, and")
             self.progress.say(f"  other accounts may not enter {self.state}. `make clean` removes them.")
 
     def down(self) -> None:

@@ -71,10 +71,9 @@ class PostgresServer(Server):
         """PostgreSQL's major version."""
         return self.installation.major
 
-    @cached_property
+    @property
     def folder(self) -> Path:
         """Where the data are: in the state folder, or where the unprivileged account can reach them."""
-        self.state.mkdir(parents=True, exist_ok=True)
         return unprivileged.data_folder(self.state)
 
     @property
@@ -98,6 +97,7 @@ class PostgresServer(Server):
         return self.folder / "data"
 
     def _prepare(self) -> None:
+        unprivileged.make_data_folder(self.state)
         if not self._data.exists():
             self._initialise()
         major = (self._data / "PG_VERSION").read_text().strip()

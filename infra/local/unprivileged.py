@@ -30,9 +30,10 @@ def account() -> Account | None:
 
 
 def reachable(path: Path) -> bool:
-    """Tell whether an account without privileges can get to a path."""
+    """Tell whether an account without privileges can get to a path, or to as much of it as exists."""
     resolved = path.resolve()
-    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (resolved, *resolved.parents))
+    folders = (folder for folder in (resolved, *resolved.parents) if folder.exists())
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
 
 def outside() -> Path:
@@ -41,15 +42,21 @@ def outside() -> Path:
 
 
 def data_folder(state: Path) -> Path:
-    """Give the folder for the data of the server with this state folder, owned by the account it runs as."""
-    owner = account()
-    if owner is None:
+    """Name the folder for the data of the server with this state folder."""
+    if account() is None:
         return state
-    inside = reachable(state)
-    folder = state / "files" if inside else _make_outside() / _digest(state)
+    return state / "files" if reachable(state) else outside() / _digest(state)
+
+
+def make_data_folder(state: Path) -> None:
+    """Make that folder, for the account that the server runs as."""
+    owner, folder = account(), data_folder(state)
+    if owner is None:
+        return
+    if folder.parent == outside():
+        _make_outside()
     folder.mkdir(mode=0o700, exist_ok=True)
     os.chown(folder, owner.uid, owner.gid)
-    return folder
 
 
 def installed(binaries: Path, version: str) -> Path:
@@ -58,16 +65,16 @@ def installed(binaries: Path, version: str) -> Path:
         return binaries
     copy = _make_outside() / f"postgresql-{version}"
     if not copy.exists():
-        fresh = copy.with_suffix(".new")
+        fresh = copy.with_name(f"{copy.name}.new")
         shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(binaries.parent, fresh, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        _copy_installation(binaries.parent, fresh)
         _open_to_read(fresh)
         fresh.rename(copy)
-    return copy / binaries.name
+    return copy / binaries.relative_to(binaries.parents[2])
 
 
 def remove_data(folder: Path) -> None:
-    """Delete what `data_folder` made, and the folder under /var/tmp with the last of them."""
+    """Delete what `make_data_folder` made, and the folder under /var/tmp with the last of them."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.parent == outside():
         with contextlib.suppress(OSError):
@@ -90,6 +97,17 @@ def _make_outside() -> Path:
         raise LocalStackError(f"{folder} belongs to somebody else.", hint=hint)
     folder.chmod(0o711)
     return folder
+
+
+def _copy_installation(source: Path, target: Path) -> None:
+    """Copy an installation, and the libraries that a wheel keeps in a folder beside its package."""
+    package = source.parent
+    shutil.copytree(
+        source, target / package.name / source.name, symlinks=True, ignore=shutil.ignore_patterns("include")
+    )
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name, symlinks=True)
 
 
 def _open_to_read(folder: Path) -> None:
