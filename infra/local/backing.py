@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from infra.local.servers import Server
 
+KINDS = (PostgresServer, NatsServer, EmulatorServer)
 TITLES = {"postgres": "PostgreSQL", "nats": "NATS", "emulator": "the AWS emulator"}
 
 
@@ -36,7 +37,7 @@ class Backing:
     ) -> None:
         self.state = state.absolute()
         self.progress = progress or Progress()
-        ports = {server: self._fixed_port(server) for server in (PostgresServer, NatsServer, EmulatorServer)}
+        ports = {server: self._fixed_port(server) for server in KINDS}
         folder, port = self.state / "postgres", ports[PostgresServer]
         self.postgres = PostgresServer(folder, port=port, settings=database_settings)
         self.nats = NatsServer(self.state / "nats", port=ports[NatsServer])
@@ -78,9 +79,7 @@ class Backing:
     def clean(self) -> None:
         """Stop, also what interrupted tests left running, and delete everything that was made."""
         self.down()
-        for kind in (EmulatorServer, NatsServer, PostgresServer):
-            for record in self.state.rglob(f"{kind.name}.json"):
-                kind(record.parent).stop()
+        stop_below(self.state / "test")
         with self.progress.step(f"Removing {self.state}"):
             unprivileged.remove_outside()
             shutil.rmtree(self.state, ignore_errors=True)
@@ -91,3 +90,10 @@ class Backing:
         if value and not (value.isdigit() and 0 < int(value) < 65536):  # noqa: PLR2004
             raise LocalStackError(f"{server.port_variable}={value} is not a port.")
         return int(value) if value else None
+
+
+def stop_below(folder: Path) -> None:
+    """Stop every server that has its state below a folder, and delete what it keeps elsewhere."""
+    for kind in reversed(KINDS):
+        for record in folder.rglob(f"{kind.name}.json"):
+            kind(record.parent).destroy()

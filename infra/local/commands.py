@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from infra.local.backing import TITLES
+from infra.local.backing import TITLES, stop_below
 from infra.local.environments import CHECKOUT, STATE
+from infra.local.processes import identify
 from infra.local.stack import Stack
 
 if TYPE_CHECKING:
@@ -72,7 +74,11 @@ def status(_arguments: Sequence[str], progress: Progress) -> int:
 
 
 def test(arguments: Sequence[str], _progress: Progress) -> int:
-    """Become pytest; the tests bring up servers of their own."""
+    """Become pytest; the tests bring up servers of their own, in a folder that is named by their process."""
+    for folder in (STATE / "test").glob("run-*"):
+        if identify(int(folder.name.removeprefix("run-"))) is None:  # a run that was killed
+            stop_below(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     os.chdir(CHECKOUT)
     sys.stdout.flush()
     variables = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(STATE / "cache" / "hypothesis")}

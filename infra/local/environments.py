@@ -7,7 +7,6 @@ the person's own pip and uv configuration.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local import tools
-from infra.local.errors import LocalStackError
 from infra.local.locks import exclusive
 from infra.local.processes import Launch
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[2]
 STATE = CHECKOUT / ".grantwire"
 REQUIREMENTS = CHECKOUT / "requirements"
-PYTHON = (3, 11)
 HINT = "Are the package index and the disk in order? The command can simply be repeated."
 
 
@@ -77,20 +74,6 @@ class Environment:
 
 DEVELOPMENT = Environment("development", STATE / "venv", REQUIREMENTS / "development.txt")
 EMULATOR = Environment("emulator", STATE / "emulator", REQUIREMENTS / "emulator.txt")
-
-
-def check_python() -> None:
-    """Complain at once about a Python that cannot do it, naming the package to install."""
-    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
-    if sys.version_info[:2] == PYTHON and not missing:
-        return
-    wanted = ".".join(map(str, PYTHON))
-    if missing:
-        problem = f"Python's {' and '.join(missing)} module is missing ({sys.executable})."
-    else:
-        problem = f"Grantwire needs Python {wanted}; this is {platform.python_version()} ({sys.executable})."
-    hint = f"Debian, Ubuntu: apt install python{wanted}-venv · macOS: brew install python@{wanted}"
-    raise LocalStackError(problem, hint=f"{hint}\nElsewhere: make PYTHON=/path/to/python{wanted} …")
 
 
 def ensure(progress: Progress) -> bool:
