@@ -14,7 +14,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.entrypoints.request import Request
 from grantwire.idempotency import IdempotencySettings
-from grantwire.runtime import ApiRuntime
+from grantwire.runtime.api import ApiRuntime
 from grantwire.settings import load
 from tests.contract import assert_matches_contract
 

@@ -1,7 +1,8 @@
 """The servers that tests use: real ones, started once, from wheels or given by address.
 
 `GRANTWIRE_TEST_BACKEND` is `embedded` (the default: PostgreSQL and NATS from wheels, on every PostgreSQL major version
-that this machine has) or `external` (a server at `GRANTWIRE_TEST_DATABASE_URL`, whose user may create databases).
+that this machine has) or `external` (a PostgreSQL at `GRANTWIRE_TEST_DATABASE_URL`, whose user may create databases,
+and a NATS with JetStream at `GRANTWIRE_TEST_NATS_URL`).
 Nothing but this module knows which.
 """
 
@@ -17,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from grantwire.migrations import migrate
+from infra.local.nats import NatsServer
 from infra.local.postgres import UNSAFE, PostgresServer, installations
 from tests.paths import MIGRATIONS, ROOT
 
@@ -56,6 +58,40 @@ class ExternalCluster:
 
     def destroy(self) -> None:
         """It is not ours."""
+
+
+class Nats(Protocol):
+    """A NATS server with JetStream."""
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+
+    def start(self) -> None:
+        """Return when it serves."""
+
+    def destroy(self) -> None:
+        """Stop it if we started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalNats:
+    """A server that somebody else runs."""
+
+    url: str
+
+    def start(self) -> None:
+        """It runs already."""
+
+    def destroy(self) -> None:
+        """It is not ours."""
+
+
+def nats() -> Nats:
+    """The NATS that the tests run on."""
+    if os.environ.get("GRANTWIRE_TEST_BACKEND", "embedded") == "external":
+        return ExternalNats(os.environ["GRANTWIRE_TEST_NATS_URL"])
+    return NatsServer(STATE / "nats")
 
 
 def embedded_cluster(binaries: Path, state: Path) -> PostgresServer:

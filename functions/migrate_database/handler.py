@@ -7,7 +7,7 @@ from typing import Any
 from grantwire.database import connect
 from grantwire.entrypoints.tasks import TaskHandler
 from grantwire.migrations import apply, read_migrations
-from grantwire.runtime import MigrationRuntime
+from grantwire.runtime.migration import MigrationRuntime
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 

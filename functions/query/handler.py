@@ -2,7 +2,7 @@
 
 from grantwire.entitlements import Page
 from grantwire.entrypoints.http import HttpHandler, Request, Response
-from grantwire.runtime import ApiRuntime
+from grantwire.runtime.api import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:

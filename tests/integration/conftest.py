@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -7,10 +8,11 @@ import pytest
 from psycopg.rows import dict_row
 
 from grantwire.migrations import migrate
+from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
 from tests.client import Client
 from tests.paths import MIGRATIONS
-from tests.servers import STATE, Databases, clusters
+from tests.servers import STATE, Databases, clusters, nats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,3 +65,36 @@ def server() -> Iterator[PostgresServer]:
     migrate(server.url(), MIGRATIONS)
     yield server
     server.destroy()
+
+
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    """A NATS with JetStream that is started once; each test has streams of its own on it."""
+    server = nats()
+    server.start()
+    yield server.url
+    server.destroy()
+
+
+@pytest.fixture
+def nats_server() -> Iterator[NatsServer]:
+    """A NATS of this test's own: to stop, to kill, to start again."""
+    server = NatsServer(STATE / "private-nats")
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def environ(database_url: str, nats_url: str) -> dict[str, str]:
+    """The environment of a worker, with streams that nobody else has; change it before you load settings from it."""
+    name = uuid.uuid4().hex[:12]
+    return {
+        "DATABASE_URL": database_url,
+        "NATS_URL": nats_url,
+        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
+        "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
+        "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
+        "NOTIFICATION_NATS_DURABLE": "bridge",
+        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
+    }

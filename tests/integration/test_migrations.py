@@ -17,7 +17,7 @@ from functions.migrate_database.handler import handle
 from grantwire import migrations
 from grantwire.errors import InternalError
 from grantwire.migrations import migrate, read_migrations
-from grantwire.runtime import MigrationRuntime
+from grantwire.runtime.migration import MigrationRuntime
 from infra.local.schema import MAJOR, dump_schema
 from tests.client import Client
 from tests.concurrency import at_once

@@ -8,7 +8,7 @@ import pytest
 
 from grantwire.database import DatabaseSettings
 from grantwire.errors import ConfigError
-from grantwire.runtime import ApiSettings
+from grantwire.runtime.api import ApiSettings
 from grantwire.settings import duration, flag, group, integer, load, parse_duration, setting, text, variables
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ a server that no longer answers at all.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,9 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(gen, interval=interval, timeout=self.longest_wait if timeout is None else timeout)
 
 
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
 class Database:
     """The execution environment's connection to PostgreSQL."""
 
@@ -107,6 +111,18 @@ class Database:
             raise InternalError("a statement that always returns a row returned none")
         return row
 
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """The connection, in autocommit, for several statements or a transaction; psycopg's errors are translated.
+
+        Nothing is repeated here: after a RetryableError the caller decides, and the next session connects again.
+        """
+        try:
+            yield self._ready_connection()
+        except psycopg.Error as error:
+            self._forget_if_lost(error)
+            raise translated(error) from error
+
     def close(self) -> None:
         """Give the connection back; the next use makes a new one."""
         if self._connection is not None:
@@ -114,10 +130,15 @@ class Database:
         self._connection = self._cursor = None
 
     def _execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        connection = self._ready_connection()
         if self._cursor is None:
-            self._connection = connect(self._settings, application_name=self._application_name)
-            self._cursor = self._connection.cursor()
+            self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()
+
+    def _ready_connection(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self._settings, application_name=self._application_name)
+        return self._connection
 
     def _forget_if_lost(self, error: psycopg.Error) -> bool:
         """Drop a connection that is of no more use; true if the other side closed it, so that a new one may help."""

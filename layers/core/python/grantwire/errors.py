@@ -2,7 +2,9 @@
 
     GrantwireError
     ├── RetryableError             nothing was committed; try again later   (503 + Retry-After · redelivery · next run)
-    │   └── RequestInProgressError the key is held by a request that still runs                  (409 + Retry-After)
+    │   ├── RequestInProgressError the key is held by a request that still runs                  (409 + Retry-After)
+    │   ├── AmbiguousError         not known whether it happened; repeat it with the same id
+    │   └── LeaseLostError         somebody else has the work now; touch nothing, go on with other work
     ├── RejectedError              never retry as it is                     (4xx with code · TERM · log and go on)
     │   ├── BadRequestError        BAD_REQUEST
     │   ├── TooLargeError          TOO_LARGE
@@ -41,6 +43,14 @@ class RequestInProgressError(RetryableError):
     """Another request with the same key has not finished yet."""
 
     code = "REQUEST_IN_PROGRESS"
+
+
+class AmbiguousError(RetryableError):
+    """It may have happened and may not; a repeat with the same identifier is harmless."""
+
+
+class LeaseLostError(RetryableError):
+    """The lease ran out before the work was finished."""
 
 
 class RejectedError(GrantwireError):

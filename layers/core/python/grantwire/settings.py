@@ -16,7 +16,7 @@ settings library would cost a tenth of a second of every cold start.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -53,9 +53,9 @@ def setting(
     return field(repr=not secret, metadata={"variable": Variable(name, parse, default, optional)})
 
 
-def group(kind: type[T]) -> T:
-    """Declare a field that is itself a group of settings."""
-    return cast("T", field(metadata={"group": kind}))
+def group(kind: type[T], *, prefix: str = "") -> T:
+    """Declare a field that is itself a group of settings, whose variables' names begin with `prefix`."""
+    return cast("T", field(metadata={"group": kind, "prefix": prefix}))
 
 
 def load(kind: type[T], environ: Mapping[str, str]) -> T:
@@ -67,23 +67,28 @@ def load(kind: type[T], environ: Mapping[str, str]) -> T:
     return loaded
 
 
-def variables(kind: type) -> Iterator[Variable[Any]]:
+def variables(kind: type, prefix: str = "") -> Iterator[Variable[Any]]:
     """Every variable that `kind` reads, its groups included."""
     for item in fields(kind):
         if "group" in item.metadata:
-            yield from variables(item.metadata["group"])
+            yield from variables(item.metadata["group"], prefix + item.metadata["prefix"])
         else:
-            yield item.metadata["variable"]
+            yield _prefixed(item.metadata["variable"], prefix)
 
 
-def _read(kind: type[T], environ: Mapping[str, str], problems: list[str]) -> T | None:
+def _prefixed(variable: Variable[T], prefix: str) -> Variable[T]:
+    return replace(variable, name=prefix + variable.name)
+
+
+def _read(kind: type[T], environ: Mapping[str, str], problems: list[str], prefix: str = "") -> T | None:
     before = len(problems)
     values: dict[str, Any] = {}
     for item in fields(cast("Any", kind)):
         if "group" in item.metadata:
-            values[item.name] = _read(item.metadata["group"], environ, problems)
+            inner = prefix + item.metadata["prefix"]
+            values[item.name] = _read(item.metadata["group"], environ, problems, inner)
         else:
-            values[item.name] = _value(item.metadata["variable"], environ, problems)
+            values[item.name] = _value(_prefixed(item.metadata["variable"], prefix), environ, problems)
     if len(problems) > before:
         return None
     loaded = kind(**values)
@@ -127,6 +132,21 @@ def integer(*, low: int, high: int) -> Callable[[str], int]:
         if not low <= number <= high:
             raise ValueError(f"must be between {low} and {high}, not {number}")
         return number
+
+    return parse
+
+
+def number(*, low: float, high: float) -> Callable[[str], float]:
+    """A decimal number in a range."""
+
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            raise ValueError(f"must be a number, not {value!r}") from None
+        if not low <= parsed <= high:
+            raise ValueError(f"must be between {low} and {high}, not {value}")
+        return parsed
 
     return parse
 

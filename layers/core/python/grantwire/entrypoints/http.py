@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
 from grantwire.observability import MetricUnit, log, metrics
-from grantwire.runtime import Once
+from grantwire.runtime.once import Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

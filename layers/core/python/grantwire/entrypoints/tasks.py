@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from grantwire.observability import log, trace_id_of
-from grantwire.runtime import Once
+from grantwire.runtime.once import Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,183 @@
+"""NATS JetStream: the one asynchronous edge, and the one place that knows the client's errors.
+
+A connection belongs to one event loop, and a frozen sandbox loses its socket: it never reconnects by itself, it is
+checked when an invocation begins and made anew when it is gone. So nothing is ever buffered for later, and no late
+publish can overtake one that came after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import nats
+import nats.errors
+from nats.js.errors import APIError
+
+from grantwire.errors import AmbiguousError, RejectedError, RetryableError
+from grantwire.observability import log
+from grantwire.settings import duration, setting, text
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from datetime import timedelta
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+_MESSAGE_TOO_LARGE = 10054
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Where NATS is and how long to wait for it."""
+
+    url: str = setting("NATS_URL", text, secret=True)
+    connect_timeout: timedelta = setting("NATS_CONNECT_TIMEOUT", duration(low="100ms", high="30s"), default="2s")
+    publish_timeout: timedelta = setting("NATS_PUBLISH_TIMEOUT", duration(low="10ms", high="1m"), default="5s")
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """JetStream has stored the message; `duplicate` means that it had it already."""
+
+    stream: str
+    sequence: int
+    duplicate: bool
+
+
+class Broker:
+    """The execution environment's connection to NATS. All of it belongs to one event loop."""
+
+    def __init__(self, settings: BrokerSettings, *, name: str = "grantwire") -> None:
+        self._settings = settings
+        self._name = name
+        self._client: Client | None = None
+        self._inbox = ""
+        self._waiting: dict[str, asyncio.Future[Ack]] = {}
+        self._tokens = itertools.count()
+
+    @property
+    def client(self) -> Client:
+        """The live connection; `connect` first."""
+        if self._client is None or not self._client.is_connected:
+            raise RetryableError("not connected to NATS")
+        return self._client
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        """JetStream on the live connection."""
+        return self.client.jetstream(timeout=self._settings.publish_timeout.total_seconds())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection was alive when last heard of."""
+        return self._client is not None and self._client.is_connected
+
+    async def connect(self) -> None:
+        """Make sure of a live connection: ask the one there is, or make a new one; else RetryableError."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                if self._client.is_connected:
+                    await self._client.flush(timeout=1)
+                    return
+            await self.close()
+        limit = self._settings.connect_timeout.total_seconds()
+        try:
+            client = await asyncio.wait_for(
+                nats.connect(
+                    self._settings.url,
+                    name=self._name,
+                    allow_reconnect=False,
+                    connect_timeout=limit,
+                    error_cb=_log_error,
+                ),
+                timeout=limit,
+            )
+            self._inbox = client.new_inbox()
+            await client.subscribe(f"{self._inbox}.*", cb=self._on_ack)
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            raise RetryableError(f"NATS is unreachable: {error!r}") from error
+        self._client = client
+
+    async def close(self) -> None:
+        """Drop the connection; whoever waits for an acknowledgement is told that it is not known."""
+        client, self._client = self._client, None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(AmbiguousError("the connection to NATS was closed"))
+        self._waiting.clear()
+        if client is not None:
+            with contextlib.suppress(Exception):
+                await client.close()
+
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> Ack:
+        """Store a message in the stream of `subject` and wait for the acknowledgement.
+
+        Raises RejectedError if JetStream will never take this message, AmbiguousError if it is not known whether it
+        has it (send it again with the same Nats-Msg-Id), RetryableError if it has not got it.
+        """
+        token = str(next(self._tokens))
+        waiting: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = waiting
+        try:
+            try:
+                await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=dict(headers))
+            except nats.errors.MaxPayloadError as error:
+                raise RejectedError(f"the message is larger than the server takes: {len(payload)} bytes") from error
+            except (nats.errors.Error, OSError) as error:
+                raise RetryableError(f"publishing failed: {error!r}") from error
+            return await asyncio.wait_for(waiting, self._settings.publish_timeout.total_seconds())
+        except TimeoutError as error:
+            raise AmbiguousError("no acknowledgement in time") from error
+        finally:
+            self._waiting.pop(token, None)
+
+    async def term(self, message: Msg, reason: str) -> None:
+        """Tell JetStream never to deliver this message again, and why; the client's own `term` takes no reason."""
+        one_line = " ".join(reason.split())
+        await self.client.publish(message.reply, b"+TERM " + one_line.encode()[:500])
+
+    async def _on_ack(self, message: Msg) -> None:
+        waiting = self._waiting.get(message.subject.rpartition(".")[2])
+        if waiting is None or waiting.done():
+            return
+        try:
+            waiting.set_result(_parse_ack(message))
+        except (RejectedError, RetryableError) as error:
+            waiting.set_exception(error)
+
+
+def _parse_ack(message: Msg) -> Ack:
+    if (message.headers or {}).get("Status") == "503":
+        raise RetryableError("no stream listens to this subject")
+    try:
+        answer: dict[str, Any] = json.loads(message.data)
+    except ValueError:
+        raise AmbiguousError("unreadable acknowledgement") from None
+    if failure := answer.get("error"):
+        text_of = f"JetStream refused the message: {failure.get('description')}"
+        if failure.get("err_code") == _MESSAGE_TOO_LARGE:
+            raise RejectedError(text_of)
+        raise RetryableError(text_of)
+    return Ack(answer["stream"], answer["seq"], bool(answer.get("duplicate", False)))
+
+
+@contextlib.asynccontextmanager
+async def translated() -> AsyncIterator[None]:
+    """The client's errors as the rest of Grantwire knows them."""
+    try:
+        yield
+    except APIError as error:
+        raise RetryableError(f"JetStream: {error.description or error!r}") from error
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        raise RetryableError(f"NATS: {error!r}") from error
+
+
+async def _log_error(error: Exception) -> None:
+    log.warning("NATS connection", reason=repr(error))

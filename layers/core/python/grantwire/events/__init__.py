@@ -1,0 +1,1 @@
+"""The events as they travel: protocol buffers, generated from proto/ (`make proto`)."""
