@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING
 
-from infra.local import tools, unprivileged
+from infra.local import tools
 from infra.local.emulator import EmulatorServer
 from infra.local.environments import STATE
 from infra.local.errors import LocalStackError
@@ -75,14 +74,6 @@ class Backing:
                         server.stop()
                 server.stop()  # also what a dead server left behind
             self.description.unlink(missing_ok=True)
-
-    def clean(self) -> None:
-        """Stop, also what interrupted tests left running, and delete everything that was made."""
-        self.down()
-        stop_below(self.state / "test")
-        with self.progress.step(f"Removing {self.state}"):
-            unprivileged.remove_outside()
-            shutil.rmtree(self.state, ignore_errors=True)
 
     def _fixed_port(self, server: type[Server]) -> int | None:
         """Read the port that a person asked for; it is meant for the checkout's own stack, not for tests."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from typing import TYPE_CHECKING, Any
 
-from infra.local.backing import Backing
+from infra.local import unprivileged
+from infra.local.backing import Backing, stop_below
 from infra.local.environments import STATE
 from infra.local.errors import LocalStackError
 
@@ -24,8 +26,12 @@ def down(_arguments: Sequence[str], progress: Progress) -> int:
 
 
 def clean(_arguments: Sequence[str], progress: Progress) -> int:
-    """Stop the checkout's stack and delete all that was made."""
-    Backing(STATE, progress=progress).clean()
+    """Stop the checkout's stack, also what interrupted tests left running, and delete all that was made."""
+    Backing(STATE, progress=progress).down()
+    stop_below(STATE / "test")
+    with progress.step(f"Removing {STATE}"):
+        unprivileged.remove_outside()
+        shutil.rmtree(STATE, ignore_errors=True)
     return 0
 
 
