@@ -22,7 +22,7 @@ CHECKS = {
     "style": ("ruff", "check", "."),
     "format": ("ruff", "format", "--check", "."),
     "types": ("mypy",),
-    "architecture": ("lint-imports",),
+    "architecture": ("lint-imports", "--cache-dir", ".grantwire/cache/importlinter"),
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.requirements"),
