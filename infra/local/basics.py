@@ -7,7 +7,7 @@ import shlex
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from infra.local import unprivileged
+from infra.local import environments, unprivileged
 from infra.local.backing import Backing, stop_below
 from infra.local.environments import STATE
 from infra.local.errors import LocalStackError
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 def down(_arguments: Sequence[str], progress: Progress) -> int:
     """Stop the checkout's stack."""
-    Backing(STATE, progress=progress).down()
+    _stop(progress)
     progress.say("The stack is down.")
     return 0
 
 
 def clean(_arguments: Sequence[str], progress: Progress) -> int:
     """Stop the checkout's stack, also what interrupted tests left running, and delete all that was made."""
-    Backing(STATE, progress=progress).down()
+    _stop(progress)
     stop_below(STATE / "test")
     with progress.step(f"Removing {STATE}"):
         unprivileged.remove_outside()
@@ -50,3 +50,9 @@ def description() -> dict[str, Any]:
     except FileNotFoundError:
         raise LocalStackError("The stack is not up.", hint="Start it with `make up`.") from None
     return found
+
+
+def _stop(progress: Progress) -> None:
+    if STATE.exists():
+        environments.end_leftover()
+        Backing(STATE, progress=progress).down()

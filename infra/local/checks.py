@@ -49,7 +49,7 @@ def _passes(name: str, command: Sequence[str], progress: Progress) -> bool:
     try:
         with progress.step(f"{name}: {' '.join(command)}"):
             log.parent.mkdir(parents=True, exist_ok=True)
-            tools.run(launch, record=log.with_suffix(".json"), problem=f"{name} failed.")
+            tools.run(launch, problem=f"{name} failed.")
     except LocalStackError as error:
         progress.explain(error)
         return False

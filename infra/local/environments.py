@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local import tools
-from infra.local.locks import exclusive
+from infra.local.locks import exclusive, if_free
 from infra.local.processes import Launch
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[2]
 STATE = CHECKOUT / ".grantwire"
 REQUIREMENTS = CHECKOUT / "requirements"
+LOCK = STATE / "environments.lock"
+RECORD = STATE / "installer.json"
 HINT = "Are the package index and the disk in order? The command can simply be repeated."
 
 
@@ -80,7 +82,7 @@ def ensure(progress: Progress) -> bool:
     """Make or renew both environments; tell whether that was needed. Costs next to nothing when it is not."""
     if DEVELOPMENT.ready and EMULATOR.ready:
         return False
-    with exclusive(STATE / "environments.lock", progress):
+    with exclusive(LOCK, progress):
         if not DEVELOPMENT.ready:
             with progress.step("Installing the tools (the first time takes about half a minute)"):
                 _make_development()
@@ -88,6 +90,13 @@ def ensure(progress: Progress) -> bool:
             with progress.step("Installing the AWS emulator"):
                 _make_emulator()
     return True
+
+
+def end_leftover() -> None:
+    """End an installer that was left behind; one whose lock is held is somebody's."""
+    with if_free(LOCK) as free:
+        if free:
+            tools.end_recorded(RECORD)
 
 
 def active() -> bool:
@@ -127,7 +136,7 @@ def _sync(target: Environment) -> None:
 def _run(*command: str | Path) -> None:
     log = STATE / "environments.log"
     launch = Launch(command=command, environment=os.environ, log=log, directory=CHECKOUT)
-    tools.run(launch, record=STATE / "installer.json", problem="Installing failed.", hint=HINT)
+    tools.run(launch, record=RECORD, problem="Installing failed.", hint=HINT)
 
 
 def _interpreter() -> str:

@@ -24,3 +24,16 @@ def exclusive(path: Path, progress: Progress) -> Iterator[None]:
             with progress.step("Waiting for another command in this checkout"):
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def if_free(path: Path) -> Iterator[bool]:
+    """Hold a lock file if nobody does; tell whether that is so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

@@ -59,7 +59,7 @@ def _compile(source: Path, target: Path, *options: str) -> None:
         log=STATE / "locks.log",
         directory=CHECKOUT,
     )
-    tools.run(launch, record=STATE / "locks.json", problem=f"{source} cannot be locked.")
+    tools.run(launch, problem=f"{source} cannot be locked.")
 
 
 if __name__ == "__main__":

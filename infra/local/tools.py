@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from infra.local.processes import Launch
 
 
-def run(launch: Launch, *, record: Path, problem: str, hint: str = "") -> None:
-    """Run a program; an interrupt of ours ends its whole group, its failure is a `LocalStackError`."""
-    end_recorded(record)
-    process = None
+def run(launch: Launch, *, problem: str, hint: str = "", record: Path | None = None) -> None:
+    """Run a program; an interrupt of ours ends its whole group, its failure is a `LocalStackError`.
+
+    With a record, the next run also ends a program that was left behind because we were killed. Only for what
+    runs under a lock: without one, the program on record may be another command's.
+    """
     with uninterrupted():
+        if record is not None:
+            end_recorded(record)
         child = spawn(launch)
         process = identify(child.pid)
-        record.write_text(json.dumps(process))
+        if record is not None:
+            record.write_text(json.dumps(process))
     try:
         code = child.wait()
     except BaseException:
@@ -31,7 +36,8 @@ def run(launch: Launch, *, record: Path, problem: str, hint: str = "") -> None:
         child.wait()
         raise
     finally:
-        record.unlink(missing_ok=True)
+        if record is not None:
+            record.unlink(missing_ok=True)
     if code:
         raise LocalStackError(problem, log=launch.log, hint=hint)
 
