@@ -5,7 +5,7 @@ ifeq ($(strip $(PYTHON)),)
 PYTHON := $(or $(shell command -v python3),$(error Grantwire needs Python 3.11. \
 	Debian, Ubuntu: apt install python3.11-venv - macOS: brew install python@3.11))
 endif
-RUN := @cd '$(CURDIR)' && $(PYTHON) -m infra.local
+RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
