@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ def logs(arguments: Sequence[str], progress: Progress) -> int:
     for line in functions.new_lines(options.lines):
         progress.say(line)
     if options.follow:
-        _follow(files, functions, progress)
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            _follow(files, functions, progress)
     return 0
 
 

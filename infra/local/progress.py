@@ -47,14 +47,16 @@ class Progress:
         print(text, file=self._output, flush=True)
 
     def explain(self, error: LocalStackError) -> None:
-        """Print what went wrong, the end of the log that explains it, and what to do."""
-        self.say(f"\n{error}")
+        """Print what went wrong, the end of the log that explains it, and what to do.
+
+        To standard error: what `make env` prints on standard output is run by a shell.
+        """
+        lines = [f"\n{error}"]
         if error.log is not None:
-            for line in tail(error.log, TAIL):
-                self.say(f"    {line}")
-            self.say(f"The whole log: {error.log}")
-        if error.hint:
-            self.say(error.hint)
+            lines += [f"    {line}" for line in tail(error.log, TAIL)]
+            lines += [f"The whole log: {error.log}"]
+        lines += [error.hint] if error.hint else []
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _tick(self, title: str, began: float, ended: threading.Event) -> None:
         if not self._live:
