@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env test check lock clean
+.PHONY: help up down demo status logs env test check schema proto redrive lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up
@@ -20,5 +20,8 @@ logs: ; $(RUN) logs $(ARGS)
 env: ; $(RUN) env
 test: ; $(RUN) test $(ARGS)
 check: ; $(RUN) check $(ARGS)
+schema: ; $(RUN) schema
+proto: ; $(RUN) proto
+redrive: ; $(RUN) redrive $(ARGS)
 lock: ; $(RUN) lock $(ARGS)
 clean: ; $(RUN) clean

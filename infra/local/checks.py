@@ -23,6 +23,7 @@ CHECKS = {
     "format": ("ruff", "format", "--check", "."),
     "types": ("mypy",),
     "architecture": ("lint-imports", "--cache-dir", ".grantwire/cache/importlinter"),
+    "events": ("python", "-m", "infra.local.protobuf"),
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.requirements"),

@@ -38,7 +38,7 @@ Try it:
   curl -si -X POST "$GRANTWIRE_API/v1/entitlements/grants" \\
     -H "Authorization: Bearer $GRANTWIRE_TOKEN" -H "Idempotency-Key: p_456" \\
     -H "Content-Type: application/json" \\
-    -d '{{"user_id":"u_123","stock_keeping_unit":"sku_pro","reason":"PURCHASE","purchase_id":"p_456"}}'
+    -d '{{"user_id":"u_123","stock_keeping_unit":"item1","reason":"purchase","purchase_id":"p_456"}}'
 
 `make demo` shows more, `make status` and `make logs` how it is, `make down` stops it.
 """

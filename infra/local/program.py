@@ -52,6 +52,9 @@ COMMANDS = {
     "env": Command("print variables for a shell: eval $(make -s env)", "basics.env", Needs.NOTHING),
     "test": Command("run all tests; what follows goes to pytest", "commands.test", Needs.CURRENT),
     "check": Command("check style, types, architecture, template and locks", "checks.check", Needs.CURRENT),
+    "schema": Command("write infra/schema.sql from the migrations", "schema.schema", Needs.CURRENT),
+    "proto": Command("generate the events' code from proto/", "protobuf.proto", Needs.CURRENT),
+    "redrive": Command("list, redrive or discard dead letters; see --help", "redrive.redrive", Needs.INSTALLED),
     "lock": Command("renew the locked requirements", "requirements.lock", Needs.CURRENT),
     "clean": Command("stop the stack and delete everything under .grantwire", "basics.clean", Needs.NOTHING),
 }

@@ -42,7 +42,8 @@ def problems(source: Path = PROTO) -> list[str]:
     """What is wrong: style, a change that would break a consumer of the release, or code that is not the source's."""
     found = []
     buf = Path(sys.executable).with_name("buf")
-    for command in ([buf, "lint", source], [buf, "breaking", source, "--against", RELEASED]):
+    commands: list[list[str | Path]] = [[buf, "lint", source], [buf, "breaking", source, "--against", RELEASED]]
+    for command in commands:
         try:
             _run(*command)
         except LocalStackError as error:

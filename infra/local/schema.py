@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.local import database
+from infra.local.environments import CHECKOUT, STATE
+from infra.local.errors import LocalStackError
+from infra.local.postgres import UNSAFE, PostgresServer
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
+
+    from infra.local.progress import Progress
 
 # pg_dump words the same schema differently in each major version; the file is in this one's words.
 MAJOR = 18
 
 _NOISE = re.compile(r"--|SET |SELECT pg_catalog\.set_config|\\|$")
+
+
+def schema(_arguments: Sequence[str], progress: Progress) -> int:
+    """Write infra/schema.sql anew, from a server of its own."""
+    STATE.mkdir(exist_ok=True)
+    with progress.step("Writing infra/schema.sql"), tempfile.TemporaryDirectory(dir=STATE, prefix="schema-") as folder:
+        server = PostgresServer(Path(folder) / "postgres", settings=UNSAFE)
+        if server.major != MAJOR:
+            raise LocalStackError(f"infra/schema.sql is written by PostgreSQL {MAJOR}, this is {server.major}.")
+        server.start()
+        try:
+            database.create(server)
+            database.migrate(server, Path(folder) / "migrations")
+            text = dump_schema(server.installation.binaries, database.url(server))
+        finally:
+            server.destroy()
+        (CHECKOUT / "infra" / "schema.sql").write_text(text)
+    return 0
 
 
 def dump_schema(binaries: Path, url: str) -> str:
