@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from grantwire.errors import InternalError, RetryableError
+from grantwire.errors import InternalError, RejectedError, RetryableError
 from grantwire.observability import log
 from grantwire.secrets import database_url, read_secret
 from grantwire.settings import duration, flag, setting, text
@@ -37,12 +37,15 @@ _RETRYABLE = {
     "25006",  # read_only_sql_transaction: connected to a replica during a failover
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
+    "53100",  # disk_full
+    "53200",  # out_of_memory
     "53300",  # too_many_connections
     "55P03",  # lock_not_available
     "57014",  # query_canceled: the statement timeout
     "57P01",  # admin_shutdown
     "57P02",  # crash_shutdown
     "57P03",  # cannot_connect_now
+    "58030",  # io_error
 }
 
 # The connection itself is of no more use: no answer within the longest wait, or the wrong server.
@@ -176,6 +179,15 @@ def translated(error: psycopg.Error) -> RetryableError | InternalError:
         complain("database unavailable", reason=_reason(error), sqlstate=error.sqlstate)
         return RetryableError("temporarily unavailable, send the same request again")
     return InternalError(f"PostgreSQL refused a statement: {_reason(error)} ({error.sqlstate})")
+
+
+@contextmanager
+def refusing_data() -> Iterator[None]:
+    """Data that a constraint or a type refuses are at fault themselves: RejectedError, with what PostgreSQL says."""
+    try:
+        yield
+    except (psycopg.IntegrityError, psycopg.DataError) as error:
+        raise RejectedError(_reason(error)) from error
 
 
 def _reason(error: psycopg.Error) -> str:
