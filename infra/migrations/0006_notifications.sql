@@ -1,0 +1,72 @@
+-- The inbox, the notifications that it leads to, and those that could not be delivered (SPEC N4, D1, D2).
+--
+-- An event is recorded in processed_events and becomes a notification in one transaction, so a second delivery of it
+-- changes nothing. Dead letters carry all that a redrive needs and point at no other table: both of the others are swept.
+
+CREATE TABLE processed_events (
+    event_id     uuid        PRIMARY KEY,
+    processed_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE notifications (
+    notification_id    uuid        PRIMARY KEY,
+    event_id           uuid        NOT NULL,
+    event_type         text        NOT NULL,
+    user_id            text        COLLATE "C" NOT NULL,
+    stock_keeping_unit text        COLLATE "C" NOT NULL,
+    version            bigint      NOT NULL,
+    payload            jsonb       NOT NULL,
+    trace_id           text,
+    status             text        NOT NULL DEFAULT 'PENDING',
+    attempt_count      integer     NOT NULL DEFAULT 0,
+    -- When it is due; NULL as soon as there is nothing left to do.
+    next_retry_at      timestamptz DEFAULT now(),
+    locked_by          text,
+    locked_at          timestamptz,
+    lease_until        timestamptz,
+    last_error         text,
+    created_at         timestamptz NOT NULL DEFAULT now(),
+    sent_at            timestamptz,
+    CONSTRAINT notifications_event UNIQUE (event_id),
+    CONSTRAINT notifications_event_type CHECK (event_type IN ('EntitlementGranted', 'EntitlementRevoked')),
+    CONSTRAINT notifications_user_id_length CHECK (char_length(user_id) BETWEEN 1 AND 128),
+    CONSTRAINT notifications_sku_length CHECK (char_length(stock_keeping_unit) BETWEEN 1 AND 128),
+    CONSTRAINT notifications_version CHECK (version >= 1),
+    CONSTRAINT notifications_payload CHECK (jsonb_typeof(payload) = 'object'),
+    CONSTRAINT notifications_status CHECK (status IN ('PENDING', 'PROCESSING', 'SENT', 'FAILED')),
+    CONSTRAINT notifications_open CHECK ((status IN ('PENDING', 'PROCESSING')) = (next_retry_at IS NOT NULL)),
+    CONSTRAINT notifications_sent CHECK ((status = 'SENT') = (sent_at IS NOT NULL)),
+    CONSTRAINT notifications_leased
+        CHECK ((status = 'PROCESSING') = (locked_by IS NOT NULL AND locked_at IS NOT NULL AND lease_until IS NOT NULL)),
+    CONSTRAINT notifications_attempts CHECK (attempt_count >= 0)
+) WITH (
+    fillfactor = 50,                        -- room for a claim to stay on its page (HOT)
+    autovacuum_vacuum_scale_factor = 0.02,  -- every row is updated twice and then deleted
+    autovacuum_vacuum_insert_scale_factor = 0.02
+);
+
+-- In the order in which they fall due, which for new ones is the order of their creation: those that wait for a retry
+-- stand behind the due ones and cost a claim nothing. It mentions neither status nor lease, so that a claim stays HOT.
+CREATE INDEX notifications_due ON notifications (next_retry_at) WHERE next_retry_at IS NOT NULL;
+-- A batch shares its created_at; event ids grow with time.
+CREATE INDEX notifications_inbox ON notifications (user_id, created_at DESC, event_id DESC);
+
+CREATE TABLE notification_dlq (
+    notification_id    uuid        PRIMARY KEY,
+    event_id           uuid        NOT NULL,
+    event_type         text        NOT NULL,
+    user_id            text        COLLATE "C" NOT NULL,
+    stock_keeping_unit text        COLLATE "C" NOT NULL,
+    version            bigint      NOT NULL,
+    payload            jsonb       NOT NULL,
+    trace_id           text,
+    attempt_count      integer     NOT NULL,
+    last_error         text,
+    failed_at          timestamptz NOT NULL DEFAULT now(),
+    status             text        NOT NULL DEFAULT 'OPEN',
+    closed_at          timestamptz,
+    CONSTRAINT notification_dlq_status CHECK (status IN ('OPEN', 'REDRIVEN', 'DISCARDED')),
+    CONSTRAINT notification_dlq_closed CHECK ((status = 'OPEN') = (closed_at IS NULL))
+);
+
+CREATE INDEX notification_dlq_open ON notification_dlq (failed_at, notification_id) WHERE closed_at IS NULL;

@@ -1,0 +1,87 @@
+"""Events as they come from the stream: parsed, checked, and ready to be recorded (N1, N5)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from grantwire.errors import RejectedError
+from grantwire.events.v1 import EntitlementEvent
+from grantwire.identifiers import uuid7
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EVENT_TYPES = frozenset({"EntitlementGranted", "EntitlementRevoked"})
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_LONGEST_TRACE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event and the notification that it leads to, should it be new."""
+
+    event_id: UUID
+    notification_id: UUID
+    trace_id: str | None
+    payload: Mapping[str, Any]
+
+
+def decode(data: bytes, headers: Mapping[str, str]) -> Event:
+    """The event in a message, or RejectedError with what is wrong; how long names may be is the database's to say.
+
+    Nothing but the payload says which event it is: a message that was sent again may carry another Nats-Msg-Id (N4).
+    """
+    message = EntitlementEvent()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise RejectedError("not an EntitlementEvent") from None
+    event_id = _event_id(message)
+    payload = {
+        "event_id": str(event_id),
+        "event_type": message.event_type,
+        "occurred_at": _occurred_at(message),
+        "user_id": message.user_id,
+        "stock_keeping_unit": message.stock_keeping_unit,
+        "source": message.source,
+        "source_id": message.source_id,
+        "version": message.version,
+    }
+    for name in ("user_id", "stock_keeping_unit", "version"):
+        if not payload[name]:
+            raise RejectedError(f"{name} is missing")
+    if message.event_type not in EVENT_TYPES:
+        raise RejectedError(f"unknown event_type {message.event_type[:64]!a}")
+    return Event(event_id, uuid7(), _trace_id(headers), payload)
+
+
+def _event_id(message: EntitlementEvent) -> UUID:
+    try:
+        return UUID(message.event_id)
+    except ValueError:
+        raise RejectedError(f"event_id is not a UUID: {message.event_id[:64]!a}") from None
+
+
+def _occurred_at(message: EntitlementEvent) -> str:
+    """RFC 3339 in UTC with microseconds, as everywhere."""
+    if not message.HasField("occurred_at"):
+        raise RejectedError("occurred_at is missing")
+    try:
+        time = message.occurred_at.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise RejectedError("occurred_at is not a time") from None
+    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _trace_id(headers: Mapping[str, str]) -> str | None:
+    """A trace is a help, never a reason to refuse an event: what is no decent text is left out."""
+    trace_id = unquote(headers.get("trace_id", ""))
+    return trace_id if 0 < len(trace_id) <= _LONGEST_TRACE and not _CONTROL.search(trace_id) else None

@@ -1,0 +1,82 @@
+"""The SQL of the inbox: which events were seen, and the notifications that the new ones lead to (N4).
+
+One statement writes both, so they commit together; whoever adds to what an event causes adds it to the transaction of
+`record`'s caller.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from grantwire.database import refusing_data
+from grantwire.errors import RejectedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from grantwire.notifications.events import Event
+
+# Sorted by event_id: two bridges that have events in common wait for each other in one order, never in a circle.
+# The notification of an event that the inbox has forgotten may still be there; it is not made twice.
+# One NOTIFY for a whole batch is cheap; it wakes whoever delivers.
+_RECORD = """
+WITH batch AS MATERIALIZED (
+  SELECT (r.payload ->> 'event_id')::uuid AS event_id, r.*
+    FROM jsonb_to_recordset(%(events)s::jsonb) AS r (notification_id uuid, trace_id text, payload jsonb)),
+fresh AS (
+  INSERT INTO processed_events (event_id, processed_at)
+  SELECT event_id, coalesce(%(now)s::timestamptz, now()) FROM batch ORDER BY event_id
+      ON CONFLICT (event_id) DO NOTHING
+  RETURNING event_id),
+made AS (
+  INSERT INTO notifications (
+         notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload, trace_id,
+         next_retry_at, created_at)
+  SELECT notification_id, event_id, payload ->> 'event_type', payload ->> 'user_id',
+         payload ->> 'stock_keeping_unit', (payload ->> 'version')::bigint, payload, trace_id,
+         coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now())
+    FROM batch JOIN fresh USING (event_id)
+   ORDER BY event_id
+      ON CONFLICT (event_id) DO NOTHING
+  RETURNING event_id),
+told AS (
+  SELECT pg_notify('notifications', '') FROM (SELECT FROM made LIMIT 1) any_at_all)
+SELECT event_id, (SELECT count(*) FROM told) FROM fresh
+"""
+
+
+def record(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[UUID]:
+    """Write the events that were not seen before, with their notifications; the ids of those.
+
+    Raises RejectedError if the database refuses the data of one of them; then the transaction is of no more use.
+    With no events it changes nothing and tells whether it could.
+    """
+    rows = [
+        {"notification_id": str(event.notification_id), "trace_id": event.trace_id, "payload": event.payload}
+        for event in events
+    ]
+    with refusing_data():
+        return [row[0] for row in tx.execute(_RECORD, {"events": json.dumps(rows), "now": now}).fetchall()]
+
+
+def record_valid(
+    tx: Connection, events: Sequence[Event], now: datetime | None = None
+) -> tuple[list[UUID], dict[UUID, str]]:
+    """As `record`, but what the database refuses is found, left out and returned with the reason (N5).
+
+    A batch that is refused is halved until the culprits stand alone; each try is a savepoint of the caller's transaction.
+    """
+    try:
+        with tx.transaction():
+            return record(tx, events, now), {}
+    except RejectedError as error:
+        if len(events) == 1:
+            return [], {events[0].event_id: str(error)}
+    middle = len(events) // 2
+    first, refused_first = record_valid(tx, events[:middle], now)
+    second, refused_second = record_valid(tx, events[middle:], now)
+    return first + second, refused_first | refused_second

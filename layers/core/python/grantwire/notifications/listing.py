@@ -1,0 +1,72 @@
+"""A user's notifications, for people who look whether one arrived (D4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grantwire.errors import BadRequestError
+from grantwire.validation import clean_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from grantwire.database import Database
+
+_LONGEST_NAME = 128
+_MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class InboxPage:
+    """The newest `limit` notifications of a user."""
+
+    user_id: str
+    limit: int
+
+    @classmethod
+    def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
+        """Check a path's user_id and the query parameter `limit`."""
+        for name, values in query.items():
+            if name != "limit":
+                raise BadRequestError(f"unknown query parameter {name[:_LONGEST_NAME]!a}; known is limit")
+            if len(values) > 1:
+                raise BadRequestError(f"{name} must be given once")
+        limit = query.get("limit", [str(_MOST)])[0]
+        if not (limit.isascii() and limit.isdigit() and len(limit) <= len(str(_MOST)) and 1 <= int(limit) <= _MOST):
+            raise BadRequestError(f"limit must be a whole number between 1 and {_MOST}")
+        return cls(clean_text("user_id", user_id, longest=_LONGEST_NAME), int(limit))
+
+
+# JSON made by PostgreSQL is half the cost of making it here, and `||` keeps the order of the members.
+_LIST = """
+WITH page AS (
+  SELECT *, row_number() OVER (ORDER BY created_at DESC, event_id DESC) AS position
+    FROM notifications
+   WHERE user_id = %(user_id)s
+   ORDER BY created_at DESC, event_id DESC
+   LIMIT %(limit)s)
+SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"notifications":['
+    || coalesce(string_agg(
+         '{"notification_id":"' || notification_id || '","event_id":"' || event_id || '","event_type":"' || event_type
+         || '","stock_keeping_unit":' || to_json(stock_keeping_unit) || ',"version":' || version
+         || ',"status":"' || status || '","attempt_count":' || attempt_count
+         || ',"created_at":"' || rfc3339(created_at)
+         || '","sent_at":' || coalesce('"' || rfc3339(sent_at) || '"', 'null') || '}',
+         ',' ORDER BY position), '')
+    || ']}'
+  FROM page
+"""
+
+
+class Inbox:
+    """Notifications as they stand."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of_user(self, page: InboxPage) -> str:
+        """A user's notifications, the newest first, as the JSON text to answer with; raises RetryableError only."""
+        (body,) = self._database.fetch_row(_LIST, {"user_id": page.user_id, "limit": page.limit})
+        return str(body)
