@@ -59,7 +59,7 @@ class Broker:
         self._name = name
         self._client: Client | None = None
         self._inbox = ""
-        self._waiting: dict[str, asyncio.Future[Ack]] = {}
+        self._answers = _Answers(settings.publish_timeout.total_seconds())
         self._tokens = itertools.count()
 
     @property
@@ -88,6 +88,7 @@ class Broker:
                     return
             await self.close()
         limit = self._settings.connect_timeout.total_seconds()
+        self._answers = answers = _Answers(self._settings.publish_timeout.total_seconds())
         try:
             client = await asyncio.wait_for(
                 nats.connect(
@@ -96,11 +97,12 @@ class Broker:
                     allow_reconnect=False,
                     connect_timeout=limit,
                     error_cb=_log_error,
+                    closed_cb=answers.give_up,
                 ),
                 timeout=limit,
             )
             self._inbox = client.new_inbox()
-            await client.subscribe(f"{self._inbox}.*", cb=self._on_ack)
+            await client.subscribe(f"{self._inbox}.*", cb=answers.arrived)
         except (OSError, TimeoutError, nats.errors.Error) as error:
             raise RetryableError(f"NATS is unreachable: {error!r}") from error
         self._client = client
@@ -108,10 +110,7 @@ class Broker:
     async def close(self) -> None:
         """Drop the connection; whoever waits for an acknowledgement is told that it is not known."""
         client, self._client = self._client, None
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(AmbiguousError("the connection to NATS was closed"))
-        self._waiting.clear()
+        await self._answers.give_up()
         if client is not None:
             with contextlib.suppress(Exception):
                 await client.close()
@@ -122,35 +121,80 @@ class Broker:
         Raises RejectedError if JetStream will never take this message, AmbiguousError if it is not known whether it
         has it (send it again with the same Nats-Msg-Id), RetryableError if it has not got it.
         """
-        token = str(next(self._tokens))
-        waiting: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        self._waiting[token] = waiting
+        return await (await self.send(subject, payload, headers))
+
+    async def send(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> asyncio.Future[Ack]:
+        """Send a message without waiting: the future is its acknowledgement, or fails as `publish` does.
+
+        Messages arrive in the order in which they were sent, but one that fails does not hold back the next.
+        """
+        client, token = self.client, str(next(self._tokens))
+        answer = self._answers.expect(token)
         try:
-            try:
-                await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=dict(headers))
-            except nats.errors.MaxPayloadError as error:
-                raise RejectedError(f"the message is larger than the server takes: {len(payload)} bytes") from error
-            except (nats.errors.Error, OSError) as error:
-                raise RetryableError(f"publishing failed: {error!r}") from error
-            return await asyncio.wait_for(waiting, self._settings.publish_timeout.total_seconds())
-        except TimeoutError as error:
-            raise AmbiguousError("no acknowledgement in time") from error
-        finally:
-            self._waiting.pop(token, None)
+            await client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=dict(headers))
+        except nats.errors.MaxPayloadError as error:
+            answer.cancel()
+            raise RejectedError(f"the message is larger than the server takes: {len(payload)} bytes") from error
+        except (nats.errors.Error, OSError) as error:
+            answer.cancel()
+            raise RetryableError(f"publishing failed: {error!r}") from error
+        return answer
 
     async def term(self, message: Msg, reason: str) -> None:
         """Tell JetStream never to deliver this message again, and why; the client's own `term` takes no reason."""
         one_line = " ".join(reason.split())
         await self.client.publish(message.reply, b"+TERM " + one_line.encode()[:500])
 
-    async def _on_ack(self, message: Msg) -> None:
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
-        if waiting is None or waiting.done():
+
+class _Answers:
+    """The acknowledgements that one connection waits for, each for the same time, so one timer serves them all."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._waiting: dict[str, tuple[float, asyncio.Future[Ack]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, token: str) -> asyncio.Future[Ack]:
+        """The answer that will come with `token`."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Ack] = loop.create_future()
+        self._waiting[token] = (loop.time() + self._patience, answer)
+        if self._timer is None:
+            self._timer = loop.call_later(self._patience, self._expire)
+        return answer
+
+    async def arrived(self, message: Msg) -> None:
+        """Hand an acknowledgement to whoever waits for it."""
+        _, answer = self._waiting.pop(message.subject.rpartition(".")[2], (0.0, None))
+        if answer is None or answer.done():
             return
         try:
-            waiting.set_result(_parse_ack(message))
+            answer.set_result(_parse_ack(message))
         except (RejectedError, RetryableError) as error:
-            waiting.set_exception(error)
+            answer.set_exception(error)
+
+    async def give_up(self) -> None:
+        """The connection is gone: what was not answered will not be."""
+        waiting, self._waiting = self._waiting, {}
+        for _, answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(AmbiguousError("the connection to NATS was closed"))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        """The first to have been asked for is the first to be too late."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            token, (deadline, answer) = next(iter(self._waiting.items()))
+            if deadline > loop.time():
+                self._timer = loop.call_at(deadline, self._expire)
+                return
+            del self._waiting[token]
+            if not answer.done():
+                answer.set_exception(AmbiguousError("no acknowledgement in time"))
+        self._timer = None
 
 
 def _parse_ack(message: Msg) -> Ack:
