@@ -1,0 +1,15 @@
+"""Delete what is past its time, keep the months of the audit, and tell about what must never be."""
+
+from typing import Any
+
+from grantwire.budget import Budget
+from grantwire.entrypoints.schedule import WorkerHandler
+from grantwire.runtime.sweep import SweepRuntime
+
+
+def work(rt: SweepRuntime, budget: Budget) -> dict[str, Any]:
+    """Batch by batch until all is done or the budget ends."""
+    return rt.sweep.run(budget)
+
+
+handler = WorkerHandler("sweep_retention", SweepRuntime.build, work)

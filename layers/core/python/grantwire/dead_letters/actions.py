@@ -1,0 +1,39 @@
+"""The SQL of `operator_actions`: who did what, why and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.types.json import Jsonb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from grantwire.dead_letters.orders import Order
+
+_RECORD = """
+INSERT INTO operator_actions
+       (action_id, batch, actor, reason, action, kind, selection, dry_run, letter_ids, count)
+VALUES (%(action_id)s, %(batch)s, %(actor)s, %(reason)s, %(action)s, %(kind)s, %(selection)s, %(dry_run)s,
+        %(letter_ids)s::uuid[], cardinality(%(letter_ids)s::uuid[]))
+"""
+
+
+def record(tx: Connection, action_id: UUID, batch: int, order: Order, letter_ids: Sequence[UUID]) -> None:
+    """Keep one batch of an order, in the transaction of what it changes."""
+    tx.execute(
+        _RECORD,
+        {
+            "action_id": action_id,
+            "batch": batch,
+            "actor": order.actor,
+            "reason": order.reason,
+            "action": order.action,
+            "kind": order.kind,
+            "selection": Jsonb({**order.selection, "force": order.force}),
+            "dry_run": order.dry_run,
+            "letter_ids": list(letter_ids),
+        },
+    )

@@ -1,0 +1,145 @@
+"""What JetStream says when it gives up on a message, and the copy of the message that is taken at once (Q1)."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from nats.js.errors import NotFoundError
+
+from grantwire.broker import translated
+from grantwire.errors import RejectedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nats.js import JetStreamContext
+    from nats.js.api import RawStreamMsg
+
+_KINDS = {
+    "io.nats.jetstream.advisory.v1.max_deliver": "MAX_DELIVERIES",
+    "io.nats.jetstream.advisory.v1.terminated": "MSG_TERMINATED",
+}
+_REDRIVE_NUMBER = re.compile(r".+:redrive:([1-9]\d{0,8})")
+# Neither text nor jsonb can hold a NUL or half of a surrogate pair, and a header is one line.
+_UNSTORABLE = re.compile("[\x00\r\n\ud800-\udfff]")
+# A message that is younger than its advisory belongs to a stream that was lost and made anew. Servers' clocks differ.
+_CLOCKS_DIFFER = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """One message that one consumer will not get again."""
+
+    kind: str
+    stream: str
+    consumer: str
+    stream_seq: int
+    deliveries: int
+    reason: str | None
+    advised_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCopy:
+    """A message as the stream had it."""
+
+    subject: str
+    headers: Mapping[str, str]
+    payload: bytes
+    message_time: datetime
+
+    @property
+    def event_id(self) -> uuid.UUID | None:
+        """The event's own id, if the message names one."""
+        try:
+            return uuid.UUID(self.headers.get("event_id", ""))
+        except ValueError:
+            return None
+
+    @property
+    def event_time(self) -> datetime:
+        """When the event happened; a message that was sent again is younger than that."""
+        try:
+            happened = datetime.fromisoformat(unquote(self.headers.get("occurred_at", "")))
+        except ValueError:
+            return self.message_time
+        return min(happened if happened.tzinfo else happened.replace(tzinfo=UTC), self.message_time)
+
+    @property
+    def message_id(self) -> str | None:
+        """The id by which JetStream recognised a duplicate."""
+        return self.headers.get("Nats-Msg-Id")
+
+    @property
+    def redrives(self) -> int:
+        """How often the event had been sent again when it became this message."""
+        match = _REDRIVE_NUMBER.fullmatch(self.message_id or "")
+        return int(match[1]) if match else 0
+
+
+def parse_advisory(body: bytes) -> Advisory:
+    """Read an advisory; RejectedError if it is none that we know."""
+    try:
+        found = json.loads(body)
+        reason = found.get("reason")
+        return Advisory(
+            kind=_KINDS[found["type"]],
+            stream=_storable(found["stream"]),
+            consumer=_storable(found["consumer"]),
+            stream_seq=_number(found["stream_seq"], bits=63),
+            deliveries=_number(found.get("deliveries", 0), bits=31),
+            reason=None if reason is None else _storable(str(reason)),
+            advised_at=_time(found["timestamp"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RejectedError(f"not an advisory: {error!r}") from error
+
+
+async def copy_message(jetstream: JetStreamContext, advisory: Advisory) -> MessageCopy | None:
+    """The advisory's message from the stream; None if it is gone.
+
+    The stream's leader is asked, not the nearest replica: one that lags behind would say that there is no message.
+    """
+    async with translated():
+        try:
+            found = await jetstream.get_msg(advisory.stream, advisory.stream_seq)
+        except NotFoundError:
+            return None
+    copied = _copy_of(found)
+    return copied if copied.message_time <= advisory.advised_at + _CLOCKS_DIFFER else None
+
+
+def _copy_of(found: RawStreamMsg) -> MessageCopy:
+    # The client hands out a header that is not ASCII as an object of the email package.
+    headers = {_storable(str(name)): _storable(str(value)) for name, value in (found.headers or {}).items()}
+    return MessageCopy(found.subject or "", headers, found.data or b"", _aware(found.time))
+
+
+def _storable(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
+
+
+def _number(value: Any, *, bits: int) -> int:
+    number = int(value)
+    if not 0 <= number < 1 << bits:
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
+def _time(value: str) -> datetime:
+    """RFC 3339 with nanoseconds, which Python 3.11 reads to the microsecond."""
+    return _aware(datetime.fromisoformat(value))
+
+
+def _aware(value: datetime | None) -> datetime:
+    if value is None:
+        raise ValueError("no time")
+    return value if value.tzinfo else value.replace(tzinfo=UTC)

@@ -1,0 +1,46 @@
+"""The SQL of `dead_letters`, the view of all that is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grantwire.dead_letters.letters import Letter
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from grantwire.dead_letters.orders import Order
+
+_OPEN = """
+SELECT letter_id, event_type, user_id, error, since, event_time, has_copy
+  FROM dead_letters
+ WHERE kind = %(kind)s
+   AND letter_id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000')
+   AND (%(ids)s::uuid[] IS NULL OR letter_id = ANY(%(ids)s::uuid[]))
+   AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
+   AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s::text)
+   AND (%(error)s::text IS NULL OR strpos(error, %(error)s::text) > 0)
+   AND (%(older_than)s::interval IS NULL OR since < %(now)s::timestamptz - %(older_than)s::interval)
+   AND (%(newer_than)s::interval IS NULL OR since > %(now)s::timestamptz - %(newer_than)s::interval)
+ ORDER BY letter_id
+ LIMIT %(limit)s
+"""
+
+
+def open_letters(tx: Connection, order: Order, now: datetime, after: UUID | None, limit: int) -> list[Letter]:
+    """The next dead letters behind `after` that the order chooses, by id, which for most is by age."""
+    parameters = {
+        "kind": order.kind,
+        "after": after,
+        "ids": None if order.ids is None else list(order.ids),
+        "event_type": order.filter.event_type,
+        "user_id": order.filter.user_id,
+        "error": order.filter.error,
+        "older_than": order.filter.older_than,
+        "newer_than": order.filter.newer_than,
+        "now": now,
+        "limit": limit,
+    }
+    return [Letter(*row) for row in tx.execute(_OPEN, parameters)]

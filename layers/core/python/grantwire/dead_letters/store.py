@@ -1,0 +1,133 @@
+"""The SQL of `notification_nats_dlq`: messages that JetStream gave up on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.types.json import Jsonb
+
+from grantwire.identifiers import uuid7
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from grantwire.dead_letters.advisories import Advisory, MessageCopy
+
+# The unique constraint decides a race. The NOT EXISTS adds: an advisory that comes again after its message has left the
+# stream is still the same one. A message that was a redrive knows by its id which dead letter it comes from.
+_RECORD = """
+INSERT INTO notification_nats_dlq
+       (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, reason, advised_at,
+        subject, headers, payload, event_id, event_time, message_time, redrive_count, origin)
+SELECT %(dead_letter_id)s, %(stream)s, %(consumer)s, %(stream_seq)s, %(kind)s, %(deliveries)s, %(reason)s,
+       %(advised_at)s, %(subject)s, %(headers)s, %(payload)s, %(event_id)s::uuid, %(event_time)s, %(message_time)s,
+       %(redrives)s,
+       (SELECT o.dead_letter_id FROM notification_nats_dlq o WHERE o.redrive_id = %(message_id)s
+         ORDER BY o.dead_letter_id LIMIT 1)
+ WHERE NOT EXISTS (
+         SELECT FROM notification_nats_dlq d
+          WHERE d.stream = %(stream)s AND d.stream_seq = %(stream_seq)s
+            AND d.consumer = %(consumer)s AND d.kind = %(kind)s
+            AND coalesce(d.message_time = %(message_time)s::timestamptz, true))
+ON CONFLICT ON CONSTRAINT notification_nats_dlq_message DO NOTHING
+RETURNING dead_letter_id
+"""
+
+
+def record(tx: Connection, advisory: Advisory, copied: MessageCopy | None) -> UUID | None:
+    """Keep an advisory with the copy of its message; the new dead letter, None if it is there already."""
+    row = tx.execute(
+        _RECORD,
+        {
+            "dead_letter_id": uuid7(),
+            "stream": advisory.stream,
+            "consumer": advisory.consumer,
+            "stream_seq": advisory.stream_seq,
+            "kind": advisory.kind,
+            "deliveries": advisory.deliveries,
+            "reason": advisory.reason,
+            "advised_at": advisory.advised_at,
+            "subject": copied.subject if copied else None,
+            "headers": Jsonb(dict(copied.headers)) if copied else None,
+            "payload": copied.payload if copied else None,
+            "event_id": copied.event_id if copied else None,
+            "event_time": copied.event_time if copied else None,
+            "message_time": copied.message_time if copied else None,
+            "message_id": copied.message_id if copied else None,
+            "redrives": copied.redrives if copied else 0,
+        },
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+# JetStream counts deliveries, not effects: the last delivery may have been processed after all, before the advisory or
+# after it. A terminated message stays open: its payload was refused, whatever its header says.
+_CLOSE_PROCESSED = """
+UPDATE notification_nats_dlq d
+   SET status = 'PROCESSED', closed_at = coalesce(%(now)s::timestamptz, now())
+ WHERE d.status = 'OPEN' AND d.kind = 'MAX_DELIVERIES' AND d.consumer = %(consumer)s
+   AND EXISTS (SELECT FROM processed_events p WHERE p.event_id = d.event_id)
+RETURNING d.dead_letter_id
+"""
+
+
+def close_processed(tx: Connection, consumer: str, now: datetime | None = None) -> list[UUID]:
+    """Close the dead letters of `consumer`, whose inbox is `processed_events`, that were processed after all."""
+    return [row[0] for row in tx.execute(_CLOSE_PROCESSED, {"consumer": consumer, "now": now})]
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """A message to be sent again, under an id that no crash changes."""
+
+    dead_letter_id: UUID
+    subject: str
+    headers: Mapping[str, Any]
+    payload: bytes
+    redrive_id: str
+
+
+# A number that was raised before and not confirmed is used again: whether it was published then is not known.
+_BEGIN_REDRIVE = """
+UPDATE notification_nats_dlq
+   SET redrive_count = CASE WHEN redrive_id IS NULL THEN redrive_count + 1 ELSE redrive_count END,
+       redrive_id = coalesce(
+         redrive_id,
+         coalesce(event_id::text, 'dlq:' || stream || ':' || stream_seq) || ':redrive:' || redrive_count + 1)
+ WHERE dead_letter_id = ANY(%(ids)s) AND status = 'OPEN' AND payload IS NOT NULL
+RETURNING dead_letter_id, subject, headers, payload, redrive_id
+"""
+
+
+def begin_redrive(tx: Connection, ids: Sequence[UUID]) -> list[Redrive]:
+    """Raise the redrive number of open dead letters; commit before you publish (Q2)."""
+    return [Redrive(*row) for row in tx.execute(_BEGIN_REDRIVE, {"ids": list(ids)})]
+
+
+_FINISH_REDRIVE = """
+UPDATE notification_nats_dlq
+   SET status = 'REDRIVEN', closed_at = coalesce(%(now)s::timestamptz, now())
+ WHERE dead_letter_id = ANY(%(ids)s) AND status = 'OPEN' AND redrive_id IS NOT NULL
+"""
+
+
+def finish_redrive(tx: Connection, ids: Sequence[UUID], now: datetime | None = None) -> None:
+    """Close dead letters whose message JetStream has stored again. One that was closed meanwhile stays as it is."""
+    tx.execute(_FINISH_REDRIVE, {"ids": list(ids), "now": now})
+
+
+_DISCARD = """
+UPDATE notification_nats_dlq
+   SET status = 'DISCARDED', closed_at = coalesce(%(now)s::timestamptz, now())
+ WHERE dead_letter_id = ANY(%(ids)s) AND status = 'OPEN'
+RETURNING dead_letter_id
+"""
+
+
+def discard(tx: Connection, ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
+    """Close open dead letters for good; the ones that were open."""
+    return [row[0] for row in tx.execute(_DISCARD, {"ids": list(ids), "now": now})]

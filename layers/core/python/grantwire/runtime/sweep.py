@@ -1,0 +1,35 @@
+"""The runtime of sweep_retention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grantwire.database import Database, DatabaseSettings
+from grantwire.retention import RetentionSettings, Sweep
+from grantwire.settings import group, load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    """What sweep_retention reads from its environment."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    retention: RetentionSettings = group(RetentionSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRuntime:
+    """What sweep_retention works with."""
+
+    sweep: Sweep
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Read the settings; the connection is made when work begins."""
+        settings = load(SweepSettings, environ)
+        return cls(Sweep(Database(settings.database, application_name="grantwire-sweep"), settings.retention))
