@@ -1,0 +1,258 @@
+"""The relay: from the outbox to the stream, each event at least once and, the first time, in order (O2-O9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
+from grantwire.leases import Claim, Verdict, judge
+from grantwire.observability import MetricUnit, log, metrics
+from grantwire.outbox import store
+from grantwire.outbox.publication import Publication
+from grantwire.outbox.store import ClaimedEvent, Failure
+from grantwire.topology import TopologySettings, ensure_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from nats.aio.client import Client
+
+    from grantwire.broker import Broker
+    from grantwire.budget import Budget
+    from grantwire.database import Connection, Database
+    from grantwire.leases import LeaseSettings
+    from grantwire.outbox.wakeup import Wakeup
+
+# An awake relay looks so often, and sleeps when it has found nothing for so long.
+_PULSE_SECONDS = 0.005
+_AWAKE_SECONDS = 0.05
+# In its last moments a relay lets the lock go, so that the next one is notified, and goes on looking for what was
+# enqueued without a notification while it held the lock.
+_FAREWELL_SECONDS = 0.15
+# How long acknowledgements are waited for when the time is up.
+_GRACE_SECONDS = 1.0
+# Between tries to reach a server.
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+
+
+class _Batch:
+    """What one claim holds: renewed together, and smaller with each part that is settled."""
+
+    def __init__(self, claim: Claim, events: Sequence[ClaimedEvent]) -> None:
+        self.claim = claim
+        self.held: set[UUID] = {event.event_id for event in events}
+
+
+class Relay:
+    """One execution environment's relay. All of it belongs to one event loop."""
+
+    def __init__(  # noqa: PLR0913 - what it works with, all of it named
+        self,
+        database: Database,
+        broker: Broker,
+        wakeup: Wakeup,
+        *,
+        topology: TopologySettings,
+        leases: LeaseSettings,
+        worker: str,
+        rand: Callable[[], float] = random.random,
+        clock: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._wakeup = wakeup
+        self._topology = topology
+        self._leases = leases
+        self._worker = worker
+        self._rand = rand
+        self._clock = clock
+        self._made_sure_of: Client | None = None
+        self._worked_at = 0.0
+        self._tally: Counter[str] = Counter()
+
+    async def work(self, budget: Budget) -> dict[str, int]:
+        """Publish what comes until the budget ends, and hold nothing then; how many events went which way.
+
+        Raises RetryableError only if it may not wait for a server that is out of reach (`until_idle`).
+        """
+        self._tally = Counter(published=0, retried=0, failed=0, released=0, lost=0)
+        self._made_sure_of = None
+        try:
+            await self._work(budget)
+        finally:
+            self._wakeup.close()
+            self._report()
+        return dict(self._tally)
+
+    async def _work(self, budget: Budget) -> None:
+        pause = _SHORTEST_WAIT
+        while not budget.over():
+            try:
+                await self._connect()
+                found = await self._round(budget)
+            except LeaseLostError:
+                self._tally["lost"] += 1
+                continue
+            except RetryableError as error:
+                if budget.until_idle:
+                    raise
+                log.warning("the relay waits", reason=str(error), seconds=pause)
+                await asyncio.sleep(min(pause, budget.left()))
+                pause = min(2 * pause, _LONGEST_WAIT)
+                continue
+            pause = _SHORTEST_WAIT
+            if not found:
+                if budget.until_idle:
+                    return
+                await self._rest(budget)
+
+    async def _connect(self) -> None:
+        """Nothing is claimed that could not be published: a live connection, with its streams."""
+        if self._made_sure_of is not None and self._broker.is_connected:
+            return
+        await self._broker.connect()
+        if self._made_sure_of is not self._broker.client:
+            await ensure_topology(self._broker, self._topology)
+        self._made_sure_of = self._broker.client
+
+    async def _round(self, budget: Budget) -> bool:
+        """Claim a batch and see it through; false if there was nothing to claim."""
+        claim = Claim(self._worker)
+        with self._database.session() as tx:
+            events = store.claim(tx, claim, batch=self._leases.batch_size, lease=self._leases.lease, now=self._clock())
+        if not events:
+            return False
+        if not budget.until_idle and budget.left() > _FAREWELL_SECONDS:
+            self._wakeup.stay_awake()
+        batch = _Batch(claim, events)
+        try:
+            # What was let go before comes last: if it kills this worker too, the others are safe.
+            for part in ([e for e in events if not e.reclaimed], [e for e in events if e.reclaimed]):
+                if part:
+                    await self._deliver(batch, part, budget)
+        except LeaseLostError:
+            raise
+        except BaseException:
+            self._give_back(batch)
+            raise
+        self._worked_at = asyncio.get_running_loop().time()
+        return True
+
+    async def _rest(self, budget: Budget) -> None:
+        """Wait for more: not for long while awake, then asleep until a notification or the poll interval."""
+        if budget.left() <= _FAREWELL_SECONDS:
+            self._wakeup.close()
+            await asyncio.sleep(min(_PULSE_SECONDS, budget.left()))
+        elif not self._wakeup.awake:
+            await self._wakeup.wait(min(self._leases.poll_interval.total_seconds(), budget.left() - _FAREWELL_SECONDS))
+        elif asyncio.get_running_loop().time() - self._worked_at < _AWAKE_SECONDS:
+            await asyncio.sleep(_PULSE_SECONDS)
+        else:
+            self._wakeup.fall_asleep()
+
+    async def _deliver(self, batch: _Batch, events: Sequence[ClaimedEvent], budget: Budget) -> None:
+        """Publish events of a batch and settle what became of each."""
+        spent, due = [], []
+        for event in events:
+            (spent if event.attempt_count >= self._leases.max_attempts else due).append(event)
+        publication = Publication(self._broker, self._topology.events.subject, due)
+        watch = asyncio.create_task(self._watch(batch, publication, budget))
+        try:
+            await publication.run()
+        finally:
+            watch.cancel()
+            await asyncio.wait({watch})
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            raise error
+        failures = [self._judged(event, error) for event, error in publication.failed]
+        failures += [
+            Failure(event, Verdict(event.attempt_count, None), "it ended its worker each time") for event in spent
+        ]
+        await self._settle(batch, publication, failures, budget)
+
+    async def _watch(self, batch: _Batch, publication: Publication, budget: Budget) -> None:
+        """Keep the lease while publishing is slow; stop in good time, or at once if the lease is lost."""
+        while True:
+            await asyncio.sleep(min(self._leases.lease.total_seconds() / 3, budget.left()))
+            if budget.over():
+                publication.stop()
+                await asyncio.sleep(_GRACE_SECONDS)
+                publication.halt()
+                return
+            try:
+                with self._database.session() as tx:
+                    store.renew(tx, batch.claim, list(batch.held), lease=self._leases.lease, now=self._clock())
+            except LeaseLostError:
+                publication.halt()
+                raise
+            except RetryableError as error:
+                log.warning("the lease could not be renewed", reason=str(error))
+
+    def _judged(self, event: ClaimedEvent, error: GrantwireError) -> Failure:
+        permanent = isinstance(error, RejectedError)
+        return Failure(event, judge(self._leases, event.attempt_count, self._rand, permanent=permanent), str(error))
+
+    async def _settle(
+        self, batch: _Batch, publication: Publication, failures: Sequence[Failure], budget: Budget
+    ) -> None:
+        """Write down what became of each event: one statement for each kind."""
+        published, untried, now = publication.published, list(publication.untried), self._clock()
+        if published:
+            await self._write(lambda tx: store.finalise(tx, batch.claim, published, now=now), budget)
+        if failures:
+            self._made_sure_of = None  # something is wrong with the broker or with us: look again before the next claim
+            await self._write(lambda tx: store.fail(tx, batch.claim, failures, now=now), budget)
+        if untried:
+            await self._write(lambda tx: store.release(tx, batch.claim, untried), budget)
+        batch.held.difference_update(published, untried, (failure.event.event_id for failure in failures))
+        self._count(published, failures, untried)
+
+    async def _write(self, change: Callable[[Connection], None], budget: Budget) -> None:
+        """Write to a database that may be out of reach for a moment: these events are ours and nobody else's."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + min(self._leases.lease.total_seconds(), max(budget.left(), 2 * _LONGEST_WAIT))
+        pause = _SHORTEST_WAIT
+        while True:
+            try:
+                with self._database.session() as tx:
+                    return change(tx)
+            except LeaseLostError:
+                raise
+            except RetryableError:
+                if budget.until_idle or loop.time() + pause > give_up:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_WAIT)
+
+    def _give_back(self, batch: _Batch) -> None:
+        """After an error that is not about these events: another relay may have them at once."""
+        with contextlib.suppress(GrantwireError), self._database.session() as tx:
+            store.release(tx, batch.claim, list(batch.held))
+
+    def _count(self, published: Sequence[UUID], failures: Sequence[Failure], untried: Sequence[UUID]) -> None:
+        self._tally["published"] += len(published)
+        self._tally["released"] += len(untried)
+        for event, verdict, reason in failures:
+            given_up = verdict.retry_after is None
+            self._tally["failed" if given_up else "retried"] += 1
+            (log.error if given_up else log.warning)(
+                "event failed" if given_up else "event put off",
+                event_id=str(event.event_id),
+                aggregate_key=event.aggregate_key,
+                aggregate_version=event.aggregate_version,
+                attempts=verdict.attempt_count,
+                reason=reason,
+            )
+
+    def _report(self) -> None:
+        for name, outcome in (("EventsPublished", "published"), ("EventsFailed", "failed")):
+            if self._tally[outcome]:
+                metrics.add_metric(name, MetricUnit.Count, self._tally[outcome])
+        with contextlib.suppress(GrantwireError), self._database.session() as tx:
+            metrics.add_metric("OldestEventAge", MetricUnit.Seconds, store.oldest_age(tx, self._clock()))

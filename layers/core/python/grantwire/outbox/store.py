@@ -1,0 +1,254 @@
+"""The SQL of outbox_events: how events are claimed, kept, closed, put off and given back (O2), redriven and discarded.
+
+Whatever closes an event or wakes one from FAILED is an SQL function, because it takes two statements
+(infra/migrations/0005_outbox_relay.sql).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from grantwire.leases import fence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from grantwire.leases import Claim, Verdict
+
+
+class ClaimedEvent(NamedTuple):
+    """An event that is ours until its lease runs out; `reclaimed` means that somebody let it go before."""
+
+    event_id: UUID
+    event_type: str
+    aggregate_key: str
+    aggregate_version: int
+    payload: Any
+    trace_id: str | None
+    attempt_count: int
+    reclaimed: bool
+
+
+class Failure(NamedTuple):
+    """What became of an event that was tried in vain."""
+
+    event: ClaimedEvent
+    verdict: Verdict
+    reason: str
+
+
+class FailedEvent(NamedTuple):
+    """An event that waits for an operator."""
+
+    event_id: UUID
+    event_type: str
+    aggregate_key: str
+    aggregate_version: int
+    attempt_count: int
+    last_error: str | None
+    created_at: datetime
+
+
+# Heads, oldest first, and behind each head that was never in trouble a run of its successors, cut at the first gap. Of
+# the heads whose lease ran out only one: it may be the one that killed its worker, and must not count against others.
+# The array in the last WHERE keeps the planner from reading the whole table when it does not know %(batch)s; and the
+# rows are found by event_id, not by ctid: a head that changed since the snapshot has moved.
+CLAIM = """
+WITH heads AS MATERIALIZED (
+  SELECT event_id, aggregate_key, aggregate_version, status, attempt_count
+    FROM outbox_events
+   WHERE ready AND (status = 'PENDING' AND next_retry_at <= coalesce(%(now)s::timestamptz, now())
+                    OR status = 'IN_FLIGHT' AND lease_until <= coalesce(%(now)s::timestamptz, now()))
+   ORDER BY created_at
+   LIMIT %(batch)s
+     FOR UPDATE SKIP LOCKED),
+fresh AS MATERIALIZED (
+  SELECT aggregate_key, aggregate_version, %(batch)s / count(*) OVER () - 1 AS room
+    FROM heads
+   WHERE status = 'PENDING' AND attempt_count = 0),
+followers AS MATERIALIZED (
+  SELECT f.event_id, f.aggregate_version - h.aggregate_version AS distance,
+         row_number() OVER (PARTITION BY h.aggregate_key ORDER BY f.aggregate_version) AS place
+    FROM fresh h
+   CROSS JOIN LATERAL (
+         SELECT o.event_id, o.aggregate_version
+           FROM outbox_events o
+          WHERE o.aggregate_key = h.aggregate_key AND o.aggregate_version > h.aggregate_version
+            AND o.published_at IS NULL AND o.discarded_at IS NULL AND o.attempt_count = 0
+            AND o.status = 'PENDING' AND o.next_retry_at <= coalesce(%(now)s::timestamptz, now())
+          ORDER BY o.aggregate_version
+          LIMIT h.room
+            FOR UPDATE OF o SKIP LOCKED) f
+   WHERE h.room > 0)
+UPDATE outbox_events o
+   SET status = 'IN_FLIGHT', locked_by = %(claim)s, locked_at = coalesce(%(now)s::timestamptz, now()),
+       lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
+       attempt_count = o.attempt_count + (o.status = 'IN_FLIGHT')::integer,
+       last_error = CASE o.status WHEN 'IN_FLIGHT' THEN 'the lease of ' || o.locked_by || ' ran out' END
+ WHERE o.event_id = ANY (ARRAY(
+         SELECT event_id FROM heads WHERE status = 'PENDING'
+         UNION ALL (SELECT event_id FROM heads WHERE status = 'IN_FLIGHT' LIMIT 1)
+         UNION ALL SELECT event_id FROM followers WHERE distance = place))
+RETURNING o.event_id, o.event_type, o.aggregate_key, o.aggregate_version, o.payload, o.trace_id, o.attempt_count,
+          o.last_error IS NOT NULL
+"""
+
+
+def claim(
+    tx: Connection, claim: Claim, *, batch: int, lease: timedelta, now: datetime | None = None
+) -> list[ClaimedEvent]:
+    """Take up to `batch` events: due heads and the runs behind them, in the order of aggregate and version.
+
+    Taking over an event whose lease ran out counts as one failed attempt; whoever claims it must fail it if that was
+    the last.
+    """
+    rows = tx.execute(CLAIM, {"claim": claim.token, "batch": batch, "lease": lease, "now": now}).fetchall()
+    events = list(map(ClaimedEvent._make, rows))
+    events.sort(key=lambda event: (event.aggregate_key, event.aggregate_version))
+    return events
+
+
+_RENEW = """
+UPDATE outbox_events
+   SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
+ WHERE event_id = ANY (%(ids)s) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
+"""
+
+
+def renew(
+    tx: Connection, claim: Claim, event_ids: Sequence[UUID], *, lease: timedelta, now: datetime | None = None
+) -> None:
+    """Keep all of these for another lease, or raise LeaseLostError and keep none."""
+    with tx.transaction():
+        changed = tx.execute(_RENEW, {"ids": list(event_ids), "claim": claim.token, "lease": lease, "now": now})
+        fence(changed.rowcount, len(event_ids), "renew events")
+
+
+_FINALISE = "SELECT outbox_finalise(%(claim)s, %(ids)s, %(now)s)"
+
+
+def finalise(tx: Connection, claim: Claim, event_ids: Sequence[UUID], *, now: datetime | None = None) -> None:
+    """Mark as published what the stream has, and let the successors follow; LeaseLostError if any was not ours."""
+    row = tx.execute(_FINALISE, {"claim": claim.token, "ids": list(event_ids), "now": now}).fetchone()
+    fence(0 if row is None else row[0], len(event_ids), "finalise events")
+
+
+_FAIL = """
+UPDATE outbox_events o
+   SET status = CASE WHEN f.retry_after IS NULL THEN 'FAILED' ELSE 'PENDING' END,
+       ready = o.ready AND f.retry_after IS NOT NULL,
+       attempt_count = f.attempt_count,
+       next_retry_at = coalesce(%(now)s::timestamptz, now()) + coalesce(f.retry_after, interval '0'),
+       last_error = f.reason, locked_by = NULL, locked_at = NULL, lease_until = NULL
+  FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(reasons)s::text[])
+       AS f (event_id, attempt_count, retry_after, reason)
+ WHERE o.event_id = f.event_id AND o.locked_by = %(claim)s AND o.status = 'IN_FLIGHT'
+"""
+
+
+def fail(tx: Connection, claim: Claim, failures: Sequence[Failure], *, now: datetime | None = None) -> None:
+    """Put off what failed, or give it up, each as its verdict says; LeaseLostError if any was not ours."""
+    changed = tx.execute(
+        _FAIL,
+        {
+            "claim": claim.token,
+            "ids": [failure.event.event_id for failure in failures],
+            "attempts": [failure.verdict.attempt_count for failure in failures],
+            "retries": [failure.verdict.retry_after for failure in failures],
+            "reasons": [failure.reason for failure in failures],
+            "now": now,
+        },
+    )
+    fence(changed.rowcount, len(failures), "fail events")
+
+
+_RELEASE = """
+UPDATE outbox_events
+   SET status = 'PENDING', locked_by = NULL, locked_at = NULL, lease_until = NULL
+ WHERE event_id = ANY (%(ids)s) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
+"""
+
+
+def release(tx: Connection, claim: Claim, event_ids: Sequence[UUID]) -> None:
+    """Give back what was not tried, as it was; LeaseLostError if any was not ours."""
+    changed = tx.execute(_RELEASE, {"ids": list(event_ids), "claim": claim.token})
+    fence(changed.rowcount, len(event_ids), "release events")
+
+
+_REDRIVE = "SELECT outbox_redrive(%(ids)s, %(now)s)"
+
+
+def redrive(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
+    """Try FAILED events again, as if for the first time, with the same ids; those that were FAILED."""
+    return [event_id for (event_id,) in tx.execute(_REDRIVE, {"ids": list(event_ids), "now": now})]
+
+
+_DISCARD = "SELECT outbox_discard(%(ids)s, %(now)s)"
+
+
+def discard(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
+    """Close FAILED events unpublished and let their successors follow; those that were FAILED."""
+    return [event_id for (event_id,) in tx.execute(_DISCARD, {"ids": list(event_ids), "now": now})]
+
+
+_FAILED = """
+SELECT event_id, event_type, aggregate_key, aggregate_version, attempt_count, last_error, created_at
+  FROM outbox_events
+ WHERE published_at IS NULL AND discarded_at IS NULL AND status = 'FAILED'
+   AND (%(aggregate_key)s::text IS NULL OR aggregate_key = %(aggregate_key)s)
+   AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s)
+   AND (%(created_before)s::timestamptz IS NULL OR created_at < %(created_before)s)
+   AND (%(after)s::uuid IS NULL OR event_id > %(after)s)
+ ORDER BY event_id
+ LIMIT %(limit)s
+"""
+
+
+def failed(
+    tx: Connection,
+    limit: int,
+    *,
+    aggregate_key: str | None = None,
+    event_type: str | None = None,
+    created_before: datetime | None = None,
+    after: UUID | None = None,
+) -> list[FailedEvent]:
+    """FAILED events by id, those that match all filters; `after` is the last id of the page before."""
+    rows = tx.execute(
+        _FAILED,
+        {
+            "limit": limit,
+            "aggregate_key": aggregate_key,
+            "event_type": event_type,
+            "created_before": created_before,
+            "after": after,
+        },
+    )
+    return list(map(FailedEvent._make, rows))
+
+
+_OLDEST_AGE = """
+SELECT extract(epoch FROM coalesce(%(now)s::timestamptz, now()) - created_at)::double precision
+  FROM outbox_events
+ WHERE ready
+ ORDER BY created_at
+ LIMIT 1
+"""
+
+
+def oldest_age(tx: Connection, now: datetime | None = None) -> float:
+    """Seconds that the oldest event has waited which may be published; 0 if there is none."""
+    row = tx.execute(_OLDEST_AGE, {"now": now}).fetchone()
+    return 0.0 if row is None else max(0.0, float(row[0]))
+
+
+_PROMOTE_STUCK = "SELECT outbox_promote_stuck()"
+
+
+def promote_stuck(tx: Connection) -> int:
+    """Let aggregates flow that stand still for no reason; how many. More than zero is a bug to be told about."""
+    row = tx.execute(_PROMOTE_STUCK).fetchone()
+    return 0 if row is None else int(row[0])

@@ -1,0 +1,86 @@
+"""The runtime of relay_outbox."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from grantwire.broker import Broker, BrokerSettings
+from grantwire.database import Database, DatabaseSettings
+from grantwire.leases import LeaseSettings, worker_name
+from grantwire.outbox import Relay, Wakeup
+from grantwire.settings import flag, group, load, setting, text
+from grantwire.topology import TopologySettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Self
+
+    from grantwire.budget import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """What relay_outbox reads from its environment."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    broker: BrokerSettings = group(BrokerSettings)
+    topology: TopologySettings = group(TopologySettings)
+    leases: LeaseSettings = group(LeaseSettings, prefix="ENTITLEMENT_OUTBOX_")
+    # A direct way to the database: LISTEN and the lock of a session do not work through RDS Proxy.
+    listen_url: str | None = setting("DATABASE_LISTEN_URL", text, optional=True, secret=True)
+    wakeup: bool = setting("ENTITLEMENT_OUTBOX_WAKEUP", flag, default="true")
+
+    def problems(self) -> Iterator[str]:
+        """JetStream must still know an event when a relay that died, or a timeout, makes it be published again."""
+        if self.topology.events.duplicate_window <= self.leases.lease + 2 * self.leases.backoff_max:
+            yield (
+                "ENTITLEMENT_NATS_DUPLICATE_WINDOW must exceed"
+                " ENTITLEMENT_OUTBOX_LEASE + 2 x ENTITLEMENT_OUTBOX_BACKOFF_MAX"
+            )
+
+    @property
+    def listening(self) -> DatabaseSettings | None:
+        """Where to wait for a wake-up; None if that is switched off."""
+        if not self.wakeup:
+            return None
+        return (
+            self.database if self.listen_url is None else replace(self.database, url=self.listen_url, secret_arn=None)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRuntime:
+    """What relay_outbox works with; the connections belong to the runner's event loop."""
+
+    relay: Relay
+    broker: Broker
+    database: Database
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Read the settings; connections are made when they are first used."""
+        settings = load(RelaySettings, environ)
+        database = Database(settings.database, application_name="grantwire-relay")
+        broker = Broker(settings.broker, name="grantwire-relay")
+        relay = Relay(
+            database,
+            broker,
+            Wakeup(settings.listening),
+            topology=settings.topology,
+            leases=settings.leases,
+            worker=worker_name(environ),
+        )
+        return cls(relay, broker, database)
+
+    def work(self, budget: Budget) -> dict[str, int]:
+        """Publish what comes until the budget ends."""
+        return self.runner.run(self.relay.work(budget))
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self.runner.run(self.broker.close())
+        self.runner.close()
+        self.database.close()
