@@ -68,7 +68,7 @@ def record_valid(
 ) -> tuple[list[UUID], dict[UUID, str]]:
     """As `record`, but what the database refuses is found, left out and returned with the reason (N5).
 
-    A batch that is refused is halved until the culprits stand alone; each try is a savepoint of the caller's transaction.
+    A refused batch is halved until the culprits stand alone; each try is a savepoint of the caller's transaction.
     """
     try:
         with tx.transaction():

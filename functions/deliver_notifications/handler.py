@@ -1,0 +1,15 @@
+"""Send the notifications that are due."""
+
+from typing import Any
+
+from grantwire.budget import Budget
+from grantwire.entrypoints.schedule import WorkerHandler
+from grantwire.runtime.delivery import DeliveryRuntime
+
+
+def work(rt: DeliveryRuntime, budget: Budget) -> dict[str, Any]:
+    """Claim after claim until the budget ends."""
+    return dict(rt.delivery.run(budget))
+
+
+handler = WorkerHandler("deliver_notifications", DeliveryRuntime.build, work)

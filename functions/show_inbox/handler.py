@@ -1,0 +1,16 @@
+"""Show a user's notifications, where that is switched on."""
+
+from grantwire.entrypoints.http import HttpHandler, Request, Response
+from grantwire.errors import NotFoundError
+from grantwire.notifications.listing import InboxPage
+from grantwire.runtime.inbox import InboxRuntime
+
+
+def handle(request: Request, rt: InboxRuntime) -> Response:
+    """One read; the JSON is made by PostgreSQL."""
+    if rt.inbox is None:
+        raise NotFoundError("no such path")
+    return Response(200, rt.inbox.of_user(InboxPage.parse(request.path_parameters.get("user_id"), request.query)))
+
+
+handler = HttpHandler("GET /debug/notification/inbox/{user_id}", InboxRuntime.build, handle)

@@ -1,0 +1,75 @@
+"""Which sender, and what it needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from grantwire.notifications.senders.log import LogSender
+from grantwire.notifications.senders.sns import SnsSender
+from grantwire.notifications.senders.webhook import WebhookSender
+from grantwire.settings import duration, integer, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+
+    from grantwire.notifications.senders.interface import Sender
+
+_TOPIC_ARN = re.compile(r"arn:[\w-]+:sns:[\w-]+:\d{12}:[\w-]{1,256}(\.fifo)?")
+
+
+def _kind(value: str) -> str:
+    if value not in {"log", "webhook", "sns"}:
+        raise ValueError(f"must be log, webhook or sns, not {value!r}")
+    return value
+
+
+def _web_address(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must be an http:// or https:// URL") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("must be an http:// or https:// URL without credentials or fragment")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("must be percent-encoded")
+    return value
+
+
+def _topic_arn(value: str) -> str:
+    if not _TOPIC_ARN.fullmatch(value):
+        raise ValueError("must be the ARN of an SNS topic")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class SenderSettings:
+    """Who is told, and how."""
+
+    kind: str = setting("NOTIFICATION_SENDER", _kind, default="log")
+    # An address may carry a token of the receiver's.
+    webhook_url: str | None = setting("NOTIFICATION_WEBHOOK_URL", _web_address, optional=True, secret=True)
+    webhook_timeout: timedelta = setting("NOTIFICATION_WEBHOOK_TIMEOUT", duration(low="10ms", high="10s"), default="3s")
+    webhook_concurrency: int = setting("NOTIFICATION_WEBHOOK_CONCURRENCY", integer(low=1, high=64), default="8")
+    sns_topic_arn: str | None = setting("NOTIFICATION_SNS_TOPIC_ARN", _topic_arn, optional=True)
+    sns_concurrency: int = setting("NOTIFICATION_SNS_CONCURRENCY", integer(low=1, high=64), default="8")
+
+    def problems(self) -> Iterator[str]:
+        """A sender without its receiver."""
+        if self.kind == "webhook" and self.webhook_url is None:
+            yield "NOTIFICATION_WEBHOOK_URL is missing, which NOTIFICATION_SENDER=webhook needs"
+        if self.kind == "sns" and self.sns_topic_arn is None:
+            yield "NOTIFICATION_SNS_TOPIC_ARN is missing, which NOTIFICATION_SENDER=sns needs"
+
+
+def build_sender(settings: SenderSettings) -> Sender:
+    """The sender that the settings ask for."""
+    if settings.kind == "webhook" and settings.webhook_url is not None:
+        return WebhookSender(settings.webhook_url, settings.webhook_timeout, settings.webhook_concurrency)
+    if settings.kind == "sns" and settings.sns_topic_arn is not None:
+        return SnsSender(settings.sns_topic_arn, settings.sns_concurrency)
+    return LogSender()

@@ -1,0 +1,27 @@
+"""Tells whoever reads the log: the default, which needs no receiver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grantwire.observability import log
+
+if TYPE_CHECKING:
+    from grantwire.notifications.store import Notification
+
+
+class LogSender:
+    """One line for each notification, with its ids and without what it says about a person."""
+
+    concurrency = 1
+
+    def send(self, notification: Notification) -> None:
+        """Write the line."""
+        log.info(
+            "notification",
+            notification_id=str(notification.notification_id),
+            event_id=notification.payload.get("event_id"),
+            event_type=notification.event_type,
+            version=notification.version,
+            notification_trace_id=notification.trace_id,
+        )

@@ -1,0 +1,143 @@
+"""The SQL of notifications on their way out: claimed, renewed, released, sent, failed (D1, D2).
+
+Every change after the claim names the claim and the state and counts its rows; `leases.fence` stops a worker whose
+lease ran out. What was still its own is changed all the same: it was sent, and saying so spares a second sending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row
+
+from grantwire.leases import fence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from grantwire.leases import Verdict
+
+LEASE_EXPIRED = "the lease ran out while it was being sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A notification that was claimed; `attempt_count` counts the failed attempts before this one."""
+
+    notification_id: UUID
+    event_type: str
+    user_id: str
+    stock_keeping_unit: str
+    version: int
+    payload: Mapping[str, Any]
+    trace_id: str | None
+    attempt_count: int
+
+    def body(self) -> dict[str, Any]:
+        """What a receiver is told."""
+        return {"notification_id": str(self.notification_id), **self.payload}
+
+
+# Reclaiming an expired lease counts as a failed attempt: whoever held it died or hung (O2).
+_CLAIM = """
+WITH due AS MATERIALIZED (
+  SELECT notification_id, status = 'PROCESSING' AS expired
+    FROM notifications
+   WHERE next_retry_at <= coalesce(%(now)s::timestamptz, now())
+     AND (status = 'PENDING' OR lease_until <= coalesce(%(now)s::timestamptz, now()))
+   ORDER BY next_retry_at
+   LIMIT %(limit)s
+     FOR UPDATE SKIP LOCKED)
+UPDATE notifications n
+   SET status = 'PROCESSING', locked_by = %(token)s, locked_at = coalesce(%(now)s::timestamptz, now()),
+       lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
+       attempt_count = n.attempt_count + due.expired::integer,
+       last_error = CASE WHEN due.expired THEN %(expired)s ELSE n.last_error END
+  FROM due
+ WHERE n.notification_id = due.notification_id
+RETURNING n.notification_id, n.event_type, n.user_id, n.stock_keeping_unit, n.version, n.payload, n.trace_id,
+          n.attempt_count
+"""
+
+
+def claim_due(
+    tx: Connection, token: str, *, limit: int, lease: timedelta, now: datetime | None = None
+) -> list[Notification]:
+    """Claim what is due, what has been due longest first, and what another claim has left behind."""
+    parameters = {"token": token, "limit": limit, "lease": lease, "now": now, "expired": LEASE_EXPIRED}
+    with tx.cursor(row_factory=class_row(Notification)) as cursor:
+        return cursor.execute(_CLAIM, parameters).fetchall()
+
+
+_RENEW = """
+UPDATE notifications SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
+ WHERE notification_id = ANY(%(ids)s) AND locked_by = %(token)s AND status = 'PROCESSING'
+"""
+
+
+def renew(tx: Connection, token: str, ids: Sequence[UUID], lease: timedelta, now: datetime | None = None) -> None:
+    """Keep a claim for another lease; LeaseLostError if it is not whole any more."""
+    changed = tx.execute(_RENEW, {"token": token, "ids": list(ids), "lease": lease, "now": now}).rowcount
+    fence(changed, len(ids), "renew notifications")
+
+
+_RELEASE = """
+UPDATE notifications SET status = 'PENDING', locked_by = NULL, locked_at = NULL, lease_until = NULL
+ WHERE notification_id = ANY(%(ids)s) AND locked_by = %(token)s AND status = 'PROCESSING'
+"""
+
+
+def release(tx: Connection, token: str, ids: Sequence[UUID]) -> None:
+    """Give back what was not tried; it costs no attempt. LeaseLostError if somebody else has some of it."""
+    changed = tx.execute(_RELEASE, {"token": token, "ids": list(ids)}).rowcount
+    fence(changed, len(ids), "release notifications")
+
+
+_SENT = """
+UPDATE notifications
+   SET status = 'SENT', sent_at = coalesce(%(now)s::timestamptz, now()), next_retry_at = NULL, last_error = NULL,
+       locked_by = NULL, locked_at = NULL, lease_until = NULL
+ WHERE notification_id = ANY(%(ids)s) AND locked_by = %(token)s AND status = 'PROCESSING'
+"""
+
+
+def mark_sent(tx: Connection, token: str, ids: Sequence[UUID], now: datetime | None = None) -> int:
+    """Finish what was sent; how many were still ours."""
+    return tx.execute(_SENT, {"token": token, "ids": list(ids), "now": now}).rowcount
+
+
+_FAILED = """
+UPDATE notifications n
+   SET status = CASE WHEN v.retry_after IS NULL THEN 'FAILED' ELSE 'PENDING' END,
+       attempt_count = v.attempt_count, last_error = v.error,
+       next_retry_at = coalesce(%(now)s::timestamptz, now()) + v.retry_after,
+       locked_by = NULL, locked_at = NULL, lease_until = NULL
+  FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(errors)s::text[])
+       AS v (notification_id, attempt_count, retry_after, error)
+ WHERE n.notification_id = v.notification_id AND n.locked_by = %(token)s AND n.status = 'PROCESSING'
+RETURNING n.notification_id, n.status
+"""
+
+
+def mark_failed(
+    tx: Connection, token: str, failures: Mapping[UUID, tuple[Verdict, str]], now: datetime | None = None
+) -> tuple[int, list[UUID]]:
+    """Put failures off or give them up, each by its verdict; how many were still ours, and which were given up.
+
+    The caller writes the dead letters of the latter in the same transaction.
+    """
+    verdicts = [verdict for verdict, _ in failures.values()]
+    parameters = {
+        "token": token,
+        "ids": list(failures),
+        "attempts": [verdict.attempt_count for verdict in verdicts],
+        "retries": [verdict.retry_after for verdict in verdicts],
+        "errors": [error for _, error in failures.values()],
+        "now": now,
+    }
+    rows = tx.execute(_FAILED, parameters).fetchall()
+    return len(rows), [row[0] for row in rows if row[1] == "FAILED"]

@@ -1,0 +1,60 @@
+"""The runtime of deliver_notifications."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from grantwire.database import Database, DatabaseSettings
+from grantwire.leases import LeaseSettings, worker_name
+from grantwire.notifications.delivery import Delivery
+from grantwire.notifications.senders import SenderSettings, build_sender
+from grantwire.notifications.wakeup import Wakeup
+from grantwire.settings import flag, group, load, setting, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """What deliver_notifications reads from its environment."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    leases: LeaseSettings = group(LeaseSettings, prefix="NOTIFICATION_DELIVERY_")
+    sender: SenderSettings = group(SenderSettings)
+    wakeup: bool = setting("NOTIFICATION_DELIVERY_WAKEUP", flag, default="true")
+    # LISTEN needs a session of its own, which RDS Proxy does not give; by default the same address as all else.
+    listen_url: str | None = setting("DATABASE_LISTEN_URL", text, optional=True, secret=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRuntime:
+    """What deliver_notifications works with."""
+
+    database: Database
+    wakeup: Wakeup
+    delivery: Delivery
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Read the settings; connections are made when they are first used."""
+        settings = load(DeliverySettings, environ)
+        database = Database(settings.database, application_name="grantwire-delivery")
+        wakeup = Wakeup(_listener(settings) if settings.wakeup else None)
+        sender = build_sender(settings.sender)
+        return cls(database, wakeup, Delivery(database, sender, wakeup, settings.leases, worker_name(environ)))
+
+    def close(self) -> None:
+        """Give the connections and the threads back."""
+        self.delivery.close()
+        self.wakeup.close()
+        self.database.close()
+
+
+def _listener(settings: DeliverySettings) -> Database:
+    where = settings.database
+    if settings.listen_url is not None:
+        where = replace(where, url=settings.listen_url, secret_arn=None)
+    return Database(where, application_name="grantwire-delivery-wakeup")
