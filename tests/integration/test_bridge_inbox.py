@@ -1,0 +1,249 @@
+"""N3, N4, N5: events become notifications, each once, and a bad one stands in nobody's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from grantwire.budget import Budget
+from grantwire.errors import InternalError, RetryableError
+from grantwire.runtime.bridge import BridgeRuntime
+from tests.concurrency import at_once
+from tests.paths import LAYER, ROOT
+from tests.workers.bridge_stream import Stream, event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Rows
+
+
+@pytest.fixture
+def stream(environ: dict[str, str]) -> Iterator[Stream]:
+    """The test's end of the stream."""
+    with Stream(environ) as stream:
+        yield stream
+
+
+def drain(environ: dict[str, str]) -> dict[str, int]:
+    """Run a bridge until there is nothing to do."""
+    runtime = BridgeRuntime.build(environ)
+    try:
+        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
+    finally:
+        runtime.close()
+
+
+def settled(stream: Stream) -> bool:
+    """Whether nothing waits for an acknowledgement or for delivery."""
+    info = stream.consumer()
+    return (info.num_ack_pending, info.num_pending) == (0, 0)
+
+
+def test_an_event_becomes_a_notification(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """N4: inbox row and notification, with all that the event says and the trace that it came with."""
+    sent = event(version=12, event_type="EntitlementRevoked", user_id="u_ü")
+    stream.publish(sent, trace_id=quote("Wurzel/ä %"))
+    assert drain(environ) == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0}
+    (found,) = rows.execute("SELECT * FROM notifications").fetchall()
+    assert (str(found["event_id"]), found["event_type"], found["user_id"]) == (sent.event_id, sent.event_type, "u_ü")
+    assert (found["stock_keeping_unit"], found["version"], found["status"]) == ("item1", 12, "PENDING")
+    assert found["trace_id"] == "Wurzel/ä %"
+    assert found["next_retry_at"] == found["created_at"]
+    assert found["payload"] == {
+        "event_id": sent.event_id,
+        "event_type": "EntitlementRevoked",
+        "occurred_at": "2026-01-08T07:10:00.000000Z",
+        "user_id": "u_ü",
+        "stock_keeping_unit": "item1",
+        "source": "purchase",
+        "source_id": "p_456",
+        "version": 12,
+    }
+    assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": found["event_id"]}]
+    assert settled(stream)
+
+
+def test_a_second_delivery_changes_nothing_and_is_acknowledged(
+    environ: dict[str, str], stream: Stream, rows: Rows
+) -> None:
+    """N4: the payload's event_id decides, whatever the Nats-Msg-Id; in one batch as well as later."""
+    sent = event()
+    stream.publish(sent, sent)
+    assert drain(environ)["recorded"] == 1
+    before = rows.execute("SELECT *, xmin FROM notifications").fetchall()
+    stream.publish(sent)
+    assert drain(environ) == {"recorded": 0, "duplicates": 1, "terminated": 0, "returned": 0}
+    assert rows.execute("SELECT *, xmin FROM notifications").fetchall() == before
+    assert settled(stream)
+
+
+def test_an_event_that_the_inbox_forgot_does_not_notify_twice(
+    environ: dict[str, str], stream: Stream, rows: Rows
+) -> None:
+    """N4: the inbox row was swept, its notification is still there."""
+    sent = event()
+    stream.publish(sent)
+    drain(environ)
+    rows.execute("DELETE FROM processed_events")
+    stream.publish(sent)
+    assert drain(environ)["terminated"] == 0
+    assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 1}]
+    assert rows.execute("SELECT count(*) AS n FROM processed_events").fetchall() == [{"n": 1}]
+
+
+def test_two_bridges_make_one_notification_of_each_event(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """N4: 2,000 events and 1,000 repeats in two pairs of hands; neither deadlock nor double."""
+    events = [event(user_id=f"u_{number}") for number in range(2000)]
+    # The repeats come in the opposite order, so that both bridges want the same rows the other way round.
+    stream.publish(*events[:1000], *reversed(events[:1000]), *events[1000:])
+    results = at_once(2, lambda _: drain(environ | {"NOTIFICATION_NATS_FETCH": "150"}))
+    assert sum(result["recorded"] for result in results) == 2000
+    assert sum(result["duplicates"] for result in results) == 1000
+    counted = rows.execute("SELECT count(*) AS n, count(DISTINCT event_id) AS ids FROM notifications").fetchall()
+    assert counted == [{"n": 2000, "ids": 2000}]
+    assert settled(stream)
+
+
+def test_poison_is_terminated_with_a_reason_and_its_neighbours_pass(
+    environ: dict[str, str], stream: Stream, rows: Rows
+) -> None:
+    """N5: in the middle of one batch; the advisory says what was wrong."""
+    good = [event(), event()]
+    stream.publish(
+        good[0],
+        b"\xff\xff not a protocol buffer",
+        b"",
+        event(event_id="42"),
+        event(event_type="EntitlementPainted"),
+        event(user_id=""),
+        event(stock_keeping_unit=""),
+        event(version=0),
+        event(occurred_at=None),
+        good[1],
+    )
+    assert drain(environ) == {"recorded": 2, "duplicates": 0, "terminated": 8, "returned": 0}
+    found = {str(row["event_id"]) for row in rows.execute("SELECT event_id FROM notifications")}
+    assert found == {one.event_id for one in good}
+    assert settled(stream)
+    advisories = stream.advisories()
+    assert {advisory["type"] for advisory in advisories} == {"io.nats.jetstream.advisory.v1.terminated"}
+    assert {advisory["stream_seq"]: advisory["reason"] for advisory in advisories} == {
+        2: "not an EntitlementEvent",
+        3: "event_id is not a UUID: ''",
+        4: "event_id is not a UUID: '42'",
+        5: "unknown event_type 'EntitlementPainted'",
+        6: "user_id is missing",
+        7: "stock_keeping_unit is missing",
+        8: "version is missing",
+        9: "occurred_at is missing",
+    }
+
+
+def test_what_the_database_refuses_is_terminated_alone(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """N5: a constraint or a type says no; the culprits are found among 100 and the rest is recorded."""
+    good = [event() for _ in range(97)]
+    bad = [event(user_id="u" * 129), event(version=-1), event(stock_keeping_unit="a\x00b")]
+    stream.publish(*good[:10], bad[0], *good[10:50], bad[1], *good[50:96], bad[2], good[96])
+    assert drain(environ) == {"recorded": 97, "duplicates": 0, "terminated": 3, "returned": 0}
+    for table in ("notifications", "processed_events"):
+        found = {str(row["event_id"]) for row in rows.execute(f"SELECT event_id FROM {table}")}  # noqa: S608
+        assert found == {one.event_id for one in good}
+    reasons = sorted(advisory["reason"] for advisory in stream.advisories())
+    assert len(reasons) == 3
+    assert "notifications_user_id_length" in reasons[0]
+    assert "notifications_version" in reasons[1]
+    assert "unsupported Unicode escape sequence" in reasons[2]
+    assert settled(stream)
+
+
+def test_a_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
+    environ: dict[str, str], stream: Stream, rows: Rows
+) -> None:
+    """N3, N4: kill -9 after the commit; the messages come again and change nothing."""
+    environ |= {"NOTIFICATION_NATS_ACK_WAIT": "300ms"}
+    with Stream(environ):
+        stream.publish(*(event() for _ in range(50)))
+    command = [sys.executable, "-m", "tests.workers.bridge_worker", "10", "die-before-ack"]
+    killed = subprocess.run(command, env=worker_environ(environ), cwd=ROOT, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 50}]
+    assert stream.consumer().num_ack_pending == 50
+    before = rows.execute("SELECT *, xmin FROM notifications ORDER BY event_id").fetchall()
+    duplicates = 0
+    deadline = time.monotonic() + 10
+    while duplicates < 50 and time.monotonic() < deadline:
+        duplicates += drain(environ)["duplicates"]
+    assert duplicates == 50
+    assert rows.execute("SELECT *, xmin FROM notifications ORDER BY event_id").fetchall() == before
+    assert settled(stream)
+
+
+def worker_environ(environ: dict[str, str]) -> dict[str, str]:
+    """The environment of a process that runs a worker."""
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}", **environ}
+
+
+def test_nothing_is_fetched_without_a_database(environ: dict[str, str], stream: Stream) -> None:
+    """N6: neither when it is out of reach, nor when it lacks the tables or the permission to write."""
+    stream.publish(event())
+    nowhere = environ | {"DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x"}
+    with pytest.raises(RetryableError):
+        drain(nowhere)
+    runtime = BridgeRuntime.build(nowhere)
+    assert runtime.run(Budget(time.monotonic() + 0.5))["returned"] == 0
+    runtime.close()
+    assert stream.consumer().delivered.consumer_seq == 0
+
+
+def test_a_database_without_the_schema_is_reported_before_anything_is_fetched(
+    environ: dict[str, str], stream: Stream, rows: Rows
+) -> None:
+    """N6: a deployment whose migration was forgotten burns no delivery."""
+    stream.publish(event())
+    rows.execute("ALTER TABLE processed_events RENAME TO elsewhere")
+    with pytest.raises(InternalError, match="processed_events"):
+        drain(environ)
+    assert stream.consumer().delivered.consumer_seq == 0
+
+
+def test_without_nats_a_bridge_waits_and_says_so(environ: dict[str, str]) -> None:
+    """It stops if it should only work until it is idle, and else waits for its time to end."""
+    nowhere = environ | {"NATS_URL": "nats://127.0.0.1:1", "NATS_CONNECT_TIMEOUT": "200ms"}
+    with pytest.raises(RetryableError):
+        drain(nowhere)
+    runtime = BridgeRuntime.build(nowhere)
+    assert runtime.run(Budget(time.monotonic() + 0.3))["recorded"] == 0
+    runtime.close()
+
+
+def test_an_event_is_recorded_as_soon_as_it_comes(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """A bridge that waits is woken by the message; and its event file makes it stop when it is idle."""
+    runtime = BridgeRuntime.build(environ)
+    over = False
+
+    def work(number: int) -> float:
+        nonlocal over
+        if number == 0:
+            runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0))
+            return 0.0
+        while stream.consumer().num_waiting == 0:
+            time.sleep(0.01)
+        started = time.monotonic()
+        stream.publish(event())
+        while not rows.execute("SELECT FROM notifications").fetchall():
+            time.sleep(0.001)
+        over = True
+        return time.monotonic() - started
+
+    assert max(at_once(2, work)) < 0.5
+    runtime.close()
+    assert json.loads((ROOT / "infra/events/bridge_events.json").read_text())["until"] == "idle"
