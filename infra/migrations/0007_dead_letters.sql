@@ -40,7 +40,7 @@ CREATE TABLE notification_nats_dlq (
 -- Operators page through the open ones; the sweep walks the closed ones.
 CREATE INDEX notification_nats_dlq_open ON notification_nats_dlq (dead_letter_id) WHERE status = 'OPEN';
 CREATE INDEX notification_nats_dlq_closed ON notification_nats_dlq (closed_at) WHERE closed_at IS NOT NULL;
-CREATE INDEX notification_nats_dlq_redrive ON notification_nats_dlq (redrive_id) WHERE redrive_id IS NOT NULL;
+CREATE INDEX notification_nats_dlq_event ON notification_nats_dlq (event_id) WHERE event_id IS NOT NULL;
 
 COMMENT ON COLUMN notification_nats_dlq.payload IS
     'The message as it was; NULL if the stream no longer had it when the advisory was recorded.';
@@ -49,7 +49,7 @@ COMMENT ON COLUMN notification_nats_dlq.event_time IS
 COMMENT ON COLUMN notification_nats_dlq.status IS
     'PROCESSED: JetStream gave up on the message, but a delivery that came late had its effect after all.';
 COMMENT ON COLUMN notification_nats_dlq.redrive_count IS
-    'How often this event was sent again, counted on from the dead letter that it comes from.';
+    'The number of its redrive, 0 before; one event may have several dead letters, and each takes the next number.';
 COMMENT ON COLUMN notification_nats_dlq.redrive_id IS
     'Nats-Msg-Id of its redrive, committed before the first publish, so that a crash repeats the same id.';
 COMMENT ON COLUMN notification_nats_dlq.origin IS

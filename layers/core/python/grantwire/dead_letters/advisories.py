@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import RawStreamMsg
 
+# Which dead letter a message was redriven from. A header of ours: unlike Nats-Msg-Id it stays with the message if a
+# consumer has to put it at the end of the stream.
+REDRIVE_OF = "redrive_of"
+
 _KINDS = {
     "io.nats.jetstream.advisory.v1.max_deliver": "MAX_DELIVERIES",
     "io.nats.jetstream.advisory.v1.terminated": "MSG_TERMINATED",
 }
-_REDRIVE_NUMBER = re.compile(r".+:redrive:([1-9]\d{0,8})")
 # Neither text nor jsonb can hold a NUL or half of a surrogate pair, and a header is one line.
 _UNSTORABLE = re.compile("[\x00\r\n\ud800-\udfff]")
 # A message that is younger than its advisory belongs to a stream that was lost and made anew. Servers' clocks differ.
@@ -57,10 +60,12 @@ class MessageCopy:
     @property
     def event_id(self) -> uuid.UUID | None:
         """The event's own id, if the message names one."""
-        try:
-            return uuid.UUID(self.headers.get("event_id", ""))
-        except ValueError:
-            return None
+        return self._uuid("event_id")
+
+    @property
+    def origin(self) -> uuid.UUID | None:
+        """The dead letter whose redrive this message is."""
+        return self._uuid(REDRIVE_OF)
 
     @property
     def event_time(self) -> datetime:
@@ -71,16 +76,11 @@ class MessageCopy:
             return self.message_time
         return min(happened if happened.tzinfo else happened.replace(tzinfo=UTC), self.message_time)
 
-    @property
-    def message_id(self) -> str | None:
-        """The id by which JetStream recognised a duplicate."""
-        return self.headers.get("Nats-Msg-Id")
-
-    @property
-    def redrives(self) -> int:
-        """How often the event had been sent again when it became this message."""
-        match = _REDRIVE_NUMBER.fullmatch(self.message_id or "")
-        return int(match[1]) if match else 0
+    def _uuid(self, header: str) -> uuid.UUID | None:
+        try:
+            return uuid.UUID(self.headers.get(header, ""))
+        except ValueError:
+            return None
 
 
 def parse_advisory(body: bytes) -> Advisory:

@@ -131,7 +131,7 @@ def _text(event: Mapping[str, Any], name: str, what: str) -> str:
     return clean_text(name, event[name], longest=_LONGEST_TEXT)
 
 
-def _filter_value(name: str, value: object) -> str | timedelta:
+def _filter_value(name: str, value: object) -> Any:
     text = clean_text(f"filter.{name}", value, longest=_LONGEST_TEXT)
     if name not in {"older_than", "newer_than"}:
         return text

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from grantwire.dead_letters.advisories import REDRIVE_OF
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ class Republisher:
 
     async def _publish_one(self, redrive: Redrive) -> str | None:
         """None if it is stored, now or by an earlier try with the same id; else what to tell the operator."""
-        own = {name: value for name, value in redrive.headers.items() if not name.lower().startswith("nats-")}
+        headers = {name: value for name, value in redrive.headers.items() if not name.lower().startswith("nats-")}
+        headers |= {"Nats-Msg-Id": redrive.redrive_id, REDRIVE_OF: str(redrive.dead_letter_id)}
         try:
-            await self._broker.publish(redrive.subject, redrive.payload, {**own, "Nats-Msg-Id": redrive.redrive_id})
+            await self._broker.publish(redrive.subject, redrive.payload, headers)
         except AmbiguousError:
             return _UNCERTAIN
         except RetryableError as error:

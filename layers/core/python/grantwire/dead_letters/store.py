@@ -18,16 +18,14 @@ if TYPE_CHECKING:
     from grantwire.dead_letters.advisories import Advisory, MessageCopy
 
 # The unique constraint decides a race. The NOT EXISTS adds: an advisory that comes again after its message has left the
-# stream is still the same one. A message that was a redrive knows by its id which dead letter it comes from.
+# stream is still the same one.
 _RECORD = """
 INSERT INTO notification_nats_dlq
        (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, reason, advised_at,
-        subject, headers, payload, event_id, event_time, message_time, redrive_count, origin)
+        subject, headers, payload, event_id, event_time, message_time, origin)
 SELECT %(dead_letter_id)s, %(stream)s, %(consumer)s, %(stream_seq)s, %(kind)s, %(deliveries)s, %(reason)s,
-       %(advised_at)s, %(subject)s, %(headers)s, %(payload)s, %(event_id)s::uuid, %(event_time)s, %(message_time)s,
-       %(redrives)s,
-       (SELECT o.dead_letter_id FROM notification_nats_dlq o WHERE o.redrive_id = %(message_id)s
-         ORDER BY o.dead_letter_id LIMIT 1)
+       %(advised_at)s, %(subject)s, %(headers)s::jsonb, %(payload)s::bytea, %(event_id)s::uuid,
+       %(event_time)s::timestamptz, %(message_time)s::timestamptz, %(origin)s::uuid
  WHERE NOT EXISTS (
          SELECT FROM notification_nats_dlq d
           WHERE d.stream = %(stream)s AND d.stream_seq = %(stream_seq)s
@@ -57,8 +55,7 @@ def record(tx: Connection, advisory: Advisory, copied: MessageCopy | None) -> UU
             "event_id": copied.event_id if copied else None,
             "event_time": copied.event_time if copied else None,
             "message_time": copied.message_time if copied else None,
-            "message_id": copied.message_id if copied else None,
-            "redrives": copied.redrives if copied else 0,
+            "origin": copied.origin if copied else None,
         },
     ).fetchone()
     return None if row is None else row[0]
@@ -91,15 +88,21 @@ class Redrive:
     redrive_id: str
 
 
-# A number that was raised before and not confirmed is used again: whether it was published then is not known.
+# A number that was raised before and not confirmed is used again: whether it was published then is not known. A new one
+# is beyond those of all dead letters of the event: JetStream would take an id that it knows for a duplicate.
 _BEGIN_REDRIVE = """
-UPDATE notification_nats_dlq
-   SET redrive_count = CASE WHEN redrive_id IS NULL THEN redrive_count + 1 ELSE redrive_count END,
+UPDATE notification_nats_dlq d
+   SET redrive_count = CASE WHEN d.redrive_id IS NULL THEN next.number ELSE d.redrive_count END,
        redrive_id = coalesce(
-         redrive_id,
-         coalesce(event_id::text, 'dlq:' || stream || ':' || stream_seq) || ':redrive:' || redrive_count + 1)
- WHERE dead_letter_id = ANY(%(ids)s) AND status = 'OPEN' AND payload IS NOT NULL
-RETURNING dead_letter_id, subject, headers, payload, redrive_id
+         d.redrive_id,
+         coalesce(d.event_id::text, 'dlq:' || d.stream || ':' || d.stream_seq) || ':redrive:' || next.number)
+  FROM (SELECT c.dead_letter_id,
+               1 + coalesce((SELECT max(s.redrive_count) FROM notification_nats_dlq s
+                              WHERE s.event_id = c.event_id), 0) AS number
+          FROM notification_nats_dlq c
+         WHERE c.dead_letter_id = ANY(%(ids)s)) AS next
+ WHERE d.dead_letter_id = next.dead_letter_id AND d.status = 'OPEN' AND d.payload IS NOT NULL
+RETURNING d.dead_letter_id, d.subject, d.headers, d.payload, d.redrive_id
 """
 
 

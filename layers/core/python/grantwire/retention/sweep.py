@@ -1,4 +1,4 @@
-"""One run of the sweep: checks and months first, which are quick, then the policies in turn while there is time (R4)."""
+"""One run of the sweep: checks and months first, which are quick, then the policies in turn while time is left (R4)."""
 
 from __future__ import annotations
 
