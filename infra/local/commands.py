@@ -7,9 +7,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from infra.local.backing import TITLES, stop_below
+from infra.local.backlog import show_backlog
 from infra.local.environments import CHECKOUT, STATE
 from infra.local.processes import identify
 from infra.local.stack import Stack
@@ -18,13 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from infra.local.progress import Progress
-
-COUNTS = """
-SELECT 'entitlements ' || status, count(*) FROM entitlements GROUP BY status
-UNION ALL
-SELECT 'outbox_events ' || status, count(*) FROM outbox_events GROUP BY status
-ORDER BY 1
-"""
 
 READY = """
 Grantwire is up.
@@ -69,7 +61,7 @@ def status(_arguments: Sequence[str], progress: Progress) -> int:
     healthy = running and stack.healthy()
     progress.say(f"{'up  ' if healthy else 'down'}  {'the API':18}{stack.api_url if healthy else '-'}")
     if stack.postgres.alive():
-        _show_counts(stack, progress)
+        show_backlog(stack, progress)
     return 0 if healthy else 1
 
 
@@ -84,14 +76,3 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
     variables = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(STATE / "cache" / "hypothesis")}
     command = [sys.executable, "-m", "pytest", *arguments]
     os.execve(sys.executable, command, variables)  # noqa: S606  # no shell
-
-
-def _show_counts(stack: Stack, progress: Progress) -> None:
-    try:
-        with psycopg.connect(stack.database_url, connect_timeout=2) as connection:
-            rows = connection.execute(COUNTS).fetchall()
-    except psycopg.Error as error:
-        progress.say(f"      the tables cannot be read: {error}")
-        return
-    for name, count in rows:
-        progress.say(f"      {name}: {count}")

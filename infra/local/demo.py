@@ -1,4 +1,4 @@
-"""`make demo`: what the API promises, shown on the running stack."""
+"""`make demo`: what Grantwire promises, shown on the running stack."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
+
+import psycopg
 
 from infra.local.basics import description
 from infra.local.errors import LocalStackError
@@ -19,6 +21,20 @@ if TYPE_CHECKING:
 
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
+INBOX = "/debug/notification/inbox"
+ARRIVES_WITHIN = 20.0  # the workers may have to start first
+
+# What each step of the way left behind, by the database's clock.
+WAY = """
+SELECT o.event_type,
+       o.created_at                                          AS committed,
+       extract(epoch FROM o.published_at - o.created_at) * 1000 AS published,
+       extract(epoch FROM n.created_at - o.created_at) * 1000   AS bridged,
+       extract(epoch FROM n.sent_at - o.created_at) * 1000      AS sent
+  FROM outbox_events o LEFT JOIN notifications n USING (event_id)
+ WHERE o.payload ->> 'user_id' = %s
+ ORDER BY o.aggregate_version
+"""
 
 
 class Answer(NamedTuple):
@@ -80,9 +96,31 @@ def demo(_arguments: Sequence[str], progress: Progress) -> int:
     post("The first request once more: still its first answer.", GRANTS, key, body)
     progress.say(f"\nWhat the user holds now.\n  GET /v1/users/{user}/entitlements")
     _show(client.send("GET", f"/v1/users/{user}/entitlements"), progress)
+    progress.say("\nThe way of the two events.")
+    _show_way(found["database_url"], user, progress)
+    progress.say(f"\nWhat the user was told.\n  GET {INBOX}/{user}")
+    _show(client.send("GET", f"{INBOX}/{user}"), progress)
     return 0
 
 
 def _show(answer: Answer, progress: Progress) -> None:
     replayed = ", Idempotent-Replayed: true" if answer.replayed else ""
     progress.say(f"  → {answer.status}{replayed}  ({answer.milliseconds:.0f} ms)\n  {answer.body}")
+
+
+def _show_way(database_url: str, user: str, progress: Progress) -> None:
+    """The way of each event, from the commit to the receiver."""
+    deadline = time.monotonic() + ARRIVES_WITHIN
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        while True:
+            events = connection.execute(WAY, [user]).fetchall()
+            if all(sent is not None for *_, sent in events) or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    for event_type, committed, *steps in events:
+        names = ("in the stream", "in the inbox", "sent")
+        way = ", ".join(
+            f"{name} after {step:.0f} ms" if step is not None else f"not {name} yet"
+            for name, step in zip(names, steps, strict=True)
+        )
+        progress.say(f"  {event_type}: committed {committed:%H:%M:%S}, {way}")

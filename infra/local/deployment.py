@@ -145,8 +145,8 @@ def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
     }
 
 
-def declared_parameters() -> set[str]:
-    """Name the template's parameters; CloudFormation refuses others."""
+def declared_parameters() -> dict[str, str]:
+    """Give the template's parameters with their defaults; CloudFormation refuses others."""
 
     class Loader(yaml.SafeLoader):
         """YAML with CloudFormation's short functions, whose values do not matter here."""
@@ -156,7 +156,8 @@ def declared_parameters() -> set[str]:
         template = yaml.load(TEMPLATE.read_text(), Loader)  # noqa: S506  # a SafeLoader
     except (OSError, yaml.YAMLError) as error:
         raise LocalStackError(f"{TEMPLATE} cannot be read: {error}") from error
-    return set(template.get("Parameters", {}))
+    parameters: dict[str, dict[str, str]] = template.get("Parameters", {})
+    return {name: parameter.get("Default", "") for name, parameter in parameters.items()}
 
 
 def _files(roots: Iterable[Path]) -> Iterator[Path]:

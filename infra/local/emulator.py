@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 from infra.local.environments import EMULATOR
+from infra.local.errors import LocalStackError
 from infra.local.processes import Launch
 from infra.local.servers import HOST, Server, base_environment
 
@@ -59,6 +60,15 @@ class EmulatorServer(Server):
         """Make a bucket, or leave it as it is."""
         with urllib.request.urlopen(self._request("s3", f"/{name}", method="PUT"), timeout=10):  # noqa: S310
             pass
+
+    def invoke_later(self, function: str) -> None:
+        """Invoke a function without waiting for its end."""
+        request = self._request("lambda", f"/2015-03-31/functions/{function}/invocations", data=b"{}")
+        request.add_header("X-Amz-Invocation-Type", "Event")
+        try:
+            urllib.request.urlopen(request, timeout=30).close()  # noqa: S310
+        except OSError as error:
+            raise LocalStackError(f"{function} cannot be started: {error}", log=self.log) from error
 
     def reset(self) -> None:
         """Start again with nothing deployed."""

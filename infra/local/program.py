@@ -46,8 +46,12 @@ class Command(NamedTuple):
 COMMANDS = {
     "up": Command("set everything up, start the stack and wait until it is healthy", "commands.up", Needs.CURRENT),
     "down": Command("stop the stack; data stay", "basics.down", Needs.NOTHING),
-    "demo": Command("show a grant, its replay, conflicts and a revoke, with times", "demo.demo", Needs.NOTHING),
-    "status": Command("show each server, the API and the tables", "commands.status", Needs.INSTALLED),
+    "demo": Command(
+        "show a grant, its replay, conflicts, a revoke and the way of each, with times", "demo.demo", Needs.INSTALLED
+    ),
+    "status": Command(
+        "show each server, the API, the backlog and the dead letters", "commands.status", Needs.INSTALLED
+    ),
     "logs": Command("show the end of each log; --follow to go on", "logs.logs", Needs.INSTALLED),
     "env": Command("print variables for a shell: eval $(make -s env)", "basics.env", Needs.NOTHING),
     "test": Command("run all tests; what follows goes to pytest", "commands.test", Needs.CURRENT),

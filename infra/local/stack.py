@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.local import database
 from infra.local.backing import Backing
-from infra.local.deployment import Deployment
+from infra.local.deployment import STACK_NAME, Deployment
 from infra.local.errors import LocalStackError
 from infra.local.locks import exclusive
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HEALTH = "/v1/users/healthcheck/entitlements"
 HEALTHY_WITHIN = 60.0
+WORKERS = ("relay-outbox", "bridge-events", "deliver-notifications", "record-advisories", "sweep-retention")
 
 
 class Stack(Backing):
@@ -69,7 +70,12 @@ class Stack(Backing):
     @cached_property
     def deployment(self) -> Deployment:
         """The template on this stack's emulator; valid once the servers have their ports."""
-        given = {"DatabaseUrl": self.database_url, "NatsUrl": self.nats_url, "Stage": "local"}
+        given = {
+            "DatabaseUrl": self.database_url,
+            "NatsUrl": self.nats_url,
+            "Stage": "local",
+            "InboxEnabled": "true",
+        }
         return Deployment(self.state / "deployment", self.emulator, {**given, **self._parameters})
 
     def up(self) -> None:
@@ -82,6 +88,7 @@ class Stack(Backing):
             self._deploy()
             with self.progress.step("Waiting for the API"):
                 self._await_healthy()
+            self._start_workers()
             self._describe()
 
     def healthy(self) -> bool:
@@ -99,6 +106,12 @@ class Stack(Backing):
             self.deployment.build_functions()
         with self.progress.step("Deploying to the emulator"):
             self.deployment.deploy()
+
+    def _start_workers(self) -> None:
+        """Start each worker once: its schedule fires for the first time after a minute."""
+        with self.progress.step("Starting the workers"):
+            for name in WORKERS:
+                self.emulator.invoke_later(f"{STACK_NAME}-{name}")
 
     def _await_healthy(self) -> None:
         deadline = time.monotonic() + HEALTHY_WITHIN

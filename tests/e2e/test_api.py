@@ -6,13 +6,14 @@ import json
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import boto3
 import psycopg
 import pytest
 
 from tests.client import CHANGE, GRANTS
+from tests.e2e.aws import connection, invoke
 
 if TYPE_CHECKING:
     from infra.local.stack import Stack
@@ -111,11 +112,11 @@ def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, http: H
 def test_the_deployed_function_migrates(stack: Stack) -> None:
     """S1: with the files of its own build; what is recorded is not run again, what is not is."""
     forget = "DELETE FROM schema_migrations WHERE name = (SELECT max(name) FROM schema_migrations) RETURNING *"
-    assert _invoke(stack, "migrate-database") == {"applied": []}
+    assert invoke(stack, "migrate-database") == {"applied": []}
     with psycopg.connect(stack.database_url, autocommit=True) as connection:
         (last,) = connection.execute(forget).fetchall()
         try:
-            failed = json.dumps(_invoke(stack, "migrate-database"))
+            failed = json.dumps(invoke(stack, "migrate-database"))
         finally:
             connection.execute("INSERT INTO schema_migrations VALUES (%s, %s, %s)", last)
     assert f"migration {last[0]} failed and was rolled back" in failed
@@ -125,7 +126,7 @@ def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) 
     """What the deployed functions really wrote, as CloudWatch has it."""
     secret = f"secret-{uuid.uuid4()}"
     http.grant(secret, user_id=user, reason="do not log me")
-    logs = boto3.client("logs", **_connection(stack))
+    logs = boto3.client("logs", **connection(stack))
     text = ""
     deadline = time.monotonic() + 20
     while '"outcome":"APPLIED"' not in text and time.monotonic() < deadline:
@@ -135,14 +136,3 @@ def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) 
     assert '"outcome":"APPLIED"' in text
     assert secret not in text
     assert "do not log me" not in text
-
-
-def _invoke(stack: Stack, name: str) -> object:
-    client = boto3.client("lambda", **_connection(stack))
-    answer = client.invoke(FunctionName=f"grantwire-local-{name}", Payload=b"{}")
-    return json.loads(answer["Payload"].read())
-
-
-def _connection(stack: Stack) -> Any:
-    """How an AWS client reaches the stack."""
-    return {"endpoint_url": stack.emulator_url, "aws_access_key_id": "local", "aws_secret_access_key": "local"}

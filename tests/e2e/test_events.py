@@ -1,0 +1,172 @@
+"""The way of a right on the deployed stack: nobody invokes a worker, the schedules do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import nats
+import psycopg
+import pytest
+
+from grantwire.events.v1 import EntitlementEvent
+from grantwire.identifiers import uuid7
+from grantwire.notifications.senders import SenderSettings, build_sender
+from grantwire.notifications.store import Notification
+from grantwire.settings import load
+from infra.local.deployment import declared_parameters
+from tests.contract import assert_matches_contract
+from tests.e2e.aws import connection, invoke
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infra.local.stack import Stack
+    from tests.e2e.http import Http
+
+INBOX = "/debug/notification/inbox/{user_id}"
+# A worker is started every minute and works for 63 seconds; the first one may have to start its sandbox.
+ARRIVES_WITHIN = 75.0
+
+ENQUEUE = "SELECT outbox_enqueue(%s, 'EntitlementGranted', %s, %s, %s, NULL)"
+MEND = "UPDATE outbox_events SET payload = jsonb_set(payload, '{version}', '1') WHERE event_id = %s"
+
+
+@pytest.fixture
+def user() -> str:
+    """Somebody new."""
+    return f"u_{uuid.uuid4()}"
+
+
+def test_a_grant_is_sent_without_anyone_invoking_a_worker(http: Http, user: str) -> None:
+    """S3, O9, D1, D4: over HTTP in, over HTTP out; in between only schedules."""
+    granted = http.grant(f"{user}-1", user_id=user).json
+    http.revoke(f"{user}-2", user_id=user)
+    told = _eventually(lambda: _sent(http, user, 2))
+    assert [(one["event_type"], one["version"], one["status"]) for one in told] == [
+        ("EntitlementRevoked", 2, "SENT"),
+        ("EntitlementGranted", 1, "SENT"),
+    ]
+    assert told[1]["stock_keeping_unit"] == granted["stock_keeping_unit"]
+    assert told[1]["created_at"] >= granted["updated_at"]
+
+
+def test_the_stream_has_the_event_as_a_protocol_buffer(stack: Stack, http: Http, user: str) -> None:
+    """N1, O3: what any other consumer of the stream reads."""
+    granted = http.grant(f"{user}-1", user_id=user).json
+    (told,) = _eventually(lambda: _sent(http, user, 1))
+    event, headers = asyncio.run(_last_event(stack))
+    assert (event.event_id, event.user_id, event.version) == (told["event_id"], user, 1)
+    assert (event.event_type, event.stock_keeping_unit) == ("EntitlementGranted", "item1")
+    assert (event.source, event.source_id) == ("purchase", "p_456")
+    assert event.occurred_at.ToJsonString() == granted["updated_at"]
+    assert headers["Nats-Msg-Id"] == headers["event_id"] == event.event_id
+
+
+def test_an_event_that_cannot_be_published_waits_for_the_operator(stack: Stack, http: Http, user: str) -> None:
+    """O5, O8, Q2: FAILED at once, its successor waits; mended and redriven by the function, both arrive in order."""
+    broken, successor = uuid7(), uuid7()
+    with psycopg.connect(stack.database_url, autocommit=True) as tx:
+        for event_id, version in ((broken, 1), (successor, 2)):
+            payload = _payload(event_id, user, "one" if event_id == broken else version)
+            tx.execute(ENQUEUE, (event_id, f"{user}/item1", version, json.dumps(payload)))
+        _eventually(lambda: _states(tx, user) == ["FAILED", "PENDING"])
+        order = {"kind": "outbox", "ids": [str(broken)], "actor": "e2e", "reason": "the version was a word"}
+        assert "errorMessage" not in invoke(
+            stack, "redrive-dead-letters", order | {"action": "redrive", "dry_run": True}
+        )
+        assert _states(tx, user) == ["FAILED", "PENDING"]
+        tx.execute(MEND, (broken,))
+        assert "errorMessage" not in invoke(stack, "redrive-dead-letters", order | {"action": "redrive"})
+        told = _eventually(lambda: _sent(http, user, 2))
+    assert [(one["version"], one["event_id"]) for one in told] == [(2, str(successor)), (1, str(broken))]
+
+
+def test_a_message_that_makes_no_sense_becomes_a_dead_letter(stack: Stack) -> None:
+    """N5, Q1: published by somebody else; terminated, advised, recorded with its bytes, without stopping anything."""
+    poison = f"poison {uuid.uuid4()}".encode()
+    asyncio.run(_publish(stack, poison))
+    select = "SELECT kind, reason FROM notification_nats_dlq WHERE payload = %s"
+    with psycopg.connect(stack.database_url, autocommit=True) as tx:
+        ((kind, reason),) = _eventually(lambda: tx.execute(select, (poison,)).fetchall())
+    assert kind == "MSG_TERMINATED"
+    assert reason
+
+
+def test_the_sns_sender_reaches_a_queue(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3: on the local AWS, with the notification's id for the receiver to recognise a repeat by."""
+    sns, sqs = boto3.client("sns", **connection(stack)), boto3.client("sqs", **connection(stack))
+    topic = sns.create_topic(Name=f"t-{uuid.uuid4()}")["TopicArn"]
+    queue = sqs.create_queue(QueueName=f"q-{uuid.uuid4()}")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+    for name, value in {
+        "AWS_ENDPOINT_URL": stack.emulator_url,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+    }.items():
+        monkeypatch.setenv(name, value)
+    payload = _payload(uuid.uuid4(), "u_123", 1)
+    notification = Notification(
+        uuid.uuid4(), "EntitlementGranted", "u_123", "item1", 1, payload, trace_id=None, attempt_count=0
+    )
+    settings = {"NOTIFICATION_SENDER": "sns", "NOTIFICATION_SNS_TOPIC_ARN": topic}
+    build_sender(load(SenderSettings, settings)).send(notification)
+    (message,) = sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=5)["Messages"]
+    assert str(notification.notification_id) in message["Body"]
+
+
+def _sent(http: Http, user: str, count: int) -> list[dict[str, Any]] | None:
+    reply = http.send("GET", INBOX.replace("{user_id}", user))
+    assert_matches_contract("GET", INBOX, reply.status, reply.headers, reply.body)
+    told: list[dict[str, Any]] = reply.json["notifications"]
+    return told if len(told) == count and all(one["status"] == "SENT" for one in told) else None
+
+
+def _states(tx: psycopg.Connection[Any], user: str) -> list[str]:
+    rows = tx.execute(
+        "SELECT status FROM outbox_events WHERE aggregate_key = %s ORDER BY aggregate_version", (f"{user}/item1",)
+    )
+    return [status for (status,) in rows]
+
+
+def _payload(event_id: uuid.UUID, user: str, version: object) -> dict[str, Any]:
+    return {
+        "event_id": str(event_id),
+        "event_type": "EntitlementGranted",
+        "occurred_at": "2026-01-08T07:10:00.000000Z",
+        "user_id": user,
+        "stock_keeping_unit": "item1",
+        "source": "e2e",
+        "source_id": "e2e",
+        "version": version,
+    }
+
+
+async def _last_event(stack: Stack) -> tuple[EntitlementEvent, dict[str, str]]:
+    client = await nats.connect(stack.nats_url)
+    names = declared_parameters()
+    message = await client.jetstream().get_last_msg(names["EventStream"], names["EventSubject"])
+    await client.close()
+    event = EntitlementEvent()
+    event.ParseFromString(message.data or b"")
+    return event, dict(message.headers or {})
+
+
+async def _publish(stack: Stack, payload: bytes) -> None:
+    client = await nats.connect(stack.nats_url)
+    await client.jetstream().publish(declared_parameters()["EventSubject"], payload)
+    await client.close()
+
+
+def _eventually(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + ARRIVES_WITHIN
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it never came")
