@@ -40,7 +40,7 @@ CREATE TABLE notifications (
         CHECK ((status = 'PROCESSING') = (locked_by IS NOT NULL AND locked_at IS NOT NULL AND lease_until IS NOT NULL)),
     CONSTRAINT notifications_attempts CHECK (attempt_count >= 0)
 ) WITH (
-    fillfactor = 50,                        -- room for a claim to stay on its page (HOT)
+    fillfactor = 45,                        -- room for a claim, which makes the row longer, to stay on its page (HOT)
     autovacuum_vacuum_scale_factor = 0.02,  -- every row is updated twice and then deleted
     autovacuum_vacuum_insert_scale_factor = 0.02
 );

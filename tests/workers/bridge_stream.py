@@ -22,19 +22,17 @@ if TYPE_CHECKING:
 
 def event(**fields: Any) -> EntitlementEvent:
     """An event; `fields` replace those that they name."""
-    return EntitlementEvent(
-        **{
-            "event_id": str(uuid7()),
-            "event_type": "EntitlementGranted",
-            "occurred_at": datetime(2026, 1, 8, 7, 10, tzinfo=UTC),
-            "user_id": "u_123",
-            "stock_keeping_unit": "item1",
-            "source": "purchase",
-            "source_id": "p_456",
-            "version": 1,
-        }
-        | fields
-    )
+    values: dict[str, Any] = {
+        "event_id": str(uuid7()),
+        "event_type": "EntitlementGranted",
+        "occurred_at": datetime(2026, 1, 8, 7, 10, tzinfo=UTC),
+        "user_id": "u_123",
+        "stock_keeping_unit": "item1",
+        "source": "purchase",
+        "source_id": "p_456",
+        "version": 1,
+    }
+    return EntitlementEvent(**values | fields)
 
 
 class Stream:
@@ -70,7 +68,14 @@ class Stream:
     def consumer(self) -> ConsumerInfo:
         """What JetStream knows of the bridge's consumer."""
         settings = self.settings.consumer
-        return self._runner.run(self._broker.jetstream.consumer_info(settings.stream, settings.durable))
+        info: ConsumerInfo = self._runner.run(self._broker.jetstream.consumer_info(settings.stream, settings.durable))
+        return info
+
+    def deliveries(self) -> int:
+        """How often JetStream has delivered something to the bridge, repeats included."""
+        delivered = self.consumer().delivered
+        assert delivered is not None
+        return delivered.consumer_seq
 
     def advisories(self) -> list[dict[str, Any]]:
         """Every advisory that was kept, in order."""

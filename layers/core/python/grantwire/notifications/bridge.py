@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from grantwire.broker import translated
 from grantwire.errors import RejectedError, RetryableError
@@ -23,7 +23,7 @@ from grantwire.observability import MetricUnit, log, metrics
 from grantwire.topology import ensure_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from uuid import UUID
 
     from nats.aio.msg import Msg
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from grantwire.budget import Budget
     from grantwire.database import Database
     from grantwire.topology import TopologySettings
-
-T = TypeVar("T")
 
 # How long a pull waits for a message: PostgreSQL was asked before it, and might be gone after it.
 _LONGEST_PULL = 1.0
@@ -146,40 +144,50 @@ class Bridge:
     async def _record(
         self, events: Sequence[Event], held: Sequence[Msg], budget: Budget
     ) -> tuple[list[UUID], dict[UUID, str]]:
+        """Write a batch, through an absence of PostgreSQL too, while JetStream is told that it is in good hands."""
+        try:
+            async with self._kept(held):
+                return await self._record_patiently(events, budget)
+        except RetryableError:
+            await self._return(held, mend=True)
+            raise
+        except BaseException:
+            await self._return(held, mend=False)
+            raise
+
+    async def _record_patiently(self, events: Sequence[Event], budget: Budget) -> tuple[list[UUID], dict[UUID, str]]:
         pause = Pause()
         while True:
             try:
-                return await self._keeping(held, asyncio.to_thread(self._write, events))
+                return await asyncio.to_thread(self._write, events)
             except RetryableError as error:
                 if budget.until_idle or budget.over():
-                    await self._return(held, mend=True)
                     raise
-                log.warning("keeping a batch until PostgreSQL is back", messages=len(held), reason=str(error))
-                await self._keeping(held, asyncio.sleep(min(pause.next(), budget.left())))
-            except BaseException:
-                await self._return(held, mend=False)
-                raise
+                log.warning("keeping a batch until PostgreSQL is back", events=len(events), reason=str(error))
+                await asyncio.sleep(min(pause.next(), budget.left()))
 
     def _write(self, events: Sequence[Event]) -> tuple[list[UUID], dict[UUID, str]]:
         """The one transaction of a batch."""
         with self._database.session() as connection, connection.transaction():
             return record_valid(connection, events)
 
-    async def _keeping(self, held: Sequence[Msg], work: Awaitable[T]) -> T:
-        """Do `work` while JetStream is told that the messages are in good hands."""
-        keeper = asyncio.create_task(self._keep(held))
+    @contextlib.asynccontextmanager
+    async def _kept(self, held: Sequence[Msg]) -> AsyncIterator[None]:
+        """Put the redelivery of messages off for as long as it takes."""
+
+        async def keep() -> None:
+            with contextlib.suppress(RetryableError):  # without NATS they are delivered again, which does no harm
+                while True:
+                    await asyncio.sleep(self._consumer.ack_wait.total_seconds() / 3)
+                    await self._answer(held, b"+WPI")
+
+        keeper = asyncio.create_task(keep())
         try:
-            return await work
+            yield
         finally:
             keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeper
-
-    async def _keep(self, held: Sequence[Msg]) -> None:
-        with contextlib.suppress(RetryableError):  # without NATS they are delivered again, which does no harm
-            while True:
-                await asyncio.sleep(self._consumer.ack_wait.total_seconds() / 3)
-                await self._answer(held, b"+WPI")
 
     async def _acknowledge(self, messages: Sequence[Msg]) -> None:
         """Without waiting for each: an acknowledgement that is lost leads to a duplicate, which changes nothing."""

@@ -1,0 +1,92 @@
+"""D3: the webhook sender against a real HTTP server: every class of status, slow, refused, hung up."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+
+import pytest
+
+from grantwire.errors import RejectedError, RetryableError
+from grantwire.notifications.senders.webhook import WebhookSender
+from tests.workers.deliver_receiver import PAYLOAD, Receiver, notification
+
+
+def webhook(url: str, timeout: float = 3) -> WebhookSender:
+    """A sender to `url`."""
+    return WebhookSender(url, timedelta(seconds=timeout), 1)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+def test_any_2xx_means_that_the_receiver_has_it(status: int) -> None:
+    """D3: with the notification's id as the idempotency key."""
+    told = notification()
+    with Receiver(lambda _: status) as receiver:
+        webhook(receiver.url).send(told)
+    (request,) = receiver.requests
+    assert request.body == {"notification_id": str(told.notification_id), **PAYLOAD}
+    assert request.headers["Idempotency-Key"] == str(told.notification_id)
+    assert request.headers["Content-Type"] == "application/json"
+    assert request.headers["X-Amzn-Trace-Id"] == "Root=1-5759e988-bd862e3fe1be46a994272793"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 422, 499])
+def test_a_4xx_is_permanent(status: int) -> None:
+    """D3: it will be refused again."""
+    with Receiver(lambda _: status) as receiver, pytest.raises(RejectedError, match=f"answered {status}"):
+        webhook(receiver.url).send(notification())
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
+def test_what_passes_is_temporary(status: int) -> None:
+    """D3: 5xx, and the 4xx that ask to come again."""
+    with Receiver(lambda _: status) as receiver, pytest.raises(RetryableError, match=f"answered {status}"):
+        webhook(receiver.url).send(notification())
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
+def test_no_redirect_is_followed(status: int) -> None:
+    """D3: nobody configured that address."""
+    with Receiver() as elsewhere, Receiver(lambda _: status, Location=elsewhere.url) as receiver:
+        with pytest.raises(RejectedError, match=f"answered {status}"):
+            webhook(receiver.url).send(notification())
+        assert elsewhere.requests == []
+
+
+def test_a_receiver_that_is_too_slow_is_not_waited_for() -> None:
+    """D3: the timeout ends it; it is temporary."""
+
+    def slow(_: object) -> int:
+        time.sleep(0.5)
+        return 200
+
+    started = time.monotonic()
+    with Receiver(slow) as receiver:
+        with pytest.raises(RetryableError, match=r"[Tt]imed? ?out"):
+            webhook(receiver.url, timeout=0.1).send(notification())
+        assert time.monotonic() - started < 0.4
+
+
+def test_a_receiver_that_is_not_there_is_temporary() -> None:
+    """D3: refused, hung up, no such host, no HTTP."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(RetryableError, match="refused"):
+            webhook(f"http://127.0.0.1:{port}/").send(notification())
+    with Receiver(lambda _: None) as receiver, pytest.raises(RetryableError, match="no answer"):
+        webhook(receiver.url).send(notification())
+    with pytest.raises(RetryableError, match="no answer"):
+        webhook("http://receiver.invalid/").send(notification())
+    with Receiver() as receiver, pytest.raises(RetryableError, match="SSL"):
+        webhook(receiver.url.replace("http:", "https:")).send(notification())
+
+
+def test_a_trace_that_is_no_header_is_made_one() -> None:
+    """A trace comes from outside; it must not write headers of its own."""
+    with Receiver() as receiver:
+        webhook(receiver.url).send(notification(trace_id="a\r\nEvil: é"))
+        webhook(receiver.url).send(notification(trace_id=None))
+    assert receiver.requests[0].headers["X-Amzn-Trace-Id"] == "Root=a%0D%0AEvil%3A%20%C3%A9"
+    assert "X-Amzn-Trace-Id" not in receiver.requests[1].headers

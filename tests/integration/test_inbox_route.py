@@ -1,0 +1,147 @@
+"""D4: the debug route that shows a user's notifications."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from functions.show_inbox.handler import handler
+from grantwire.database import Database, DatabaseSettings
+from grantwire.notifications.events import decode
+from grantwire.notifications.inbox import record
+from grantwire.notifications.listing import Inbox
+from grantwire.runtime.inbox import InboxRuntime
+from grantwire.settings import load
+from tests.client import event as http_event
+from tests.paths import LAYER, ROOT
+from tests.workers.bridge_stream import event
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Rows
+
+ROUTE = "/debug/notification/inbox/{user_id}"
+
+
+def get(database_url: str, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
+    """Status and body of the answer, where the route is switched on."""
+    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    try:
+        return answer(InboxRuntime(Inbox(database)), user_id, **query)
+    finally:
+        database.close()
+
+
+def answer(runtime: InboxRuntime, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
+    """Status and body of what the function answers."""
+    request = http_event("GET", ROUTE, pathParameters={"user_id": user_id}, queryStringParameters=query or None)
+    answered = handler.with_runtime(runtime)(request, None)
+    return answered["statusCode"], json.loads(answered["body"])
+
+
+def add(database_url: str, **fields: Any) -> None:
+    """One recorded event, in a transaction of its own."""
+    with psycopg.connect(database_url) as connection:
+        record(connection, [decode(event(**fields).SerializeToString(), {})])
+
+
+def test_notifications_are_shown_newest_first(database_url: str, rows: Rows) -> None:
+    """D4: exactly these members, of this user alone."""
+    add(database_url, version=1)
+    add(database_url, version=2, event_type="EntitlementRevoked", stock_keeping_unit='a"\\é')
+    add(database_url, user_id="u_9")
+    rows.execute("UPDATE notifications SET status = 'SENT', next_retry_at = NULL, sent_at = now() WHERE version = 1")
+    status, body = get(database_url)
+    assert (status, list(body), body["user_id"]) == (200, ["user_id", "notifications"], "u_123")
+    newest, oldest = body["notifications"]
+    assert list(newest) == [
+        "notification_id",
+        "event_id",
+        "event_type",
+        "stock_keeping_unit",
+        "version",
+        "status",
+        "attempt_count",
+        "created_at",
+        "sent_at",
+    ]
+    assert (newest["event_type"], newest["stock_keeping_unit"]) == ("EntitlementRevoked", 'a"\\é')
+    assert (newest["version"], newest["status"], newest["attempt_count"]) == (2, "PENDING", 0)
+    assert newest["sent_at"] is None
+    assert oldest["status"] == "SENT"
+    assert oldest["sent_at"].endswith("Z")
+    assert oldest["created_at"] < newest["created_at"]
+
+
+def test_events_of_one_batch_are_told_apart_by_their_ids(database_url: str) -> None:
+    """D4: they have one created_at; the later event comes first."""
+    events = [decode(event(version=version).SerializeToString(), {}) for version in (1, 2, 3)]
+    events.sort(key=lambda one: one.event_id)
+    with psycopg.connect(database_url) as connection:
+        record(connection, events[::-1])
+    shown = get(database_url)[1]["notifications"]
+    assert [one["event_id"] for one in shown] == [str(one.event_id) for one in reversed(events)]
+
+
+def test_the_list_is_bounded(database_url: str, rows: Rows) -> None:
+    """D4: a hundred at most, fewer on request; the index brings them in order."""
+    rows.execute("""
+        INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
+        SELECT gen_random_uuid(), gen_random_uuid(), 'EntitlementGranted', 'u_' || n % 50, 'item', 1, '{}'
+          FROM generate_series(1, 10000) n""")
+    rows.execute("ANALYZE notifications")
+    assert len(get(database_url, "u_7")[1]["notifications"]) == 100
+    assert len(get(database_url, "u_7", limit="3")[1]["notifications"]) == 3
+    plan = rows.execute("""
+        EXPLAIN SELECT * FROM notifications WHERE user_id = 'u_7'
+         ORDER BY created_at DESC, event_id DESC LIMIT 100""").fetchall()
+    text = "\n".join(line["QUERY PLAN"] for line in plan)
+    assert "notifications_inbox" in text
+    assert "Sort" not in text
+
+
+def test_nobody_s_inbox_is_empty(database_url: str) -> None:
+    """D4: unknown is not an error."""
+    assert get(database_url, "nobody") == (200, {"user_id": "nobody", "notifications": []})
+
+
+@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "101"}, {"limit": "x"}, {"limit": "1e1"}, {"after": "x"}])
+def test_a_bad_query_is_refused(database_url: str, query: dict[str, str]) -> None:
+    """E5: BAD_REQUEST, as everywhere."""
+    status, body = get(database_url, **query)
+    assert (status, body["code"]) == (400, "BAD_REQUEST")
+
+
+@pytest.mark.parametrize("user_id", ["", " ", "u" * 129, "a\x00b"])
+def test_a_bad_user_is_refused(database_url: str, user_id: str) -> None:
+    """E5: the same rules for a name as everywhere."""
+    assert get(database_url, user_id)[0] == 400
+
+
+@pytest.mark.parametrize("enabled", [{}, {"NOTIFICATION_INBOX_ENABLED": "false"}])
+def test_it_is_off_unless_switched_on(database_url: str, enabled: dict[str, str]) -> None:
+    """D4: as if it were not there."""
+    environ = {"DATABASE_URL": database_url}
+    off = InboxRuntime.build(environ | enabled)
+    assert answer(off) == (404, {"code": "NOT_FOUND", "message": "no such path"})
+    assert InboxRuntime.build(environ | {"NOTIFICATION_INBOX_ENABLED": "true"}).inbox is not None
+
+
+def test_its_cold_start_knows_neither_nats_nor_protocol_buffers() -> None:
+    """A caller waits for it; the event file asks for a user that the other event files make."""
+    program = "import sys; import functions.show_inbox.handler; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": f"{ROOT}:{LAYER}", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"nats", "google.protobuf", "boto3"} & set(loaded.stdout.split())
+    shown = json.loads((ROOT / "infra/events/show_inbox.json").read_text())
+    granted = json.loads(json.loads((ROOT / "infra/events/grant.json").read_text())["body"])
+    assert (shown["resource"], shown["pathParameters"]["user_id"]) == (ROUTE, granted["user_id"])
