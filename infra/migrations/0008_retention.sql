@@ -41,6 +41,8 @@ BEGIN
         RAISE EXCEPTION 'at least one month of the audit is kept, not %', p_keep_months
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- One maintainer at a time; nobody else notices this lock.
+    LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT min(c.relname COLLATE "C") INTO oldest
       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
      WHERE i.inhparent = 'entitlement_audit'::regclass

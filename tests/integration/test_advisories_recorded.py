@@ -16,6 +16,7 @@ from functions.record_advisories.handler import handler
 from grantwire.budget import Budget
 from grantwire.errors import RetryableError
 from grantwire.observability import metrics
+from grantwire.runtime.once import Once
 from grantwire.runtime.recorder import RecorderRuntime
 from tests.concurrency import at_once
 from tests.dead_letters import Scene, budget, event_bytes, event_headers
@@ -270,17 +271,13 @@ def test_the_function_records_within_its_budget(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """S2: the event file's budget; the metric is there for the alarm."""
-    for name, value in scene.environ.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(handler, "_runtime", Once(lambda _: scene.recorder))
     scene.publish_event()
     scene.terminate("bad")
     scene.await_advisories(1)
     metrics.clear_metrics()
     event = json.loads((ROOT / "infra" / "events" / "record_advisories.json").read_text())
-    try:
-        assert handler(event, None)["recorded"] == 1
-    finally:
-        handler._runtime.get().close()  # noqa: SLF001 - nobody else lets go of it
+    assert handler(event, None)["recorded"] == 1
     assert '"DeadLettersRecorded":[1.0]' in capsys.readouterr().out.replace(" ", "")
     assert len(_letters(rows)) == 1
 

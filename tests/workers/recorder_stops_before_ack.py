@@ -19,6 +19,6 @@ async def _stand_still(_message: Msg) -> None:
 
 
 if __name__ == "__main__":
-    Msg.ack = _stand_still  # type: ignore[method-assign]
+    Msg.ack = _stand_still  # type: ignore[method-assign, assignment]
     RecorderRuntime.build(os.environ).work(Budget(time.monotonic() + 60, until_idle=True))
     sys.exit("nobody killed it")

@@ -18,6 +18,8 @@ from grantwire.database import translated as database_error
 from grantwire.dead_letters import store
 from grantwire.dead_letters.advisories import copy_message, parse_advisory
 from grantwire.errors import InternalError, RejectedError, RetryableError
+from grantwire.notifications.pauses import Pause
+from grantwire.notifications.pulling import Puller
 from grantwire.observability import MetricUnit, log, metrics
 from grantwire.topology import ensure_topology
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.js import JetStreamContext
 
     from grantwire.broker import Broker
     from grantwire.budget import Budget
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 _BATCH = 100
 # How long one look at one consumer lasts; the other waits meanwhile.
 _LOOK_SECONDS = 0.5
-_SHORTEST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
 # An advisory that PostgreSQL refuses is a bug of ours: loud, out of the others' way, and kept until it is mended.
 _REFUSED_SECONDS = 60.0
 _GIVEN_BACK_SECONDS = 1.0
@@ -66,7 +65,7 @@ class Recorder:
         self._counts: Counter[str] = Counter()
         self._checked = False
         self._connection: Client | None = None
-        self._consumers: list[JetStreamContext.PullSubscription] = []
+        self._consumers: list[Puller] = []
 
     async def work(self, budget: Budget) -> dict[str, Any]:
         """Record what has come and what comes; with `until_idle` stop when there is nothing more.
@@ -75,7 +74,7 @@ class Recorder:
         """
         self._counts = Counter(recorded=0, repeated=0, unreadable=0, processed=0)
         self._checked = False
-        pause = _SHORTEST_PAUSE
+        pause = Pause()
         while not budget.over():
             try:
                 found = await self._round(budget)
@@ -83,12 +82,12 @@ class Recorder:
                 if budget.until_idle:
                     raise
                 log.warning("recorder waits", reason=str(error))
-                await asyncio.sleep(min(pause, budget.left()))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(min(pause.next(), budget.left()))
                 continue
-            pause = _SHORTEST_PAUSE
+            pause = Pause()
             if budget.until_idle and not found:
                 break
+        self._close_processed()
         return dict(self._counts)
 
     async def close(self) -> None:
@@ -103,12 +102,18 @@ class Recorder:
         for consumer in self._consumers:
             with self._database.session() as connection:
                 connection.execute(_PING)
-            messages = await self._fetch(consumer, max(_SHORTEST_PAUSE, min(_LOOK_SECONDS, budget.left())))
+            messages = await self._pull(consumer, 0 if budget.until_idle else min(_LOOK_SECONDS, budget.left()))
             if messages:
                 await self._handle(messages)
             found += len(messages)
-        self._close_processed()
         return found
+
+    async def _pull(self, consumer: Puller, wait: float) -> list[Msg]:
+        try:
+            return await consumer.pull(_BATCH, wait)
+        except RetryableError:
+            self._connection = None  # the consumer may be gone: make sure of the topology again
+            raise
 
     async def _ready(self) -> None:
         """A live connection, asked once in each invocation, and on a new one the topology and its consumers."""
@@ -119,19 +124,13 @@ class Recorder:
             return
         await ensure_topology(self._broker, self._topology)
         advisories = self._topology.advisories
-        async with translated():
-            self._consumers = [
-                await self._broker.jetstream.pull_subscribe_bind(consumer=durable, stream=advisories.stream)
-                for durable in (advisories.durable, advisories.terminated_durable)
-            ]
+        self._consumers = [
+            Puller(self._broker.client, replace(self._topology.consumer, stream=advisories.stream, durable=durable))
+            for durable in (advisories.durable, advisories.terminated_durable)
+        ]
+        for consumer in self._consumers:
+            await consumer.open()
         self._connection = self._broker.client
-
-    async def _fetch(self, consumer: JetStreamContext.PullSubscription, seconds: float) -> list[Msg]:
-        async with translated():
-            try:
-                return await consumer.fetch(_BATCH, timeout=seconds)
-            except TimeoutError:
-                return []
 
     async def _handle(self, messages: list[Msg]) -> None:
         """Copy, commit, acknowledge; what cannot be committed now goes back."""
@@ -185,8 +184,13 @@ class Recorder:
         )
 
     def _close_processed(self) -> None:
-        with self._database.session() as connection:
-            closed = store.close_processed(connection, self._topology.consumer.durable)
+        """Once in each invocation: there is no hurry."""
+        try:
+            with self._database.session() as connection:
+                closed = store.close_processed(connection, self._topology.consumer.durable)
+        except RetryableError as error:
+            log.warning("dead letters are compared with the inbox another time", reason=str(error))
+            return
         self._counts["processed"] += len(closed)
         if closed:
             log.info("dead letters were processed after all", dead_letter_ids=[str(one) for one in closed])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _NOT_OPEN = "not open: closed already, or unknown"
 _TOO_OLD = "too old: the inbox may have forgotten it, so its effect could be doubled; use force"
 _NO_COPY = "no copy: the message had left the stream before it was recorded; it can only be discarded"
-_CHANGED = "changed by somebody else in the meantime"
+_CHANGED = "left as it is: changed by somebody else in the meantime, or superseded"
 
 _NOW = "SELECT coalesce(%(now)s::timestamptz, now())"
 

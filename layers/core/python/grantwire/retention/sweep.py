@@ -46,13 +46,17 @@ class Sweep:
             else 0,
             "in_default": self._step(empty_default, failures),
             "months_made": self._step(lambda tx: ensure_months(tx, now), failures),
-            "months_dropped": self._drop_months(budget, now),
+            "months_dropped": self._drop_months(budget, failures, now),
             **self._delete(budget, failures, now),
         }
         if failures:
             log.error("sweep is incomplete", result=result, failures=[str(failure) for failure in failures])
             raise failures[0]
         return result
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._database.close()
 
     def _step(self, step: Callable[[Connection], T], failures: list[GrantwireError]) -> T | None:
         """One transaction of its own."""
@@ -63,21 +67,19 @@ class Sweep:
             failures.append(failure)
             return None
 
-    def _drop_months(self, budget: Budget, now: datetime | None) -> list[str]:
+    def _drop_months(self, budget: Budget, failures: list[GrantwireError], now: datetime | None) -> list[str]:
         """Month by month. One that is in use stays until the next run, which is no failure."""
         dropped: list[str] = []
         months = self._settings.audit_months
+        before = len(failures)
         while months is not None and not budget.over():
-            try:
-                with self._database.session() as connection:
-                    name = drop_oldest_month(connection, months, now)
-            except RetryableError as error:
-                log.warning("a month of the audit is dropped another time", reason=str(error))
-                break
+            name = self._step(partial(drop_oldest_month, months=months, now=now), failures)
             if name is None:
                 break
             log.info("a month of the audit is dropped", partition=name, keep_months=months)
             dropped.append(name)
+        if failures[before:] and isinstance(failures[-1], RetryableError):
+            log.warning("a month of the audit is dropped another time", reason=str(failures.pop()))
         return dropped
 
     def _delete(self, budget: Budget, failures: list[GrantwireError], now: datetime | None) -> dict[str, Any]:

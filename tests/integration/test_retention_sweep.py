@@ -1,0 +1,333 @@
+"""R1-R5, Q4: what is past its time goes, to the microsecond, in bounded batches."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from functions.sweep_retention.handler import handler
+from grantwire.budget import Budget
+from grantwire.database import Database, DatabaseSettings
+from grantwire.errors import ConfigError, InternalError, RetryableError
+from grantwire.observability import metrics
+from grantwire.retention import POLICIES, RetentionSettings, Sweep
+from grantwire.runtime.once import Once
+from grantwire.runtime.sweep import SweepRuntime
+from grantwire.settings import load
+from tests.concurrency import at_once
+from tests.dead_letters import budget
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from grantwire.retention import Policy
+    from tests.integration.conftest import Rows
+
+NOW = datetime(2031, 5, 10, 12, 0, 0, 0, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def sweep(database_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run a sweep with these settings at NOW, unless told otherwise."""
+    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+
+    def run(until: Budget | None = None, now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
+        return Sweep(database, load(RetentionSettings, settings)).run(until or budget(60), now)
+
+    yield run
+    database.close()
+
+
+# One row of each policy whose time is `at`, named by its number.
+INSERT = {
+    "idempotency_keys": """
+        INSERT INTO idempotency_keys VALUES ('c', 'r', %(n)s::text, 'h', 200, '', %(at)s - interval '1 day', %(at)s)""",
+    "outbox_published": """
+        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
+               published_at) VALUES (gen_random_uuid(), 't', %(n)s::text, 1, '{}', 'PUBLISHED', false, %(at)s)""",
+    "outbox_discarded": """
+        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
+               discarded_at) VALUES (gen_random_uuid(), 't', %(n)s::text, 2, '{}', 'DISCARDED', false, %(at)s)""",
+    "processed_events": """
+        INSERT INTO processed_events VALUES (gen_random_uuid(), %(at)s)""",
+    "notifications": """
+        INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
+               status, next_retry_at, created_at)
+        VALUES (gen_random_uuid(), gen_random_uuid(), 'EntitlementGranted', 'u', 's', 1, '{}', 'FAILED', NULL,
+               %(at)s)""",
+    "notification_dlq": """
+        INSERT INTO notification_dlq (notification_id, event_id, event_type, user_id, stock_keeping_unit, version,
+               payload, attempt_count, status, closed_at)
+        VALUES (gen_random_uuid(), gen_random_uuid(), 'EntitlementGranted', 'u', 's', 1, '{}', 10, 'REDRIVEN',
+               %(at)s)""",
+    "notification_nats_dlq": """
+        INSERT INTO notification_nats_dlq (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, advised_at,
+               status, closed_at)
+        VALUES (gen_random_uuid(), 's', 'c', %(n)s, 'MSG_TERMINATED', 1, %(at)s, 'DISCARDED', %(at)s)""",
+    "processed_messages": """
+        INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at)
+        VALUES (%(n)s::text, 'm', 't', 'processing', %(at)s, %(at)s)""",
+}
+
+# (policy, how long it is kept, whether a row exactly on the threshold goes)
+THRESHOLDS = [
+    ("idempotency_keys", timedelta(0), True),
+    ("outbox_published", DAY, False),
+    ("outbox_discarded", DAY, False),
+    ("processed_events", 30 * DAY, False),
+    ("notifications", 30 * DAY, False),
+    ("notification_dlq", 30 * DAY, False),
+    ("notification_nats_dlq", 30 * DAY, False),
+    ("processed_messages", 7 * DAY, False),
+]
+
+
+def test_every_policy_has_a_threshold_here() -> None:
+    """Nothing is deleted that no test looks at."""
+    assert [policy.name for policy in POLICIES] == [name for name, _, _ in THRESHOLDS]
+
+
+@pytest.mark.parametrize(("name", "keep", "edge_goes"), THRESHOLDS, ids=[name for name, _, _ in THRESHOLDS])
+def test_thresholds_hold_to_the_microsecond(
+    rows: Rows, sweep: Callable[..., dict[str, Any]], name: str, keep: timedelta, *, edge_goes: bool
+) -> None:
+    """R1-R3, Q4: just younger stays, just older goes, and exactly on the threshold as the rule says."""
+    threshold = NOW - keep
+    for number, at in enumerate((threshold - TICK, threshold, threshold + TICK), start=1):
+        rows.execute(INSERT[name], {"n": number, "at": at})
+    result = sweep()
+    assert result["deleted"] == {name: 2 if edge_goes else 1}
+    assert _count(rows, _policy(name).table) == (1 if edge_goes else 2)
+    assert sweep()["deleted"] == {}
+
+
+def test_the_database_clock_decides(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R1: in production nobody passes a time."""
+    rows.execute(INSERT["idempotency_keys"], {"n": 1, "at": datetime.now(UTC) - timedelta(seconds=5)})
+    rows.execute(INSERT["idempotency_keys"], {"n": 2, "at": datetime.now(UTC) + timedelta(hours=1)})
+    assert sweep(now=None)["deleted"] == {"idempotency_keys": 1}
+
+
+def test_open_events_and_open_letters_are_never_deleted(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R1, Q4: whatever their age; nor is what operators did."""
+    old = NOW - 3650 * DAY
+    for version, status in enumerate(("PENDING", "IN_FLIGHT", "FAILED"), start=1):
+        rows.execute(
+            """
+            INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
+                   created_at, locked_by, locked_at, lease_until)
+            VALUES (gen_random_uuid(), 't', %(status)s, %(version)s, '{}', %(status)s, %(ready)s, %(old)s,
+                   'w', %(old)s, %(old)s)""",
+            {"status": status, "version": version, "ready": status != "FAILED", "old": old},
+        )
+    for name in ("notification_dlq", "notification_nats_dlq"):
+        rows.execute(INSERT[name], {"n": 1, "at": old})
+    rows.execute("UPDATE notification_dlq SET status = 'OPEN', closed_at = NULL")
+    rows.execute("UPDATE notification_nats_dlq SET status = 'OPEN', closed_at = NULL")
+    rows.execute(
+        "INSERT INTO operator_actions VALUES (%s, 0, 'a', 'r', 'redrive', 'outbox', '{}', false, '{}', 0, %s)",
+        (uuid.uuid4(), old),
+    )
+    assert sweep()["deleted"] == {}
+
+
+@pytest.mark.parametrize("status", ["PENDING", "PROCESSING"])
+def test_an_unfinished_notification_past_its_time_stays_and_is_told_about(
+    rows: Rows, sweep: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str], status: str
+) -> None:
+    """R2: an anomaly: error log and metric."""
+    rows.execute(INSERT["notifications"], {"n": 1, "at": NOW - 30 * DAY - TICK})
+    locked = "'w', now(), now()" if status == "PROCESSING" else "NULL, NULL, NULL"
+    rows.execute(
+        f"UPDATE notifications SET (status, next_retry_at, locked_by, locked_at, lease_until)"  # noqa: S608
+        f" = ('{status}', now(), {locked})"
+    )
+    metrics.clear_metrics()
+    result = sweep()
+    assert (result["forgotten"], result["deleted"], _count(rows, "notifications")) == (1, {}, 1)
+    assert "NotificationsForgotten" in metrics.metric_set
+    assert '"level":"ERROR"' in capsys.readouterr().out
+    assert sweep(now=NOW - TICK)["forgotten"] == 0
+
+
+def test_retention_of_notifications_can_be_switched_off(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R5: the rest goes on; other days are another threshold."""
+    for insert in INSERT.values():
+        rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
+    off = sweep(NOTIFICATION_RETENTION_ENABLED="false")
+    assert set(off["deleted"]) == {"idempotency_keys", "outbox_published", "outbox_discarded", "processed_messages"}
+    assert sweep(NOTIFICATION_RETENTION_RETENTION_DAYS="50", NOTIFICATION_DEAD_LETTERS_RETENTION="50d")["deleted"] == {}
+    assert len(sweep()["deleted"]) == 4
+
+
+def test_a_retention_that_the_stream_outlives_is_a_config_error() -> None:
+    """N2: the inbox must remember what can still be delivered."""
+    with pytest.raises(ConfigError, match="must be longer than ENTITLEMENT_NATS_MAX_AGE"):
+        load(RetentionSettings, {"NOTIFICATION_RETENTION_RETENTION_DAYS": "14"})
+
+
+def test_a_hundred_thousand_rows_go_in_bounded_batches(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R4: no statement touches more than one batch, each is committed on its own, and all of it goes."""
+    _expired_keys(rows, 100_000)
+    rows.execute("CREATE TABLE touched (rows bigint, transaction xid8 DEFAULT pg_current_xact_id())")
+    rows.execute("""
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO touched (rows) SELECT count(*) FROM gone; RETURN NULL; END $$""")
+    rows.execute("""
+        CREATE TRIGGER note AFTER DELETE ON idempotency_keys REFERENCING OLD TABLE AS gone
+           FOR EACH STATEMENT EXECUTE FUNCTION note()""")
+    result = sweep(RETENTION_BATCH_SIZE="10000")
+    assert (result["deleted"], result["batches"]) == ({"idempotency_keys": 100_000}, {"idempotency_keys": 10})
+    assert result["complete"]
+    (seen,) = rows.execute(
+        "SELECT max(rows) AS most, sum(rows) AS total, count(DISTINCT transaction) AS transactions FROM touched"
+    ).fetchall()
+    assert seen == {"most": 10_000, "total": 100_000, "transactions": 11}  # the last one finds nothing
+    assert _count(rows, "idempotency_keys") == 0
+
+
+def test_a_sweep_that_runs_out_of_time_is_continued_by_the_next(
+    rows: Rows, sweep: Callable[..., dict[str, Any]]
+) -> None:
+    """R4: whole batches only; a backlog of one policy does not keep the others waiting."""
+    _expired_keys(rows, 1000)
+    rows.execute(INSERT["processed_messages"], {"n": 1, "at": NOW - 8 * DAY})
+    ticks = iter(range(1000))
+    short = Budget(10, clock=lambda: float(next(ticks)))
+    first = sweep(short, RETENTION_BATCH_SIZE="100")
+    assert first["complete"] is False
+    assert first["deleted"] == {"idempotency_keys": 300, "processed_messages": 1}
+    assert sweep(RETENTION_BATCH_SIZE="100")["deleted"] == {"idempotency_keys": 700}
+
+
+def test_two_sweeps_at_once_share_the_work(database_url: str, rows: Rows) -> None:
+    """R4: neither waits for the other, and each row is deleted once."""
+    _expired_keys(rows, 20_000)
+
+    def run(_: int) -> int:
+        database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+        try:
+            settings = load(RetentionSettings, {"RETENTION_BATCH_SIZE": "500"})
+            return int(Sweep(database, settings).run(budget(60), NOW)["deleted"].get("idempotency_keys", 0))
+        finally:
+            database.close()
+
+    assert sum(at_once(2, run)) + _count(rows, "idempotency_keys") == 20_000
+    run(0)
+    assert _count(rows, "idempotency_keys") == 0
+
+
+def test_rows_that_somebody_holds_are_passed_over(
+    database_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]]
+) -> None:
+    """R4: a request that is replacing an expired key is not waited for."""
+    _expired_keys(rows, 3)
+    with psycopg.connect(database_url) as busy:
+        busy.execute("SELECT FROM idempotency_keys WHERE idempotency_key = '2' FOR UPDATE")
+        assert sweep()["deleted"] == {"idempotency_keys": 2}
+    assert sweep()["deleted"] == {"idempotency_keys": 1}
+
+
+def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
+    rows: Rows, sweep: Callable[..., dict[str, Any]]
+) -> None:
+    """The failure is raised at the end, for the alarm."""
+    for insert in INSERT.values():
+        rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
+    rows.execute("CREATE TABLE child (id uuid REFERENCES processed_events)")
+    rows.execute("INSERT INTO child SELECT event_id FROM processed_events")
+    with pytest.raises(InternalError, match="child"):
+        sweep()
+    tables = {policy.table for policy in POLICIES} - {"processed_events"}
+    assert {table: _count(rows, table) for table in tables} == dict.fromkeys(tables, 0)
+
+
+def test_no_database_is_told_at_once() -> None:
+    """One error, not one for each policy."""
+    database = Database(load(DatabaseSettings, {"DATABASE_URL": "postgresql://127.0.0.1:1/x"}))
+    with pytest.raises(RetryableError):
+        Sweep(database, load(RetentionSettings, {})).run(budget())
+
+
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("policy", POLICIES, ids=[policy.name for policy in POLICIES])
+def test_a_batch_reads_its_index(rows: Rows, policy: Policy, plans: str) -> None:
+    """R4: also among many rows that stay, and when the plan was made without knowing the values."""
+    _fill(rows, policy.name, 5000)
+    rows.execute(f"ANALYZE {policy.table}")
+    rows.execute(f"SET plan_cache_mode = {plans}")
+    statement = policy.delete.replace("%(now)s", "$1").replace("%(keep)s", "$2").replace("%(limit)s", "$3")
+    rows.execute(f"PREPARE batch (timestamptz, interval, bigint) AS {statement}")
+    days = policy.keep(load(RetentionSettings, {})).days
+    plan = rows.execute(f"EXPLAIN EXECUTE batch ('{NOW}', '{days} days', 500)").fetchall()
+    text = "\n".join(row["QUERY PLAN"] for row in plan)
+    assert f"Index Scan using {policy.index} on" in text or f"Bitmap Index Scan on {policy.index}" in text
+    assert "Seq Scan" not in text
+
+
+def test_an_event_that_got_stuck_is_promoted_and_told_about(
+    rows: Rows, sweep: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O8: it must never happen; if it does, the aggregate flows again. A successor of a FAILED one is not stuck."""
+    rows.execute("""
+        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready)
+        SELECT gen_random_uuid(), 't', key, version, '{}', status, ready
+          FROM (VALUES ('stuck', 1, 'PENDING', false), ('stuck', 2, 'PENDING', false), ('parked', 1, 'FAILED', false),
+                       ('parked', 2, 'PENDING', false), ('fine', 1, 'PENDING', true), ('fine', 2, 'PENDING', false))
+               AS e (key, version, status, ready)""")
+    metrics.clear_metrics()
+    assert sweep()["stuck"] == 1
+    assert "OutboxStuck" in metrics.metric_set
+    assert '"level":"ERROR"' in capsys.readouterr().out
+    ready = rows.execute("SELECT aggregate_key, aggregate_version FROM outbox_events WHERE ready ORDER BY 1").fetchall()
+    assert [tuple(row.values()) for row in ready] == [("fine", 1), ("stuck", 1)]
+    assert sweep()["stuck"] == 0
+
+
+def test_the_function_sweeps(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2: with its event file."""
+    runtime = SweepRuntime.build({"DATABASE_URL": database_url})
+    monkeypatch.setattr(handler, "_runtime", Once(lambda _: runtime))
+    rows.execute(INSERT["idempotency_keys"], {"n": 1, "at": datetime.now(UTC) - DAY})
+    event = json.loads((ROOT / "infra" / "events" / "sweep_retention.json").read_text())
+    try:
+        result = handler(event, None)
+    finally:
+        runtime.sweep.close()
+    assert (result["deleted"], result["complete"]) == ({"idempotency_keys": 1}, True)
+
+
+def _policy(name: str) -> Policy:
+    return next(policy for policy in POLICIES if policy.name == name)
+
+
+def _count(rows: Rows, table: str) -> int:
+    (row,) = rows.execute(f"SELECT count(*) AS n FROM {table}").fetchall()  # noqa: S608
+    return int(row["n"])
+
+
+def _expired_keys(rows: Rows, count: int) -> None:
+    rows.execute(
+        """
+        INSERT INTO idempotency_keys
+        SELECT 'c', 'r', n::text, 'h', 200, '', %(now)s - interval '2 days', %(now)s - n * interval '1 ms'
+          FROM generate_series(1, %(count)s) n""",
+        {"now": NOW, "count": count},
+    )
+
+
+def _fill(rows: Rows, name: str, count: int) -> None:
+    """Many rows of which a tenth may go."""
+    with rows.cursor() as cursor:
+        cursor.executemany(
+            INSERT[name],
+            [{"n": n, "at": NOW - (40 * DAY if n % 10 == 0 else timedelta(0)) + n * TICK} for n in range(1, count + 1)],
+        )
