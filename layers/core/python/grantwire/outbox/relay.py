@@ -72,7 +72,8 @@ class Relay:
         self._worker = worker
         self._rand = rand
         self._clock = clock
-        self._made_sure_of: Client | None = None
+        self._connected = False
+        self._has_streams: Client | None = None
         self._worked_at = 0.0
         self._tally: Counter[str] = Counter()
 
@@ -82,7 +83,7 @@ class Relay:
         Raises RetryableError only if it may not wait for a server that is out of reach (`until_idle`).
         """
         self._tally = Counter(published=0, retried=0, failed=0, released=0, lost=0)
-        self._made_sure_of = None
+        self._connected = False
         try:
             await self._work(budget)
         finally:
@@ -114,12 +115,13 @@ class Relay:
 
     async def _connect(self) -> None:
         """Nothing is claimed that could not be published: a live connection, with its streams."""
-        if self._made_sure_of is not None and self._broker.is_connected:
+        if self._connected and self._broker.is_connected:
             return
         await self._broker.connect()
-        if self._made_sure_of is not self._broker.client:
+        if self._has_streams is not self._broker.client:
             await ensure_topology(self._broker, self._topology)
-        self._made_sure_of = self._broker.client
+            self._has_streams = self._broker.client
+        self._connected = True
 
     async def _round(self, budget: Budget) -> bool:
         """Claim a batch and see it through; false if there was nothing to claim."""
@@ -205,8 +207,9 @@ class Relay:
         published, untried, now = publication.published, list(publication.untried), self._clock()
         if published:
             await self._write(lambda tx: store.finalise(tx, batch.claim, published, now=now), budget)
+        if any(isinstance(error, RetryableError) for _, error in publication.failed):
+            self._connected, self._has_streams = False, None  # look at both again before anything else is claimed
         if failures:
-            self._made_sure_of = None  # something is wrong with the broker or with us: look again before the next claim
             await self._write(lambda tx: store.fail(tx, batch.claim, failures, now=now), budget)
         if untried:
             await self._write(lambda tx: store.release(tx, batch.claim, untried), budget)

@@ -14,7 +14,8 @@ from grantwire.settings import flag, group, load, setting, text
 from grantwire.topology import TopologySettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
     from typing import Self
 
     from grantwire.budget import Budget
@@ -60,8 +61,8 @@ class RelayRuntime:
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     @classmethod
-    def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; connections are made when they are first used."""
+    def build(cls, environ: Mapping[str, str], clock: Callable[[], datetime | None] = lambda: None) -> Self:
+        """Read the settings; connections are made when they are first used. The database's clock is `clock`'s None."""
         settings = load(RelaySettings, environ)
         database = Database(settings.database, application_name="grantwire-relay")
         broker = Broker(settings.broker, name="grantwire-relay")
@@ -72,6 +73,7 @@ class RelayRuntime:
             topology=settings.topology,
             leases=settings.leases,
             worker=worker_name(environ),
+            clock=clock,
         )
         return cls(relay, broker, database)
 

@@ -1,0 +1,187 @@
+"""O2, O8: what a claim takes, what it leaves, and what it reads to find out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from grantwire.errors import LeaseLostError
+from grantwire.leases import Claim, Verdict
+from grantwire.outbox import oldest_age, promote_stuck, store
+from grantwire.outbox.store import CLAIM, ClaimedEvent, Failure
+from tests.workers.relay_support import enqueue, enqueue_many
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from grantwire.database import Connection
+    from tests.integration.conftest import Rows
+
+LEASE = timedelta(seconds=30)
+
+
+@pytest.fixture
+def tx(database_url: str) -> Iterator[Connection]:
+    """A relay's connection."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+def _claim(tx: Connection, batch: int = 10, now: datetime | None = None) -> tuple[Claim, list[ClaimedEvent]]:
+    claim = Claim("test")
+    return claim, store.claim(tx, claim, batch=batch, lease=LEASE, now=now)
+
+
+def _places(events: list[ClaimedEvent]) -> list[tuple[str, int]]:
+    return [(event.aggregate_key, event.aggregate_version) for event in events]
+
+
+def test_a_claim_takes_heads_and_the_runs_behind_them(tx: Connection) -> None:
+    """O8: as many of each aggregate as there is room for, in order."""
+    enqueue_many(tx, aggregates=2, each=5)
+    _, events = _claim(tx, batch=6)
+    assert _places(events) == [(f"u{number}/item1", version) for number in (0, 1) for version in (1, 2, 3)]
+    assert _claim(tx)[1] == []
+
+
+def test_a_run_is_cut_at_the_first_gap(tx: Connection, database_url: str) -> None:
+    """O8: an event that somebody else has locked is not jumped over."""
+    enqueue_many(tx, aggregates=1, each=4)
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT 1 FROM outbox_events WHERE aggregate_version = 3 FOR UPDATE")
+        assert _places(_claim(tx)[1]) == [("u0/item1", 1), ("u0/item1", 2)]
+
+
+def test_an_event_that_is_not_due_holds_back_its_successors(tx: Connection) -> None:
+    """O4, O8: it is the head, and waits for its time."""
+    enqueue_many(tx, aggregates=1, each=2)
+    claim, (first, second) = _claim(tx)
+    now = datetime.now(UTC)
+    store.fail(tx, claim, [Failure(first, Verdict(1, timedelta(seconds=5)), "no")], now=now)
+    store.release(tx, claim, [second.event_id])
+    assert _claim(tx, now=now + timedelta(seconds=4))[1] == []
+    _, events = _claim(tx, now=now + timedelta(seconds=5))
+    # What was in trouble travels alone.
+    assert _places(events) == [("u0/item1", 1)]
+    assert events[0].attempt_count == 1
+
+
+def test_leases_that_ran_out_are_taken_over_one_at_a_time(tx: Connection) -> None:
+    """O2: each counts as an attempt; one of them may kill its worker, and must not take the others along."""
+    enqueue_many(tx, aggregates=3, each=2)
+    _claim(tx)
+    late = datetime.now(UTC) + LEASE + timedelta(seconds=1)
+    assert _claim(tx, now=late - timedelta(seconds=5))[1] == []
+    enqueue(tx, "fresh/item1", 1)
+    _, events = _claim(tx, now=late)
+    assert [(event.reclaimed, event.attempt_count) for event in events] == [(False, 0), (True, 1)]
+    _, events = _claim(tx, now=late)
+    assert [(event.reclaimed, event.attempt_count) for event in events] == [(True, 1)]
+
+
+def test_two_claims_never_share_an_event(tx: Connection) -> None:
+    """O2: the second finds what the first has left."""
+    enqueue_many(tx, aggregates=10, each=1)
+    _, first = _claim(tx, batch=6)
+    _, second = _claim(tx, batch=6)
+    assert (len(first), len(second)) == (6, 4)
+    assert {event.event_id for event in first}.isdisjoint(event.event_id for event in second)
+
+
+def test_every_change_after_a_claim_is_fenced(tx: Connection, rows: Rows) -> None:
+    """O2: a claim that lost one of its events is told so, and a renewal of the others is taken back."""
+    enqueue_many(tx, aggregates=2, each=1)
+    claim, events = _claim(tx)
+    ids = [event.event_id for event in events]
+    rows.execute("UPDATE outbox_events SET locked_by = 'other' WHERE event_id = %s", (ids[0],))
+    before = rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall()
+    late = datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(LeaseLostError, match="1 of 2"):
+        store.renew(tx, claim, ids, lease=LEASE, now=late)
+    for lost in (
+        lambda: store.finalise(tx, claim, ids[:1]),
+        lambda: store.release(tx, claim, ids[:1]),
+        lambda: store.fail(tx, claim, [Failure(events[0], Verdict(1, None), "no")]),
+    ):
+        with pytest.raises(LeaseLostError, match="0 of 1"):
+            lost()
+    assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
+
+
+def test_a_claim_updates_its_rows_in_place(tx: Connection) -> None:
+    """A claim that is not HOT would write to every index of the table; only where a page is full is it not."""
+    enqueue_many(tx, aggregates=20, each=1)
+    with tx.transaction():
+        _claim(tx, batch=20)
+        updates = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'outbox_events'"
+        row = tx.execute(updates).fetchone()
+    assert row is not None
+    assert row[0] == 20
+    assert row[1] >= 15
+
+
+def test_the_age_of_the_oldest_event_is_what_may_be_published(tx: Connection) -> None:
+    """The alarm's number: 0 when nothing waits."""
+    assert oldest_age(tx) == 0
+    enqueue_many(tx, aggregates=2, each=2)
+    assert 90 < oldest_age(tx, datetime.now(UTC) + timedelta(seconds=100)) < 110
+
+
+def test_an_aggregate_that_stands_still_for_no_reason_is_let_go(tx: Connection) -> None:
+    """It cannot happen; if it does, it is repaired and counted. A FAILED head is a reason."""
+    for aggregate in ("stuck/item1", "failed/item1", "fine/item1"):
+        enqueue(tx, aggregate, 1)
+    tx.execute("UPDATE outbox_events SET ready = false WHERE aggregate_key <> 'fine/item1'")
+    tx.execute("UPDATE outbox_events SET status = 'FAILED' WHERE aggregate_key = 'failed/item1'")
+    assert (promote_stuck(tx), promote_stuck(tx)) == (1, 0)
+
+
+_PARKED = """
+INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, created_at)
+SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || a, v, '{}',
+       CASE v WHEN 1 THEN 'FAILED' ELSE 'PENDING' END, false, now() - interval '1 day'
+  FROM generate_series(1, 100) a, generate_series(1, 1000) v
+"""
+
+
+@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("statistics", ["none", "fresh", "stale"])
+def test_parked_events_do_not_slow_a_claim(statistics: str, plan: str, tx: Connection) -> None:
+    """O8: neither 100,000 events behind FAILED heads, all older, nor the heads behind the first 200 are looked at."""
+    tx.execute("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
+    tx.execute(_PARKED)
+    if statistics == "stale":  # of a time when no event was ready
+        tx.execute("ANALYZE outbox_events")
+    enqueue_many(tx, aggregates=1000, each=1)
+    if statistics == "fresh":
+        tx.execute("ANALYZE outbox_events")
+    tx.execute("SELECT set_config('plan_cache_mode', %s, false)", (plan,))
+    names = {"claim": "$1", "batch": "$2", "lease": "$3", "now": "$4"}
+    tx.execute(f"PREPARE claim (text, integer, interval, timestamptz) AS {CLAIM % names}")
+    explained = tx.execute(
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE claim ('x', 200, '30 seconds', NULL)"
+    ).fetchone()
+    assert explained is not None
+    (document,) = explained[0]
+    scans = [
+        node for node in _nodes(document["Plan"]) if "Scan" in node["Node Type"] and "CTE" not in node["Node Type"]
+    ]
+    (heads,) = [node for node in scans if node.get("Index Name") == "outbox_events_ready"]
+    assert heads["Node Type"] == "Index Scan"
+    assert "Seq Scan" not in {node["Node Type"] for node in scans}
+    assert sum(map(_rows_read, scans)) <= 3 * 200
+    assert document["Plan"]["Shared Hit Blocks"] + document["Plan"]["Shared Read Blocks"] < 5_000
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from _nodes(child)
+
+
+def _rows_read(node: dict[str, Any]) -> float:
+    each = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return float(each * node["Actual Loops"])

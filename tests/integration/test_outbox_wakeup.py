@@ -1,0 +1,169 @@
+"""O9: a relay that sleeps is woken; one that is awake costs the grants nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from grantwire.database import DatabaseSettings
+from grantwire.outbox import Wakeup
+from grantwire.outbox.wakeup import AWAKE
+from grantwire.settings import load
+from tests.workers.relay_support import budget, relay, stream, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.client import Client
+    from tests.integration.conftest import Rows
+
+
+@pytest.fixture
+def wakeup(database_url: str) -> Iterator[Wakeup]:
+    """One relay's sleep."""
+    wakeup = Wakeup(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    yield wakeup
+    wakeup.close()
+
+
+@pytest.fixture
+def listener(database_url: str) -> Iterator[psycopg.Connection]:
+    """Somebody else who hears every notification."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("LISTEN outbox_events")
+        yield connection
+
+
+def _heard(listener: psycopg.Connection) -> int:
+    listener.execute("SELECT 1")  # whatever was committed before this has arrived with the answer
+    return len(list(listener.notifies(timeout=0.05)))
+
+
+def test_grants_notify_only_while_no_relay_is_awake(
+    client: Client, wakeup: Wakeup, listener: psycopg.Connection
+) -> None:
+    """O9: asleep, awake, asleep again."""
+    client.grant("k1", user_id="u1")
+    assert _heard(listener) == 1
+    wakeup.stay_awake()
+    assert wakeup.awake
+    for number in range(5):
+        client.grant(f"awake-{number}", user_id=f"awake-{number}")
+    assert _heard(listener) == 0
+    wakeup.fall_asleep()
+    client.grant("k2", user_id="u2")
+    assert _heard(listener) == 1
+
+
+def test_one_of_several_relays_holds_the_lock(client: Client, database_url: str, listener: psycopg.Connection) -> None:
+    """O9: the others poll, without waiting for it; when it goes, another takes the lead."""
+    settings = load(DatabaseSettings, {"DATABASE_URL": database_url})
+    first, second = Wakeup(settings), Wakeup(settings)
+    try:
+        first.stay_awake()
+        second.stay_awake()
+        assert (first.awake, second.awake) == (True, False)
+        second.fall_asleep()
+        client.grant("k1")
+        assert _heard(listener) == 0
+        first.close()
+        second.stay_awake()
+        assert second.awake
+    finally:
+        first.close()
+        second.close()
+
+
+def test_the_lock_is_had_although_enqueues_share_it(wakeup: Wakeup, database_url: str) -> None:
+    """O9: an enqueue that never commits keeps a relay from the lock, for a moment; the relay goes on without."""
+    with psycopg.connect(database_url) as enqueue:
+        enqueue.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", (AWAKE,))
+        started = time.monotonic()
+        wakeup.stay_awake()
+        assert not wakeup.awake
+        assert time.monotonic() - started < 1
+
+
+def test_a_wait_ends_with_a_notification_or_with_its_time(wakeup: Wakeup, client: Client) -> None:
+    """O9: the event loop goes on in the meantime."""
+
+    async def scenario() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await wakeup.wait(0.05)
+        timed_out = loop.time() - started
+        granting = loop.run_in_executor(None, lambda: client.grant("k1"))
+        started = loop.time()
+        await wakeup.wait(20)
+        await granting
+        return timed_out, loop.time() - started
+
+    timed_out, woken = asyncio.run(scenario())
+    assert 0.05 <= timed_out < 5
+    assert woken < 10
+
+
+def test_a_grant_wakes_a_relay_that_sleeps(
+    environ: dict[str, str], client: Client, rows: Rows, listener: psycopg.Connection
+) -> None:
+    """O9: the poll interval is a minute, so it is the notification that brings the event into the stream."""
+    sleepy = environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}
+    with relay(sleepy) as runtime:
+        thread = threading.Thread(target=lambda: runtime.work(budget(2.5)))
+        thread.start()
+        until("the relay sleeps", lambda: _listening(rows))
+        client.grant("k1", user_id="u1")
+        until("the event is published", lambda: _published(rows) == 1, seconds=2)
+        assert _heard(listener) == 1
+        thread.join()
+    assert len(stream(environ)) == 1
+    assert not _listening(rows)
+
+
+@pytest.mark.parametrize("broken", [{"ENTITLEMENT_OUTBOX_WAKEUP": "false"}, {"DATABASE_LISTEN_URL": "unreachable"}])
+def test_without_a_wake_up_the_relay_polls(
+    broken: dict[str, str], environ: dict[str, str], client: Client, rows: Rows
+) -> None:
+    """O9: switched off, or out of reach."""
+    if "DATABASE_LISTEN_URL" in broken:
+        broken = {"DATABASE_LISTEN_URL": "postgresql://nobody:nothing@127.0.0.1:9/nowhere"}
+    with relay(environ | broken) as runtime:
+        thread = threading.Thread(target=lambda: runtime.work(budget(1)))
+        thread.start()
+        time.sleep(0.3)
+        client.grant("k1", user_id="u1")
+        thread.join()
+    assert _published(rows) == 1
+
+
+def test_a_wake_up_that_is_cut_off_does_not_stop_the_relay(environ: dict[str, str], client: Client, rows: Rows) -> None:
+    """O9: its connection dies while it sleeps; it polls."""
+    with relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "50ms"}) as runtime:
+        thread = threading.Thread(target=lambda: runtime.work(budget(1.5)))
+        thread.start()
+        until("the relay sleeps", lambda: _listening(rows))
+        rows.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE application_name = 'grantwire-wakeup' AND datname = current_database()"
+        )
+        client.grant("k1", user_id="u1")
+        until("the event is published", lambda: _published(rows) == 1)
+        thread.join()
+
+
+def _listening(rows: Rows) -> bool:
+    found = rows.execute(
+        "SELECT 1 FROM pg_stat_activity WHERE application_name = 'grantwire-wakeup' AND state = 'idle'"
+        " AND datname = current_database() AND query LIKE 'LISTEN%'"
+    )
+    return bool(found.fetchall())
+
+
+def _published(rows: Rows) -> int:
+    (row,) = rows.execute("SELECT count(*) AS n FROM outbox_events WHERE status = 'PUBLISHED'").fetchall()
+    return int(row["n"])
