@@ -11,10 +11,13 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import psycopg
 import pytest
 
 from grantwire.budget import Budget
 from grantwire.errors import InternalError, RetryableError
+from grantwire.notifications.events import Event, decode
+from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
@@ -111,6 +114,19 @@ def test_two_bridges_make_one_notification_of_each_event(environ: dict[str, str]
     counted = rows.execute("SELECT count(*) AS n, count(DISTINCT event_id) AS ids FROM notifications").fetchall()
     assert counted == [{"n": 2000, "ids": 2000}]
     assert settled(stream)
+
+
+def test_events_in_common_are_waited_for_in_one_order(database_url: str, rows: Rows) -> None:
+    """N4: two transactions write the same 500 events, the second from the last to the first; neither is a victim."""
+    for _ in range(5):
+        events = [decode(event().SerializeToString(), {}) for _ in range(500)]
+
+        def write(direction: int, events: list[Event] = events) -> int:
+            with psycopg.connect(database_url) as connection:
+                return len(record(connection, events[:: 1 - 2 * direction]))
+
+        assert sum(at_once(2, write)) == 500
+    assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 2500}]
 
 
 def test_poison_is_terminated_with_a_reason_and_its_neighbours_pass(

@@ -57,7 +57,8 @@ class Working:
         self.result: dict[str, int] = {}
         self._over = False
         self._runtime = BridgeRuntime.build(environ)
-        self._thread = threading.Thread(target=self._work)
+        # A test that fails leaves it behind, and must not wait for it.
+        self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
