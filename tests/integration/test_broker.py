@@ -116,6 +116,24 @@ async def _ignore(_message: object) -> None:
     pass
 
 
+def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
+    """A cluster is given by several addresses, of which some may be down."""
+
+    async def scenario() -> None:
+        broker = await _connected(environ | {"NATS_URL": f"nats://127.0.0.1:1, {environ['NATS_URL']}"})
+        assert broker.is_connected
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:4222", "http://h:1", "nats://", "nats://a:1,,nats://b:2"])
+def test_an_address_that_makes_no_sense_is_a_config_error(url: str) -> None:
+    """It must not look like a server that is down, which is waited for."""
+    with pytest.raises(ConfigError, match="NATS_URL must be nats:// or tls:// URLs"):
+        load(BrokerSettings, {"NATS_URL": url})
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -206,6 +206,19 @@ def test_redriving_twice_does_no_harm(scene: Scene, rows: Rows) -> None:
     assert scene.consume()["recorded"] == 1
 
 
+def test_two_letters_of_one_event_are_two_messages(scene: Scene, rows: Rows) -> None:
+    """Q2: in one order too, each has a number of its own, or JetStream would drop the second as a duplicate."""
+    event_id = uuid.uuid4()
+    for copy in ("first", "second"):
+        headers = event_headers(event_id) | {"Nats-Msg-Id": copy}
+        _dead_letter(scene, rows, event_bytes(event_id), headers)
+    order = {"action": "redrive", "kind": "nats", "all": True, "actor": "ann", "reason": "repaired"}
+    assert scene.carry_out(**order)["done"] == 2
+    assert sorted(letter["redrive_count"] for letter in _letters(rows)) == [1, 2]
+    assert scene.stream_state() == 4
+    assert scene.consume() == {"recorded": 1, "duplicates": 1, "terminated": 0, "returned": 0}
+
+
 def test_two_operators_at_once_send_one_message(scene: Scene, rows: Rows) -> None:
     """Q2: they agree on the number, and JetStream stores it once."""
     event_id = uuid.uuid4()

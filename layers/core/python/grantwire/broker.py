@@ -13,6 +13,7 @@ import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import nats
 import nats.errors
@@ -20,7 +21,7 @@ from nats.js.errors import APIError
 
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.observability import log
-from grantwire.settings import duration, setting, text
+from grantwire.settings import duration, setting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -33,11 +34,21 @@ if TYPE_CHECKING:
 _MESSAGE_TOO_LARGE = 10054
 
 
+def _addresses(value: str) -> tuple[str, ...]:
+    """One address or several, separated by commas; a wrong one must not look like a server that is down."""
+    addresses = tuple(address.strip() for address in value.split(","))
+    for address in addresses:
+        parts = urlsplit(address)
+        if parts.scheme not in {"nats", "tls", "ws", "wss"} or not parts.hostname:
+            raise ValueError("must be nats:// or tls:// URLs, separated by commas")
+    return addresses
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """Where NATS is and how long to wait for it."""
 
-    url: str = setting("NATS_URL", text, secret=True)
+    servers: tuple[str, ...] = setting("NATS_URL", _addresses, secret=True)
     connect_timeout: timedelta = setting("NATS_CONNECT_TIMEOUT", duration(low="100ms", high="30s"), default="2s")
     publish_timeout: timedelta = setting("NATS_PUBLISH_TIMEOUT", duration(low="10ms", high="1m"), default="5s")
 
@@ -92,7 +103,7 @@ class Broker:
         try:
             client = await asyncio.wait_for(
                 nats.connect(
-                    self._settings.url,
+                    list(self._settings.servers),
                     name=self._name,
                     allow_reconnect=False,
                     connect_timeout=limit,

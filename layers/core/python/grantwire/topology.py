@@ -66,7 +66,7 @@ class ConsumerSettings:
 class AdvisorySettings:
     """The stream that keeps advisories while no recorder runs, and the recorder's two consumers of it."""
 
-    stream: str = setting("NOTIFICATION_NATS_ADVISORY_STREAM", text, default="GRANTWIRE_ADVISORIES")
+    stream: str = setting("NOTIFICATION_NATS_ADVISORY_STREAM", text, default="ENTITLEMENTS_ADVISORIES")
     durable: str = setting("NOTIFICATION_NATS_ADVISORY_DURABLE", text, default="max-deliveries-recorder")
     terminated_durable: str = setting(
         "NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE", text, default="terminated-recorder"

@@ -97,8 +97,10 @@ UPDATE notification_nats_dlq d
          d.redrive_id,
          coalesce(d.event_id::text, 'dlq:' || d.stream || ':' || d.stream_seq) || ':redrive:' || next.number)
   FROM (SELECT c.dead_letter_id,
-               1 + coalesce((SELECT max(s.redrive_count) FROM notification_nats_dlq s
-                              WHERE s.event_id = c.event_id), 0) AS number
+               CASE WHEN c.event_id IS NULL THEN 1
+                    ELSE row_number() OVER (PARTITION BY c.event_id ORDER BY c.dead_letter_id)
+                         + (SELECT max(s.redrive_count) FROM notification_nats_dlq s WHERE s.event_id = c.event_id)
+                END AS number
           FROM notification_nats_dlq c
          WHERE c.dead_letter_id = ANY(%(ids)s)) AS next
  WHERE d.dead_letter_id = next.dead_letter_id AND d.status = 'OPEN' AND d.payload IS NOT NULL

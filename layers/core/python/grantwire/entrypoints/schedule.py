@@ -39,6 +39,8 @@ class WorkerHandler(Generic[R]):
         log.append_keys(
             trace_id=trace_id_of({}), aws_request_id=getattr(context, "aws_request_id", None), worker=self._name
         )
+        # A default, because the collector empties itself whenever it is full: no value may lose its worker.
+        metrics.set_default_dimensions(worker=self._name)
         try:
             result = self._work(self._runtime.get(), Budget.of(event, context))
         except Exception:
@@ -46,7 +48,6 @@ class WorkerHandler(Generic[R]):
             raise
         finally:
             if metrics.metric_set:
-                metrics.add_dimension("worker", self._name)
                 metrics.flush_metrics()
         log.info("worker done", result=result, duration_ms=round((time.monotonic() - started) * 1000))
         return result
