@@ -14,10 +14,13 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from functions.bridge_events.handler import work
 from grantwire.budget import Budget
+from grantwire.entrypoints.schedule import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record
+from grantwire.observability import metrics
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
@@ -242,11 +245,11 @@ def test_without_nats_a_bridge_waits_and_says_so(environ: dict[str, str]) -> Non
 
 
 def test_an_event_is_recorded_as_soon_as_it_comes(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """A bridge that waits is woken by the message; and its event file makes it stop when it is idle."""
+    """A bridge that waits is woken by the message itself."""
     runtime = BridgeRuntime.build(environ)
     over = False
 
-    def work(number: int) -> float:
+    def wait_or_publish(number: int) -> float:
         nonlocal over
         if number == 0:
             runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0))
@@ -260,6 +263,35 @@ def test_an_event_is_recorded_as_soon_as_it_comes(environ: dict[str, str], strea
         over = True
         return time.monotonic() - started
 
-    assert max(at_once(2, work)) < 0.5
+    assert max(at_once(2, wait_or_publish)) < 0.5
     runtime.close()
-    assert json.loads((ROOT / "infra/events/bridge_events.json").read_text())["until"] == "idle"
+
+
+@pytest.fixture
+def no_metrics() -> Iterator[None]:
+    """A collector that knows nothing of other workers: a process usually has one."""
+    metrics.clear_metrics()
+    metrics.clear_default_dimensions()
+    yield
+    metrics.clear_metrics()
+    metrics.clear_default_dimensions()
+
+
+@pytest.mark.usefixtures("no_metrics")
+def test_the_function_works_with_its_event_file(
+    environ: dict[str, str], stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S2, O7: it stops when it is idle; the next invocation uses the same connections; metrics are written."""
+    asked = json.loads((ROOT / "infra/events/bridge_events.json").read_text())
+    runtime = BridgeRuntime.build(environ)
+    handler = WorkerHandler("bridge_events", lambda _: runtime, work)
+    stream.publish(event(), b"poison")
+    assert handler(asked, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0}
+    connection = runtime.broker.client
+    stream.publish(event())
+    assert handler(asked, None)["recorded"] == 1
+    assert runtime.broker.client is connection
+    runtime.close()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (written,) = [line for line in lines if "MessagesTerminated" in line]
+    assert (written["MessagesTerminated"], written["NotificationsCreated"]) == ([1.0], [1.0])

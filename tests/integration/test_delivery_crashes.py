@@ -12,17 +12,21 @@ import time
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
+from functions.deliver_notifications.handler import work
 from grantwire.budget import Budget
+from grantwire.entrypoints.schedule import WorkerHandler
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
+from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from tests.paths import LAYER, ROOT
 from tests.workers.bridge_stream import event
 from tests.workers.deliver_receiver import Received, Receiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from tests.integration.conftest import Rows
@@ -147,6 +151,30 @@ def test_a_receiver_is_told_all_of_it(database_url: str, rows: Rows) -> None:
         assert request.headers["X-Amzn-Trace-Id"] == "Root=1-abc-def"
         assert request.path == "/hook?of=test"
     assert found == {}
+
+
+@pytest.fixture
+def no_metrics() -> Iterator[None]:
+    """A collector that knows nothing of other workers: a process usually has one."""
+    metrics.clear_metrics()
+    metrics.clear_default_dimensions()
+    yield
+    metrics.clear_metrics()
+    metrics.clear_default_dimensions()
+
+
+@pytest.mark.usefixtures("no_metrics")
+def test_the_function_works_with_its_event_file(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """S2, O7: it stops when nothing is due; the default sender writes a line for each; metrics are written."""
+    add(database_url, 3)
+    runtime = DeliveryRuntime.build({"DATABASE_URL": database_url})
+    handler = WorkerHandler("deliver_notifications", lambda _: runtime, work)
+    asked = json.loads((ROOT / "infra/events/deliver_notifications.json").read_text())
+    assert handler(asked, None)["sent"] == 3
+    runtime.close()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len([line for line in lines if line.get("message") == "notification"]) == 3
+    assert [line["NotificationsSent"] for line in lines if "NotificationsSent" in line] == [[3.0]]
 
 
 def test_a_commit_wakes_the_worker(database_url: str, rows: Rows) -> None:
