@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 # A test must behave as on a machine that knows nothing of AWS.
 for name in [name for name in os.environ if name.startswith(("AWS_", "DATABASE_", "IDEMPOTENCY_"))]:
@@ -42,3 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         suite = Path(item.path).parent.name
         if suite in {"integration", "e2e"}:
             item.add_marker(suite)
+
+
+@pytest.fixture(autouse=True)
+def _no_metrics_left() -> Iterator[None]:
+    """A Lambda has one handler; tests have many in one process, and must not see each other's dimensions."""
+    from grantwire.observability import metrics  # noqa: PLC0415 - after the environment is clean
+
+    yield
+    metrics.clear_metrics()
+    metrics.clear_default_dimensions()

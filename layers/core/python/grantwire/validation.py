@@ -10,6 +10,13 @@ from grantwire.errors import BadRequestError
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
+def page_size(value: str, *, largest: int) -> int:
+    """How many entries a caller asks for: a whole number from 1 to `largest`."""
+    if value.isascii() and value.isdigit() and len(value) <= len(str(largest)) and 1 <= int(value) <= largest:
+        return int(value)
+    raise BadRequestError(f"limit must be a whole number between 1 and {largest}")
+
+
 def clean_text(name: str, value: object, *, longest: int) -> str:
     """`value` if it is a non-blank string of at most `longest` characters without control characters."""
     if not isinstance(value, str):

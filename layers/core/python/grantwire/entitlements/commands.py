@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import clean_text
+from grantwire.validation import clean_text, page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,17 +74,6 @@ class Page:
         after = query.get("after")
         return cls(
             user_id=clean_text("user_id", user_id, longest=_LONGEST_NAME),
-            limit=_page_size(query.get("limit", [str(_LARGEST_PAGE)])[0]),
+            limit=page_size(query.get("limit", [str(_LARGEST_PAGE)])[0], largest=_LARGEST_PAGE),
             after="" if after is None else clean_text("after", after[0], longest=_LONGEST_NAME),
         )
-
-
-def _page_size(value: str) -> int:
-    if (
-        value.isascii()
-        and value.isdigit()
-        and len(value) <= len(str(_LARGEST_PAGE))
-        and 1 <= int(value) <= _LARGEST_PAGE
-    ):
-        return int(value)
-    raise BadRequestError(f"limit must be a whole number between 1 and {_LARGEST_PAGE}")

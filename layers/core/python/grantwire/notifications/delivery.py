@@ -59,7 +59,6 @@ class Delivery:
     def run(self, budget: Budget) -> dict[str, int]:
         """Work until the budget ends, woken by the bridge or by the next poll."""
         self._counts = Counter(dict.fromkeys([*_METRICS, "released", "leases_lost"], 0))
-        self._wakeup.begin()
         pause = Pause()
         try:
             while not budget.over():
@@ -81,6 +80,7 @@ class Delivery:
                     break
                 self._wakeup.wait(min(self._settings.poll_interval.total_seconds(), budget.left()))
         finally:
+            self._wakeup.close()
             for name, metric in _METRICS.items():
                 if self._counts[name]:
                     metrics.add_metric(metric, MetricUnit.Count, self._counts[name])

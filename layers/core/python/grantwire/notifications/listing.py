@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import clean_text
+from grantwire.validation import clean_text, page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,10 +33,8 @@ class InboxPage:
                 raise BadRequestError(f"unknown query parameter {name[:_LONGEST_NAME]!a}; known is limit")
             if len(values) > 1:
                 raise BadRequestError(f"{name} must be given once")
-        limit = query.get("limit", [str(_MOST)])[0]
-        if not (limit.isascii() and limit.isdigit() and len(limit) <= len(str(_MOST)) and 1 <= int(limit) <= _MOST):
-            raise BadRequestError(f"limit must be a whole number between 1 and {_MOST}")
-        return cls(clean_text("user_id", user_id, longest=_LONGEST_NAME), int(limit))
+        limit = page_size(query.get("limit", [str(_MOST)])[0], largest=_MOST)
+        return cls(clean_text("user_id", user_id, longest=_LONGEST_NAME), limit)
 
 
 # JSON made by PostgreSQL is half the cost of making it here, and `||` keeps the order of the members.

@@ -26,10 +26,6 @@ class Wakeup:
         self._listening: Connection | None = None
         self._not_before = 0.0
 
-    def begin(self) -> None:
-        """Make sure, at the next wait, that the connection has survived since the last invocation."""
-        self._listening = None
-
     def wait(self, seconds: float) -> None:
         """Return when woken, or after `seconds`; at once if it has only just begun to listen."""
         ends = time.monotonic() + seconds
@@ -47,7 +43,7 @@ class Wakeup:
         time.sleep(max(0.0, ends - time.monotonic()))
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Give the connection back: a sandbox that is frozen must not pile up the server's notifications."""
         self._listening = None
         if self._database is not None:
             self._database.close()
