@@ -15,7 +15,6 @@ import pytest
 from functions.record_advisories.handler import handler
 from grantwire.budget import Budget
 from grantwire.errors import RetryableError
-from grantwire.observability import metrics
 from grantwire.runtime.once import Once
 from grantwire.runtime.recorder import RecorderRuntime
 from tests.concurrency import at_once
@@ -275,7 +274,6 @@ def test_the_function_records_within_its_budget(
     scene.publish_event()
     scene.terminate("bad")
     scene.await_advisories(1)
-    metrics.clear_metrics()
     event = json.loads((ROOT / "infra" / "events" / "record_advisories.json").read_text())
     assert handler(event, None)["recorded"] == 1
     assert '"DeadLettersRecorded":[1.0]' in capsys.readouterr().out.replace(" ", "")

@@ -20,7 +20,6 @@ from grantwire.entrypoints.schedule import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record
-from grantwire.observability import metrics
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
@@ -267,17 +266,6 @@ def test_an_event_is_recorded_as_soon_as_it_comes(environ: dict[str, str], strea
     runtime.close()
 
 
-@pytest.fixture
-def no_metrics() -> Iterator[None]:
-    """A collector that knows nothing of other workers: a process usually has one."""
-    metrics.clear_metrics()
-    metrics.clear_default_dimensions()
-    yield
-    metrics.clear_metrics()
-    metrics.clear_default_dimensions()
-
-
-@pytest.mark.usefixtures("no_metrics")
 def test_the_function_works_with_its_event_file(
     environ: dict[str, str], stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,22 +12,22 @@ import time
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 
 from functions.deliver_notifications.handler import work
 from grantwire.budget import Budget
 from grantwire.entrypoints.schedule import WorkerHandler
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
-from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from tests.paths import LAYER, ROOT
 from tests.workers.bridge_stream import event
 from tests.workers.deliver_receiver import Received, Receiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
+
+    import pytest
 
     from tests.integration.conftest import Rows
 
@@ -153,17 +153,6 @@ def test_a_receiver_is_told_all_of_it(database_url: str, rows: Rows) -> None:
     assert found == {}
 
 
-@pytest.fixture
-def no_metrics() -> Iterator[None]:
-    """A collector that knows nothing of other workers: a process usually has one."""
-    metrics.clear_metrics()
-    metrics.clear_default_dimensions()
-    yield
-    metrics.clear_metrics()
-    metrics.clear_default_dimensions()
-
-
-@pytest.mark.usefixtures("no_metrics")
 def test_the_function_works_with_its_event_file(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """S2, O7: it stops when nothing is due; the default sender writes a line for each; metrics are written."""
     add(database_url, 3)
