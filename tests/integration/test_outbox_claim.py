@@ -101,13 +101,12 @@ def test_every_change_after_a_claim_is_fenced(tx: Connection, rows: Rows) -> Non
     late = datetime.now(UTC) + timedelta(hours=1)
     with pytest.raises(LeaseLostError, match="1 of 2"):
         store.renew(tx, claim, ids, lease=LEASE, now=late)
-    for lost in (
-        lambda: store.finalise(tx, claim, ids[:1]),
-        lambda: store.release(tx, claim, ids[:1]),
-        lambda: store.fail(tx, claim, [Failure(events[0], Verdict(1, None), "no")]),
-    ):
-        with pytest.raises(LeaseLostError, match="0 of 1"):
-            lost()
+    with pytest.raises(LeaseLostError, match="0 of 1"):
+        store.finalise(tx, claim, ids[:1])
+    with pytest.raises(LeaseLostError, match="0 of 1"):
+        store.release(tx, claim, ids[:1])
+    with pytest.raises(LeaseLostError, match="0 of 1"):
+        store.fail(tx, claim, [Failure(events[0], Verdict(1, None), "no")])
     assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
 
 
@@ -147,33 +146,42 @@ SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || a, v, '{}',
 """
 
 
-@pytest.mark.parametrize("plan", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize("statistics", ["none", "fresh", "stale"])
-def test_parked_events_do_not_slow_a_claim(statistics: str, plan: str, tx: Connection) -> None:
+def test_parked_events_do_not_slow_a_claim(tx: Connection) -> None:
     """O8: neither 100,000 events behind FAILED heads, all older, nor the heads behind the first 200 are looked at."""
     tx.execute("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
     tx.execute(_PARKED)
-    if statistics == "stale":  # of a time when no event was ready
-        tx.execute("ANALYZE outbox_events")
     enqueue_many(tx, aggregates=1000, each=1)
-    if statistics == "fresh":
-        tx.execute("ANALYZE outbox_events")
-    tx.execute("SELECT set_config('plan_cache_mode', %s, false)", (plan,))
+    _assert_reads_only_what_it_takes(tx)
+    tx.execute("ANALYZE outbox_events")
+    _assert_reads_only_what_it_takes(tx)
+    # Statistics of a time when nothing was ready.
+    tx.execute("CREATE TEMPORARY TABLE heads AS SELECT event_id FROM outbox_events WHERE ready")
+    tx.execute("UPDATE outbox_events SET ready = false WHERE ready")
+    tx.execute("VACUUM ANALYZE outbox_events")
+    tx.execute("UPDATE outbox_events SET ready = true WHERE event_id IN (SELECT event_id FROM heads)")
+    _assert_reads_only_what_it_takes(tx)
+
+
+def _assert_reads_only_what_it_takes(tx: Connection) -> None:
+    """By the plan for these values, and by the plan for any."""
     names = {"claim": "$1", "batch": "$2", "lease": "$3", "now": "$4"}
-    tx.execute(f"PREPARE claim (text, integer, interval, timestamptz) AS {CLAIM % names}")
-    explained = tx.execute(
-        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE claim ('x', 200, '30 seconds', NULL)"
-    ).fetchone()
-    assert explained is not None
-    (document,) = explained[0]
-    scans = [
-        node for node in _nodes(document["Plan"]) if "Scan" in node["Node Type"] and "CTE" not in node["Node Type"]
-    ]
-    (heads,) = [node for node in scans if node.get("Index Name") == "outbox_events_ready"]
-    assert heads["Node Type"] == "Index Scan"
-    assert "Seq Scan" not in {node["Node Type"] for node in scans}
-    assert sum(map(_rows_read, scans)) <= 3 * 200
-    assert document["Plan"]["Shared Hit Blocks"] + document["Plan"]["Shared Read Blocks"] < 5_000
+    for plan in ("force_custom_plan", "force_generic_plan"):
+        tx.execute("SELECT set_config('plan_cache_mode', %s, false)", (plan,))
+        with tx.transaction(force_rollback=True):
+            tx.execute(f"PREPARE claim (text, integer, interval, timestamptz) AS {CLAIM % names}")
+            explained = tx.execute(
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE claim ('x', 200, '30 seconds', NULL)"
+            ).fetchone()
+            tx.execute("DEALLOCATE claim")
+        assert explained is not None
+        root = explained[0][0]["Plan"]
+        scans = [node for node in _nodes(root) if node.get("Relation Name") == "outbox_events"]
+        scans += [node for node in _nodes(root) if node["Node Type"] == "Bitmap Index Scan"]
+        (heads,) = [node for node in scans if node.get("Index Name") == "outbox_events_ready"]
+        assert heads["Node Type"] == "Index Scan"
+        assert "Seq Scan" not in {node["Node Type"] for node in scans}
+        assert max(map(_rows_read, scans)) <= 3 * 200  # dead versions of rows are read too
+        assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 5_000
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

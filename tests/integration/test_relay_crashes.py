@@ -98,7 +98,7 @@ def test_an_event_that_kills_its_relay_ends_failed(environ: dict[str, str], rows
     assert codes == [signal.SIGKILL] * 10 + [0]
     failed = rows.execute("SELECT event_id, attempt_count, last_error FROM outbox_events WHERE status = 'FAILED'")
     assert failed.fetchall() == [
-        {"event_id": poison, "attempt_count": 10, "last_error": "it ended its worker each time"}
+        {"event_id": poison, "attempt_count": 10, "last_error": "no attempt is left: its lease ran out"}
     ]
     assert _states(rows)["PUBLISHED"] == 10
     assert set(versions(stream(environ))) == {f"u{number}/item1" for number in range(5)}

@@ -10,8 +10,9 @@ import os
 import signal
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from unittest import mock
 
-from grantwire.outbox import publication
+from grantwire.outbox.encoding import headers_of
 from tests.workers.relay_support import drain
 
 if TYPE_CHECKING:
@@ -30,15 +31,13 @@ def main() -> None:
 
 
 def _work(now: datetime) -> None:
-    headers_of = publication.headers_of
-
     def deadly(event: ClaimedEvent) -> dict[str, str]:
         if event.aggregate_key == os.environ["POISON"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return headers_of(event)
 
-    publication.headers_of = deadly
-    drain(os.environ, now)
+    with mock.patch("grantwire.outbox.publication.headers_of", deadly):
+        drain(os.environ, now)
     os._exit(0)
 
 

@@ -35,8 +35,12 @@ _AWAKE_SECONDS = 0.05
 # In its last moments a relay lets the lock go, so that the next one is notified, and goes on looking for what was
 # enqueued without a notification while it held the lock.
 _FAREWELL_SECONDS = 0.15
+# Rounds at a time while there is a backlog.
+_LANES = 2
 # How long acknowledgements are waited for when the time is up.
 _GRACE_SECONDS = 1.0
+# Why an event is given up without being tried: each time its worker was not heard of again.
+_SPENT = "no attempt is left: its lease ran out"
 # Between tries to reach a server.
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
@@ -74,6 +78,7 @@ class Relay:
         self._clock = clock
         self._connected = False
         self._has_streams: Client | None = None
+        self._backlog = False
         self._worked_at = 0.0
         self._tally: Counter[str] = Counter()
 
@@ -96,10 +101,7 @@ class Relay:
         while not budget.over():
             try:
                 await self._connect()
-                found = await self._round(budget)
-            except LeaseLostError:
-                self._tally["lost"] += 1
-                continue
+                found = await self._rounds(budget)
             except RetryableError as error:
                 if budget.until_idle:
                     raise
@@ -123,11 +125,28 @@ class Relay:
             self._has_streams = self._broker.client
         self._connected = True
 
+    async def _rounds(self, budget: Budget) -> bool:
+        """One round; with a backlog two at a time: one is at the database while the other's messages are stored."""
+        if not await self._round(budget):
+            return False
+        if self._backlog:
+            ends = await asyncio.gather(*(self._lane(budget) for _ in range(_LANES)), return_exceptions=True)
+            for error in filter(None, ends):
+                raise error
+        return True
+
+    async def _lane(self, budget: Budget) -> None:
+        while self._backlog and self._connected and self._broker.is_connected and not budget.over():
+            await self._round(budget)
+
     async def _round(self, budget: Budget) -> bool:
         """Claim a batch and see it through; false if there was nothing to claim."""
+        if budget.left() <= _FAREWELL_SECONDS:
+            self._wakeup.close()
         claim = Claim(self._worker)
         with self._database.session() as tx:
             events = store.claim(tx, claim, batch=self._leases.batch_size, lease=self._leases.lease, now=self._clock())
+        self._backlog = len(events) == self._leases.batch_size
         if not events:
             return False
         if not budget.until_idle and budget.left() > _FAREWELL_SECONDS:
@@ -139,7 +158,7 @@ class Relay:
                 if part:
                     await self._deliver(batch, part, budget)
         except LeaseLostError:
-            raise
+            self._tally["lost"] += 1
         except BaseException:
             self._give_back(batch)
             raise
@@ -149,7 +168,6 @@ class Relay:
     async def _rest(self, budget: Budget) -> None:
         """Wait for more: not for long while awake, then asleep until a notification or the poll interval."""
         if budget.left() <= _FAREWELL_SECONDS:
-            self._wakeup.close()
             await asyncio.sleep(min(_PULSE_SECONDS, budget.left()))
         elif not self._wakeup.awake:
             await self._wakeup.wait(min(self._leases.poll_interval.total_seconds(), budget.left() - _FAREWELL_SECONDS))
@@ -160,7 +178,8 @@ class Relay:
 
     async def _deliver(self, batch: _Batch, events: Sequence[ClaimedEvent], budget: Budget) -> None:
         """Publish events of a batch and settle what became of each."""
-        spent, due = [], []
+        spent: list[ClaimedEvent] = []
+        due: list[ClaimedEvent] = []
         for event in events:
             (spent if event.attempt_count >= self._leases.max_attempts else due).append(event)
         publication = Publication(self._broker, self._topology.events.subject, due)
@@ -173,9 +192,7 @@ class Relay:
         if not watch.cancelled() and (error := watch.exception()) is not None:
             raise error
         failures = [self._judged(event, error) for event, error in publication.failed]
-        failures += [
-            Failure(event, Verdict(event.attempt_count, None), "it ended its worker each time") for event in spent
-        ]
+        failures += [Failure(event, Verdict(event.attempt_count, None), _SPENT) for event in spent]
         await self._settle(batch, publication, failures, budget)
 
     async def _watch(self, batch: _Batch, publication: Publication, budget: Budget) -> None:
@@ -205,15 +222,17 @@ class Relay:
     ) -> None:
         """Write down what became of each event: one statement for each kind."""
         published, untried, now = publication.published, list(publication.untried), self._clock()
-        if published:
-            await self._write(lambda tx: store.finalise(tx, batch.claim, published, now=now), budget)
         if any(isinstance(error, RetryableError) for _, error in publication.failed):
             self._connected, self._has_streams = False, None  # look at both again before anything else is claimed
+        if published:
+            await self._write(lambda tx: store.finalise(tx, batch.claim, published, now=now), budget)
+            batch.held.difference_update(published)
         if failures:
             await self._write(lambda tx: store.fail(tx, batch.claim, failures, now=now), budget)
+            batch.held.difference_update(failure.event.event_id for failure in failures)
         if untried:
             await self._write(lambda tx: store.release(tx, batch.claim, untried), budget)
-        batch.held.difference_update(published, untried, (failure.event.event_id for failure in failures))
+            batch.held.difference_update(untried)
         self._count(published, failures, untried)
 
     async def _write(self, change: Callable[[Connection], None], budget: Budget) -> None:
@@ -228,7 +247,7 @@ class Relay:
             except LeaseLostError:
                 raise
             except RetryableError:
-                if budget.until_idle or loop.time() + pause > give_up:
+                if loop.time() + pause > give_up:
                     raise
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_WAIT)

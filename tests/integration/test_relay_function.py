@@ -1,0 +1,38 @@
+"""O7, S2: relay_outbox as Lambda calls it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from functions.relay_outbox.handler import work
+from grantwire.entrypoints.schedule import WorkerHandler
+from tests.paths import ROOT
+from tests.workers.relay_support import enqueue, enqueue_many, relay, stream
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.integration.conftest import Rows
+
+
+def test_the_event_file_publishes_what_there_is(
+    environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """O5, O7: until idle, within its budget; its metrics are on standard output, for the alarms."""
+    enqueue_many(rows, aggregates=2, each=2)
+    enqueue(rows, "poison/item1", 1, user_id="")
+    event = json.loads((ROOT / "infra" / "events" / "relay_outbox.json").read_text())
+    with relay(environ) as runtime:
+        handler = WorkerHandler("relay_outbox", lambda _: runtime, work)
+        assert handler(event, None) == {"published": 4, "retried": 0, "failed": 1, "released": 0, "lost": 0}
+        # The next invocation finds the connections of this one.
+        enqueue(rows, "u0/item1", 3)
+        assert handler(event, None)["published"] == 1
+    assert len(stream(environ)) == 5
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    first, second = [line for line in lines if "_aws" in line][-2:]
+    assert (first["EventsPublished"][-1], first["EventsFailed"][-1]) == (4, 1)
+    assert second["EventsPublished"] == [1]
+    assert "EventsFailed" not in second
+    assert second["OldestEventAge"] == [0]
