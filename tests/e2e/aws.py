@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import boto3
+from infra.local import aws
+from infra.local.deployment import STACK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,13 +14,13 @@ if TYPE_CHECKING:
     from infra.local.stack import Stack
 
 
-def connection(stack: Stack) -> Any:
-    """How an AWS client reaches the stack."""
-    return {"endpoint_url": stack.emulator_url, "aws_access_key_id": "local", "aws_secret_access_key": "local"}
+def client(stack: Stack, service: str) -> Any:
+    """A client of one of the stack's AWS services."""
+    return aws.client(service, stack.emulator_url)
 
 
 def invoke(stack: Stack, name: str, event: Mapping[str, Any] | None = None) -> Any:
     """Invoke a deployed function and wait for what it returns."""
-    client = boto3.client("lambda", **connection(stack))
-    answer = client.invoke(FunctionName=f"grantwire-local-{name}", Payload=json.dumps(event or {}).encode())
+    payload = json.dumps(event or {}).encode()
+    answer = client(stack, "lambda").invoke(FunctionName=f"{STACK_NAME}-{name}", Payload=payload)
     return json.loads(answer["Payload"].read())

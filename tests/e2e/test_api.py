@@ -8,12 +8,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import boto3
 import psycopg
 import pytest
 
 from tests.client import CHANGE, GRANTS
-from tests.e2e.aws import connection, invoke
+from tests.e2e.aws import client, invoke
 
 if TYPE_CHECKING:
     from infra.local.stack import Stack
@@ -126,7 +125,7 @@ def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) 
     """What the deployed functions really wrote, as CloudWatch has it."""
     secret = f"secret-{uuid.uuid4()}"
     http.grant(secret, user_id=user, reason="do not log me")
-    logs = boto3.client("logs", **connection(stack))
+    logs = client(stack, "logs")
     text = ""
     deadline = time.monotonic() + 20
     while '"outcome":"APPLIED"' not in text and time.monotonic() < deadline:

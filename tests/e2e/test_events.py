@@ -8,7 +8,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import nats
 import psycopg
 import pytest
@@ -20,7 +19,7 @@ from grantwire.notifications.store import Notification
 from grantwire.settings import load
 from infra.local.deployment import declared_parameters
 from tests.contract import assert_matches_contract
-from tests.e2e.aws import connection, invoke
+from tests.e2e.aws import client, invoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +98,7 @@ def test_a_message_that_makes_no_sense_becomes_a_dead_letter(stack: Stack) -> No
 
 def test_the_sns_sender_reaches_a_queue(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """D3: on the local AWS, with the notification's id for the receiver to recognise a repeat by."""
-    sns, sqs = boto3.client("sns", **connection(stack)), boto3.client("sqs", **connection(stack))
+    sns, sqs = client(stack, "sns"), client(stack, "sqs")
     topic = sns.create_topic(Name=f"t-{uuid.uuid4()}")["TopicArn"]
     queue = sqs.create_queue(QueueName=f"q-{uuid.uuid4()}")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

@@ -1,0 +1,26 @@
+"""Where AWS clients of tools and tests lead."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from infra.local import aws
+
+
+def test_a_client_leads_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a person has set for other programs, which keeps its value."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://elsewhere:1")
+    monkeypatch.setenv("LOCALSTACK_HOST", "elsewhere:2")
+    monkeypatch.setenv("USE_SSL", "1")
+    client = aws.client("lambda", "http://127.0.0.1:4599")
+    assert client.meta.endpoint_url == "http://127.0.0.1:4599"
+    assert client.meta.region_name == "us-east-1"
+    assert (os.environ["AWS_ENDPOINT_URL"], os.environ["USE_SSL"]) == ("http://elsewhere:1", "1")
+
+
+@pytest.mark.parametrize("service", ["cloudformation", "lambda", "logs", "s3", "sns", "sqs"])
+def test_every_service_that_we_use_is_known(service: str) -> None:
+    """localstack-client has a list of its own."""
+    assert aws.client(service, "http://127.0.0.1:4566").meta.service_model.service_name == service
