@@ -1,4 +1,4 @@
-"""Build the template and deploy it to the emulator with SAM, as to AWS, and only when something changed."""
+"""Build the template and deploy it to a local AWS with SAM, as to AWS, and only when something changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import yaml
 
@@ -17,12 +17,11 @@ from infra.local import tools
 from infra.local.emulator import CREDENTIALS, REGION
 from infra.local.environments import CHECKOUT, STATE, uv
 from infra.local.errors import LocalStackError
+from infra.local.flatten import flatten
 from infra.local.processes import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from infra.local.emulator import EmulatorServer
 
 STACK_NAME = "grantwire-local"
 BUCKET = "grantwire-artifacts"
@@ -35,16 +34,45 @@ CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 LAYER_REQUIREMENTS = CHECKOUT / "layers" / "core" / "python" / "requirements.txt"
 
 
-class Deployment:
-    """The template on one emulator."""
+class Aws(Protocol):
+    """A local AWS to deploy to."""
 
-    def __init__(self, state: Path, emulator: EmulatorServer, parameters: Mapping[str, str]) -> None:
+    @property
+    def url(self) -> str:
+        """Where its API answers."""
+
+    def stack_outputs(self, stack: str) -> dict[str, str]:
+        """Give a CloudFormation stack's outputs; none if there is no such stack, or not in a usable state."""
+
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket, or leave it as it is."""
+
+    def reset(self) -> None:
+        """Start again with nothing deployed."""
+
+
+class Deployment:
+    """The template on one local AWS.
+
+    `layers`: whether that AWS applies layers. `on_host`: whether it runs functions on this machine, not in containers.
+    """
+
+    def __init__(
+        self, state: Path, emulator: Aws, parameters: Mapping[str, str], *, layers: bool = True, on_host: bool = True
+    ) -> None:
         self.build = state / "build"
         self.log = state / "deployment.log"
         self._state = state
         self._emulator = emulator
+        self._layers = layers
+        self._on_host = on_host
         declared = declared_parameters()
-        self._parameters = {name: value for name, value in parameters.items() if name in declared}
+        self.parameters = {name: value for name, value in parameters.items() if name in declared}
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder that is deployed: what SAM built, or that without layers."""
+        return self.build if self._layers else self._state / "flattened"
 
     def current(self) -> bool:
         """Tell whether the emulator has what the checkout holds."""
@@ -59,7 +87,7 @@ class Deployment:
             *("build", "--cached", "--parallel", "--template-file", TEMPLATE, *CONFIG),
             *("--build-dir", self.build, "--cache-dir", self._state / "cache"),
         )
-        if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        if self._on_host and (sys.platform, platform.machine()) != ("linux", "x86_64"):
             self._fit_to_host()
 
     def deploy(self) -> None:
@@ -69,12 +97,14 @@ class Deployment:
         """
         if self._unfinished.exists():
             self._emulator.reset()
+        if not self._layers:
+            flatten(self.build, self.artifacts)
         fingerprint = self._fingerprint()
-        overrides = [f"{name}={value}" for name, value in self._parameters.items()]
+        overrides = [f"{name}={value}" for name, value in self.parameters.items()]
         self._unfinished.touch()
         self._emulator.make_bucket(BUCKET)
         self._sam(
-            *("deploy", "--template-file", self.build / "template.yaml", *CONFIG),
+            *("deploy", "--template-file", self.artifacts / "template.yaml", *CONFIG),
             *("--stack-name", STACK_NAME, "--s3-bucket", BUCKET, "--region", REGION),
             *("--parameter-overrides", *overrides),
         )
@@ -94,7 +124,7 @@ class Deployment:
         return self._state / "deployed"
 
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(json.dumps(self._parameters, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps([self.parameters, self._layers], sort_keys=True).encode())
         for path in _files(SOURCES):
             digest.update(f"\0{path.relative_to(CHECKOUT)}\0".encode())
             digest.update(path.read_bytes())
