@@ -12,7 +12,7 @@ export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 .PHONY: help up down demo status logs env test check schema proto redrive lock clean
 
 help: ; $(RUN) --help
-up: ; $(RUN) up
+up: ; $(RUN) up $(STACK)
 down: ; $(RUN) down
 demo: ; $(RUN) demo
 status: ; $(RUN) status

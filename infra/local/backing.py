@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from infra.local.servers import Server
 
 KINDS = (PostgresServer, NatsServer, EmulatorServer)
-TITLES = {"postgres": "PostgreSQL", "nats": "NATS", "emulator": "the AWS emulator"}
+TITLES = {"postgres": "PostgreSQL", "nats": "NATS", "emulator": "the AWS emulator", "localstack": "LocalStack"}
 
 
 class Backing:

@@ -13,8 +13,8 @@ import psycopg
 from infra.local.deployment import declared_parameters
 
 if TYPE_CHECKING:
+    from infra.local.deployed import DeployedStack
     from infra.local.progress import Progress
-    from infra.local.stack import Stack
 
 BY_STATE = """
 SELECT 'entitlements', status, count(*) FROM entitlements GROUP BY status
@@ -37,7 +37,7 @@ SELECT 'nats', count(*) FROM notification_nats_dlq WHERE status = 'OPEN'
 """
 
 
-def show_backlog(stack: Stack, progress: Progress) -> None:
+def show_backlog(stack: DeployedStack, progress: Progress) -> None:
     """Print counts by state, the age of the oldest pending event, the consumer's lag and open dead letters."""
     try:
         with psycopg.connect(stack.database_url, connect_timeout=2, autocommit=True) as connection:
@@ -49,7 +49,7 @@ def show_backlog(stack: Stack, progress: Progress) -> None:
     except psycopg.Error as error:
         progress.say(f"      the tables cannot be read: {error}")
         return
-    if stack.nats.alive():
+    if any(server.alive() for server in stack.servers if server.name == "nats"):
         progress.say(f"      consumer lag: {asyncio.run(_lag(stack.nats_url))}")
     progress.say(f"      open dead letters: {', '.join(letters)}  (`make redrive ARGS=--help`)")
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from infra.local import environments, unprivileged
 from infra.local.backing import Backing, stop_below
+from infra.local.compose import Compose
 from infra.local.environments import STATE
 from infra.local.errors import LocalStackError
+from infra.local.locks import exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
 
 def down(_arguments: Sequence[str], progress: Progress) -> int:
     """Stop the checkout's stack."""
-    _stop(progress)
+    stop(progress)
     progress.say("The stack is down.")
     return 0
 
 
 def clean(_arguments: Sequence[str], progress: Progress) -> int:
     """Stop the checkout's stack, also what interrupted tests left running, and delete all that was made."""
-    _stop(progress)
+    stop(progress, volumes=True)
     stop_below(STATE / "test")
     with progress.step(f"Removing {STATE}"):
         unprivileged.remove_outside()
@@ -52,7 +54,24 @@ def description() -> dict[str, Any]:
     return found
 
 
-def _stop(progress: Progress) -> None:
-    if STATE.exists():
-        environments.end_leftover()
-        Backing(STATE, progress=progress).down()
+def stop(progress: Progress, *, volumes: bool = False) -> None:
+    """Stop whatever the checkout has started; with `volumes`, also delete what containers kept."""
+    if not STATE.exists():
+        return
+    environments.end_leftover()
+    Backing(STATE, progress=progress).down()
+    compose = Compose(STATE / "localstack")
+    if compose.started() or (volumes and compose.used()):
+        with exclusive(compose.state / "stack.lock", progress):
+            _stop_containers(compose, progress, volumes=volumes)
+
+
+def _stop_containers(compose: Compose, progress: Progress, *, volumes: bool) -> None:
+    try:
+        compose.check()
+    except LocalStackError as error:
+        progress.say(f"{error} LocalStack's containers and volumes are left as they are.")
+        return
+    with progress.step("Stopping LocalStack, PostgreSQL and NATS"):
+        compose.down(volumes=volumes)
+    (STATE / "stack.json").unlink(missing_ok=True)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from infra.local import stacks
 from infra.local.backing import TITLES, stop_below
 from infra.local.backlog import show_backlog
 from infra.local.environments import CHECKOUT, STATE
 from infra.local.processes import identify
-from infra.local.stack import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from infra.local.deployed import Service
     from infra.local.progress import Progress
 
 READY = """
@@ -36,9 +38,11 @@ Try it:
 """
 
 
-def up(_arguments: Sequence[str], progress: Progress) -> int:
+def up(arguments: Sequence[str], progress: Progress) -> int:
     """Bring the checkout's stack up and say how to use it."""
-    stack = Stack(STATE, progress=progress)
+    parser = argparse.ArgumentParser(prog="infra.local up")
+    parser.add_argument("stack", nargs="?", choices=stacks.KINDS, default=stacks.KINDS[0], help="which kind")
+    stack = stacks.chosen(parser.parse_args(arguments).stack, progress)
     stack.up()
     progress.say(
         READY.format(
@@ -53,16 +57,21 @@ def up(_arguments: Sequence[str], progress: Progress) -> int:
 
 def status(_arguments: Sequence[str], progress: Progress) -> int:
     """Show how the checkout's stack is; 0 only if all of it works."""
-    stack = Stack(STATE, progress=progress)
+    stack = stacks.current(progress)
+    alive = {server.name: server.alive() for server in stack.servers}
     for server in stack.servers:
-        where = f"pid {server.pid}, port {server.port}" if server.alive() else "-"
-        progress.say(f"{'up  ' if server.alive() else 'down'}  {TITLES[server.name]:18}{where}")
-    running = all(server.alive() for server in stack.servers)
+        where = _where(server) if alive[server.name] else "-"
+        progress.say(f"{'up  ' if alive[server.name] else 'down'}  {TITLES[server.name]:18}{where}")
+    running = all(alive.values())
     healthy = running and stack.healthy()
     progress.say(f"{'up  ' if healthy else 'down'}  {'the API':18}{stack.api_url if healthy else '-'}")
-    if stack.postgres.alive():
+    if alive["postgres"]:
         show_backlog(stack, progress)
     return 0 if healthy else 1
+
+
+def _where(server: Service) -> str:
+    return f"pid {server.pid}, port {server.port}" if server.pid else f"container, port {server.port}"
 
 
 def test(arguments: Sequence[str], _progress: Progress) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psycopg
 from psycopg import sql
@@ -16,18 +16,27 @@ from infra.local.processes import Launch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from infra.local.postgres import PostgresServer
-
 NAME = "grantwire"
 HINT = "Was a migration edited after it had been applied? `make clean` starts over with an empty database."
 
 
-def url(server: PostgresServer) -> str:
+class Cluster(Protocol):
+    """A PostgreSQL server whose superuser we know."""
+
+    @property
+    def password(self) -> str:
+        """The superuser's password."""
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        """Give the address of a database for a client."""
+
+
+def url(server: Cluster) -> str:
     """Give the address of the database for the role that owns it."""
     return server.url(NAME, user=NAME)
 
 
-def create(server: PostgresServer) -> None:
+def create(server: Cluster) -> None:
     """Make the database and its owner: as on RDS, a role that may make roles but is no superuser."""
     with psycopg.connect(server.url(), autocommit=True) as connection:
         name = sql.Identifier(NAME)
@@ -38,7 +47,7 @@ def create(server: PostgresServer) -> None:
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))
 
 
-def migrate(server: PostgresServer, state: Path) -> None:
+def migrate(server: Cluster, state: Path) -> None:
     """Apply the migrations that are missing."""
     state.mkdir(parents=True, exist_ok=True)
     launch = Launch(

@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.local import aws, stacks
 from infra.local.deployment import STACK_NAME
-from infra.local.emulator import CREDENTIALS, REGION
 from infra.local.environments import STATE
 from infra.local.progress import tail
-from infra.local.stack import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from infra.local.deployed import DeployedStack
     from infra.local.progress import Progress
 
 LINES = 10
@@ -37,7 +36,7 @@ def logs(arguments: Sequence[str], progress: Progress) -> int:
         progress.say(f"== {file}")
         for line in tail(file, options.lines):
             progress.say(line)
-    functions = FunctionLogs(Stack(STATE, progress=progress))
+    functions = FunctionLogs(stacks.current(progress))
     for line in functions.new_lines(options.lines):
         progress.say(line)
     if options.follow:
@@ -49,9 +48,9 @@ def logs(arguments: Sequence[str], progress: Progress) -> int:
 class FunctionLogs:
     """What the deployed functions wrote, which the emulator keeps as CloudWatch would."""
 
-    def __init__(self, stack: Stack) -> None:
-        self._running = stack.emulator.alive()
-        self._client = _client(stack.emulator_url)
+    def __init__(self, stack: DeployedStack) -> None:
+        self._running = stack.aws.alive()
+        self._client = aws.client("logs", stack.emulator_url)
         self._seen: dict[str, int] = {}
 
     def new_lines(self, most: int | None = None) -> list[str]:
@@ -70,15 +69,6 @@ class FunctionLogs:
         self._seen[group] = len(events)
         title = [f"== {group}"] if most else []
         return title + [f"{group.rpartition('/')[2]}: {event['message'].rstrip()}" for event in fresh]
-
-
-def _client(endpoint: str) -> Any:
-    session = boto3.session.Session(
-        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        region_name=REGION,
-    )
-    return session.client("logs", endpoint_url=endpoint)
 
 
 def _follow(files: Sequence[Path], functions: FunctionLogs, progress: Progress) -> None:

@@ -44,7 +44,11 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "up": Command("set everything up, start the stack and wait until it is healthy", "commands.up", Needs.CURRENT),
+    "up": Command(
+        "set everything up, start the stack and wait until it is healthy; STACK=localstack: on LocalStack, with Docker",
+        "commands.up",
+        Needs.CURRENT,
+    ),
     "down": Command("stop the stack; data stay", "basics.down", Needs.NOTHING),
     "demo": Command(
         "show a grant, its replay, conflicts, a revoke and the way of each, with times", "demo.demo", Needs.INSTALLED

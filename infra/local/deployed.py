@@ -1,0 +1,186 @@
+"""What all local stacks have in common, wherever their servers run: the deployed template, from build to health."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from infra.local import database
+from infra.local.backing import TITLES
+from infra.local.deployment import STACK_NAME, Aws, Deployment
+from infra.local.errors import LocalStackError
+from infra.local.locks import exclusive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from infra.local.progress import Progress
+
+HEALTH = "/v1/users/healthcheck/entitlements"
+HEALTHY_WITHIN = 60.0
+WORKERS = ("relay-outbox", "bridge-events", "deliver-notifications", "record-advisories", "sweep-retention")
+
+
+class Service(Protocol):
+    """A server of the stack, as `make status` shows it."""
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens on this machine."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, if it is one of ours."""
+
+    def alive(self) -> bool:
+        """Tell whether it runs."""
+
+
+class DatabaseService(Service, database.Cluster, Protocol):
+    """PostgreSQL."""
+
+
+class AwsService(Service, Aws, Protocol):
+    """The local AWS."""
+
+    @property
+    def log(self) -> Path:
+        """What it wrote."""
+
+    def api_url(self, api: str, stage: str) -> str:
+        """Give the address of a REST API that was deployed here."""
+
+    def invoke_later(self, function: str) -> None:
+        """Invoke a function without waiting for its end."""
+
+
+class DeployedStack(ABC):
+    """The template on a local AWS, with its database, ready to answer."""
+
+    kind: str
+    state: Path
+    progress: Progress
+
+    @property
+    @abstractmethod
+    def servers(self) -> tuple[Service, ...]:
+        """The servers in the order in which they start."""
+
+    @property
+    @abstractmethod
+    def cluster(self) -> DatabaseService:
+        """PostgreSQL."""
+
+    @property
+    @abstractmethod
+    def aws(self) -> AwsService:
+        """The local AWS."""
+
+    @property
+    @abstractmethod
+    def nats_url(self) -> str:
+        """The address of NATS."""
+
+    @property
+    @abstractmethod
+    def description(self) -> Path:
+        """The file that tells scripts where everything is."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start what does not run."""
+
+    @abstractmethod
+    def _make_deployment(self) -> Deployment: ...
+
+    @cached_property
+    def deployment(self) -> Deployment:
+        """The template on this stack's AWS; valid once the servers have their ports."""
+        return self._make_deployment()
+
+    @property
+    def database_url(self) -> str:
+        """The address of the product's database."""
+        return database.url(self.cluster)
+
+    @property
+    def emulator_url(self) -> str:
+        """The address of the local AWS."""
+        return self.aws.url
+
+    @property
+    def api_url(self) -> str:
+        """The address of the deployed API."""
+        outputs = self.deployment.outputs()
+        if "ApiId" not in outputs:
+            raise LocalStackError("The stack is not deployed.", hint="Start it with `make up`.")
+        return self.aws.api_url(outputs["ApiId"], outputs["ApiStage"])
+
+    def up(self) -> None:
+        """Start what does not run, deploy what has changed, and return when the API answers."""
+        with exclusive(self.state / "stack.lock", self.progress):
+            self.start()
+            with self.progress.step("Migrating the database"):
+                database.create(self.cluster)
+                database.migrate(self.cluster, self.state / "migrations")
+            self._deploy()
+            with self.progress.step("Waiting for the API"):
+                self._await_healthy()
+            self._start_workers()
+            self._describe()
+
+    def healthy(self) -> bool:
+        """Tell whether the API answers from the database."""
+        try:
+            with urllib.request.urlopen(self.api_url + HEALTH, timeout=10) as answer:  # noqa: S310
+                return bool(answer.status == 200)  # noqa: PLR2004
+        except (OSError, LocalStackError):
+            return False
+
+    def _deploy(self) -> None:
+        if self.deployment.current():
+            return
+        with self.progress.step("Building the functions"):
+            self.deployment.build_functions()
+        with self.progress.step(f"Deploying to {TITLES[self.aws.name]}"):
+            self.deployment.deploy()
+
+    def _start_workers(self) -> None:
+        """Start each worker once: its schedule fires for the first time after a minute."""
+        with self.progress.step("Starting the workers"):
+            for name in WORKERS:
+                self.aws.invoke_later(f"{STACK_NAME}-{name}")
+
+    def _await_healthy(self) -> None:
+        deadline = time.monotonic() + HEALTHY_WITHIN
+        while not self.healthy():
+            if time.monotonic() > deadline:
+                hint = "`make logs` shows what the functions wrote."
+                raise LocalStackError("The API does not answer.", log=self.aws.log, hint=hint)
+            time.sleep(0.5)
+
+    def _describe(self) -> None:
+        """Write down what scripts need: for the owner's eyes only, and never half of it."""
+        description: dict[str, Any] = {
+            "stack": self.kind,
+            "api_url": self.api_url,
+            "database_url": self.database_url,
+            "nats_url": self.nats_url,
+            "emulator_url": self.emulator_url,
+            "token": "",
+            "pids": {server.name: server.pid for server in self.servers if server.pid},
+        }
+        fresh = self.description.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(description, file, indent=2)
+        fresh.replace(self.description)
