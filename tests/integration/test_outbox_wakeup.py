@@ -72,8 +72,12 @@ def test_one_of_several_relays_holds_the_lock(client: Client, database_url: str,
         client.grant("k1")
         assert _heard(listener) == 0
         first.close()
-        second.stay_awake()
-        assert second.awake
+
+        def takes_over() -> bool:
+            second.stay_awake()
+            return second.awake
+
+        until("the server has let the first one's locks go", takes_over)
     finally:
         first.close()
         second.close()
@@ -106,6 +110,30 @@ def test_a_wait_ends_with_a_notification_or_with_its_time(wakeup: Wakeup, client
     timed_out, woken = asyncio.run(scenario())
     assert 0.05 <= timed_out < 5
     assert woken < 10
+
+
+def test_a_lock_that_was_not_to_be_had_does_not_keep_the_relay_from_sleeping(
+    wakeup: Wakeup, database_url: str, client: Client
+) -> None:
+    """O9: a long transaction holds the lock; the relay still reads its notifications, or it would spin."""
+    with psycopg.connect(database_url) as holder:
+        holder.execute("SELECT pg_advisory_xact_lock_shared(%s)", (AWAKE,))
+        wakeup.stay_awake()
+        assert not wakeup.awake
+
+        async def waits() -> list[float]:
+            await wakeup.wait(0.01)
+            client.grant("k1", user_id="u1")
+            lengths = []
+            for _ in range(3):
+                started = time.monotonic()
+                await wakeup.wait(0.2)
+                lengths.append(time.monotonic() - started)
+            return lengths
+
+        first, *later = asyncio.run(waits())
+    assert first < 0.2
+    assert min(later) >= 0.19
 
 
 def test_a_grant_wakes_a_relay_that_sleeps(

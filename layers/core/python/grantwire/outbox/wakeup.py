@@ -46,12 +46,12 @@ class Wakeup:
         self._settings = settings
         self._connection: BoundedConnection | None = None
         self._leads = False
-        self._not_before = 0.0
+        self._no_connection_before = self._no_lock_before = 0.0
         self.awake = False
 
     def stay_awake(self) -> None:
         """Take the lock, if no other relay has the lead: enqueues need not notify from now on."""
-        if not self.awake:
+        if not self.awake and time.monotonic() >= self._no_lock_before:
             self._guarded(self._take_lock)
 
     def fall_asleep(self) -> None:
@@ -94,18 +94,18 @@ class Wakeup:
             self.awake = True
 
     def _guarded(self, use: Callable[[BoundedConnection], object]) -> None:
-        """Use the connection, made if need be; after a failure leave it alone for a while."""
-        if self._settings is None or time.monotonic() < self._not_before:
+        """Use the connection, made if need be; one that failed, or a lock that was not to be had, rests for a while."""
+        if self._settings is None or (self._connection is None and time.monotonic() < self._no_connection_before):
             return
         try:
             if self._connection is None:
                 self._connection = _listen(self._settings)
             use(self._connection)
+        except psycopg.errors.LockNotAvailable:
+            self._no_lock_before = time.monotonic() + _PAUSE_SECONDS
         except (psycopg.Error, GrantwireError) as error:
-            self._not_before = time.monotonic() + _PAUSE_SECONDS
-            if isinstance(error, psycopg.errors.LockNotAvailable):
-                return
             log.warning("no wake-up, polling instead", reason=str(error).partition("\n")[0])
+            self._no_connection_before = time.monotonic() + _PAUSE_SECONDS
             self.close()
 
 
