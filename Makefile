@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env test check schema proto redrive lock clean
+.PHONY: help up down demo status logs env invoke test test-containers check schema proto redrive lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -18,7 +18,9 @@ demo: ; $(RUN) demo
 status: ; $(RUN) status
 logs: ; $(RUN) logs $(ARGS)
 env: ; $(RUN) env
+invoke: ; $(RUN) invoke $(FN) $(ARGS)
 test: ; $(RUN) test $(ARGS)
+test-containers: ; $(RUN) test-containers $(ARGS)
 check: ; $(RUN) check $(ARGS)
 schema: ; $(RUN) schema
 proto: ; $(RUN) proto

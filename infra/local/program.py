@@ -58,7 +58,11 @@ COMMANDS = {
     ),
     "logs": Command("show the end of each log; --follow to go on", "logs.logs", Needs.INSTALLED),
     "env": Command("print variables for a shell: eval $(make -s env)", "basics.env", Needs.NOTHING),
+    "invoke": Command("run one function in a container: make invoke FN=grant", "invoke.invoke", Needs.INSTALLED),
     "test": Command("run all tests; what follows goes to pytest", "commands.test", Needs.CURRENT),
+    "test-containers": Command(
+        "run every function in a container; needs an engine", "invoke.test_containers", Needs.CURRENT
+    ),
     "check": Command("check style, types, architecture, template and locks", "checks.check", Needs.CURRENT),
     "schema": Command("write infra/schema.sql from the migrations", "schema.schema", Needs.CURRENT),
     "proto": Command("generate the events' code from proto/", "protobuf.proto", Needs.CURRENT),

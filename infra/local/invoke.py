@@ -1,0 +1,87 @@
+"""`make invoke`: one function in a container as Lambda runs it, against the servers of the running stack."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from infra.local import commands, engine, stacks
+from infra.local.basics import description
+from infra.local.environments import CHECKOUT, STATE
+from infra.local.errors import LocalStackError
+from infra.local.sam_local import EVENTS, SAM, SamLocal, build, logical_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from infra.local.deployed import DeployedStack
+    from infra.local.progress import Progress
+
+USAGE = "make invoke FN=NAME, and options of `sam local invoke` as ARGS=...; NAME is one of: {names}"
+
+
+def invoke(arguments: Sequence[str], progress: Progress) -> int:
+    """Invoke a function with its event file, or the one that `--event` names; the exit code is SAM's."""
+    function, event = _chosen(arguments[0] if arguments else "")
+    addresses = _addresses()
+    stack = stacks.current(progress)
+    with engine.connected() as containers:
+        sam = SamLocal(STATE / "invoke", _build(stack))
+        if function not in sam.template["Resources"]:
+            raise LocalStackError(f"{function} has not been built.", hint="`make up` builds it.")
+        if not containers.has_image(sam.image):
+            progress.say(f"SAM pulls {sam.image} first, which takes a while.")
+        with sam.options(containers, stack.deployment.parameters | addresses) as options:
+            command = [SAM, "local", "invoke", function, "--event", event, *options, *arguments[1:]]
+            code = _run(command, sam.environment)
+    progress.say("")  # SAM does not end its last line
+    return code
+
+
+def test_containers(arguments: Sequence[str], progress: Progress) -> int:
+    """Run the tests that need a container engine; each is skipped, and says so, where none answers."""
+    return commands.test(["tests/containers", *arguments], progress)
+
+
+def _chosen(name: str) -> tuple[str, Path]:
+    names = logical_names()
+    if name not in names:
+        problem = f"There is no function {name}." if name else "Which function?"
+        raise LocalStackError(problem, hint=USAGE.format(names=", ".join(sorted(names))))
+    return names[name], EVENTS / f"{name}.json"
+
+
+def _addresses() -> dict[str, str]:
+    """Give the running stack's addresses on this machine, as parameters of the template."""
+    found = description()
+    for address in map(urlsplit, (found["database_url"], found["nats_url"])):
+        try:
+            socket.create_connection((address.hostname or "", address.port or 0), timeout=5).close()
+        except OSError as error:
+            raise LocalStackError("The stack is not up.", hint="Start it with `make up`.") from error
+    return {"DatabaseUrl": found["database_url"], "NatsUrl": found["nats_url"]}
+
+
+def _build(stack: DeployedStack) -> Path:
+    """Give the running stack's build; elsewhere than on Lambda's own platform, that may hold the host's packages."""
+    built = stack.deployment.build
+    if (sys.platform, platform.machine()) == ("linux", "x86_64") and (built / "template.yaml").exists():
+        return built
+    with stack.progress.step("Building the functions for Lambda"):
+        return build(STATE / "invoke")
+
+
+def _run(command: Sequence[str | Path], environment: dict[str, str]) -> int:
+    """Run SAM on our terminal; if we are interrupted, let it remove its container."""
+    sys.stdout.flush()
+    with subprocess.Popen(command, env=environment, cwd=CHECKOUT) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.terminate()
+            raise

@@ -1,0 +1,63 @@
+"""What `sam local` is told of the functions."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra.local.errors import LocalStackError
+from infra.local.sam_local import EVENTS, SamLocal, logical_names
+from tests.sam_template import load_template
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIVEN = {
+    "DatabaseUrl": "postgresql://u:127.0.0.1%3A1@127.0.0.1:5432/grantwire",
+    "NatsUrl": "nats://127.0.0.1:4222,nats://localhost:4223,tls://nats.example.com:4222",
+}
+
+
+@pytest.fixture
+def sam(tmp_path: Path) -> SamLocal:
+    """On a build whose template is this checkout's, long functions as SAM writes them."""
+    (tmp_path / "template.yaml").write_text(json.dumps(load_template()))
+    return SamLocal(tmp_path, tmp_path)
+
+
+def test_each_function_is_known_by_its_folder() -> None:
+    """FN=grant is GrantFunction, and has its event."""
+    assert logical_names()["grant"] == "GrantFunction"
+    assert logical_names().keys() == {path.stem for path in EVENTS.glob("*.json")}
+
+
+def test_addresses_of_this_machine_are_rewritten(sam: SamLocal) -> None:
+    """Only the host, and only of addresses on the loopback interface."""
+    variables = sam.variables(GIVEN)["RelayOutboxFunction"]
+    assert variables == {
+        "DATABASE_URL": "postgresql://u:127.0.0.1%3A1@host.docker.internal:5432/grantwire",
+        "NATS_URL": "nats://host.docker.internal:4222,nats://host.docker.internal:4223,tls://nats.example.com:4222",
+    }
+
+
+def test_only_declared_variables_are_set(sam: SamLocal) -> None:
+    """SAM would drop others without a word: a function that talks to no NATS gets no address of it."""
+    declared: dict[str, Any] = load_template()["Resources"]
+    variables = sam.variables(GIVEN)
+    assert variables.keys() == set(logical_names().values())
+    assert "NATS_URL" not in variables["GrantFunction"]
+    for name, chosen in variables.items():
+        assert chosen.keys() <= declared[name]["Properties"]["Environment"]["Variables"].keys()
+
+
+def test_a_parameter_that_the_template_has_not_is_refused(sam: SamLocal) -> None:
+    """Instead of doing nothing."""
+    with pytest.raises(LocalStackError, match="Colour"):
+        sam.variables({"Colour": "green"})
+
+
+def test_the_image_follows_from_the_template(sam: SamLocal) -> None:
+    """One constant to change."""
+    assert sam.image == "public.ecr.aws/lambda/python:3.11-x86_64"
