@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's folder is its suite, so that `-m "not e2e"` needs no marks in the files."""
     for item in items:
         suite = Path(item.path).parent.name
-        if suite in {"integration", "e2e"}:
+        if suite in {"integration", "e2e", "containers"}:
             item.add_marker(suite)
 
 

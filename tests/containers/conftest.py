@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import shutil
+import uuid
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from infra.local import engine as engines
+from infra.local.errors import LocalStackError
+from infra.local.nats import NatsServer
+from infra.local.postgres import UNSAFE, PostgresServer
+from infra.local.progress import Progress
+from infra.local.sam_local import SamLocal, build
+from tests.containers.sandbox import Sandbox
+from tests.servers import STATE, Databases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from infra.local.engine import Engine
+
+Rows = psycopg.Connection[dict[str, Any]]
+
+FOLDER = STATE / "containers"
+_missing: list[str] = []
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A run without an engine proves nothing: say so in the end, where nobody overlooks it."""
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    for reason in _missing:
+        terminal.write_line(f"\nNothing was run: every test here needs a container engine. {reason}", red=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engine() -> Iterator[Engine]:
+    """The container engine; without one every test here is skipped."""
+    with contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Docker's client forgets a socket that it cannot connect
+            engine = _connect(stack)
+            gc.collect()
+        if isinstance(engine, str):
+            _missing.append(engine)
+            pytest.skip("no container engine answers")
+        yield engine
+
+
+def _connect(stack: contextlib.ExitStack) -> Engine | str:
+    """The engine, or why there is none."""
+    try:
+        return stack.enter_context(engines.connected())
+    except LocalStackError as error:
+        return f"{error} {error.hint}"
+
+
+@pytest.fixture(scope="session")
+def sandbox(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """The functions, built once as for Lambda."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled(), Progress().step("Building the functions"):
+        built = build(FOLDER)
+    yield Sandbox(SamLocal(FOLDER, built), engine, FOLDER / "start-api.log")
+    shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """Databases of an embedded server, which listens on 127.0.0.1 only."""
+    server = PostgresServer(FOLDER / "postgres", settings=UNSAFE)
+    server.start()
+    yield Databases(server)
+    server.destroy()
+
+
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    """An embedded NATS, likewise."""
+    server = NatsServer(FOLDER / "nats")
+    server.start()
+    yield server.url
+    server.destroy()
+
+
+@pytest.fixture
+def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
+    """A worker's environment on this machine, with a database and streams that nobody else has."""
+    url = databases.migrated()
+    yield environment(url, nats_url)
+    databases.drop(url)
+
+
+@pytest.fixture
+def rows(environ: dict[str, str]) -> Iterator[Rows]:
+    """A connection of the test's own, to look at what was written."""
+    with psycopg.connect(environ["DATABASE_URL"], autocommit=True, row_factory=dict_row) as connection:
+        yield connection
+
+
+def environment(database_url: str, nats_url: str) -> dict[str, str]:
+    """The variables of every worker, with streams that nobody else has."""
+    name = uuid.uuid4().hex[:12]
+    return {
+        "DATABASE_URL": database_url,
+        "NATS_URL": nats_url,
+        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
+        "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
+        "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
+        "NOTIFICATION_NATS_DURABLE": "bridge",
+        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
+    }
