@@ -600,7 +600,7 @@ CREATE INDEX notification_nats_dlq_event ON public.notification_nats_dlq USING b
 CREATE INDEX notification_nats_dlq_open ON public.notification_nats_dlq USING btree (dead_letter_id) WHERE (status = 'OPEN'::text);
 CREATE INDEX notifications_created_at ON public.notifications USING btree (created_at);
 CREATE INDEX notifications_due ON public.notifications USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
-CREATE INDEX notifications_inbox ON public.notifications USING btree (user_id, created_at DESC, event_id DESC);
+CREATE INDEX notifications_inbox ON public.notifications USING btree (user_id, created_at DESC, version DESC, event_id DESC);
 CREATE INDEX operator_actions_time ON public.operator_actions USING btree (occurred_at);
 CREATE INDEX outbox_events_discarded_at ON public.outbox_events USING btree (discarded_at) WHERE (discarded_at IS NOT NULL);
 CREATE INDEX outbox_events_open ON public.outbox_events USING btree (aggregate_key, aggregate_version) WHERE ((published_at IS NULL) AND (discarded_at IS NULL));

@@ -49,7 +49,7 @@ CREATE TABLE notifications (
 -- stand behind the due ones and cost a claim nothing. It mentions neither status nor lease, so that a claim stays HOT.
 CREATE INDEX notifications_due ON notifications (next_retry_at) WHERE next_retry_at IS NOT NULL;
 -- A batch shares its created_at; event ids grow with time.
-CREATE INDEX notifications_inbox ON notifications (user_id, created_at DESC, event_id DESC);
+CREATE INDEX notifications_inbox ON notifications (user_id, created_at DESC, version DESC, event_id DESC);
 
 CREATE TABLE notification_dlq (
     notification_id    uuid        PRIMARY KEY,

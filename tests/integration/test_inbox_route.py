@@ -77,14 +77,13 @@ def test_notifications_are_shown_newest_first(database_url: str, rows: Rows) -> 
     assert oldest["created_at"] < newest["created_at"]
 
 
-def test_events_of_one_batch_are_told_apart_by_their_ids(database_url: str) -> None:
-    """D4: they have one created_at; the later event comes first."""
-    events = [decode(event(version=version).SerializeToString(), {}) for version in (1, 2, 3)]
-    events.sort(key=lambda one: one.event_id)
+def test_events_of_one_batch_are_told_apart_by_their_versions(database_url: str) -> None:
+    """D4: they have one created_at; the right's newer state comes first, whatever the ids are."""
+    events = [decode(event(version=version).SerializeToString(), {}) for version in (2, 3, 1)]
     with psycopg.connect(database_url) as connection:
-        record(connection, events[::-1])
+        record(connection, events)
     shown = get(database_url)[1]["notifications"]
-    assert [one["event_id"] for one in shown] == [str(one.event_id) for one in reversed(events)]
+    assert [one["version"] for one in shown] == [3, 2, 1]
 
 
 def test_the_list_is_bounded(database_url: str, rows: Rows) -> None:
@@ -98,7 +97,7 @@ def test_the_list_is_bounded(database_url: str, rows: Rows) -> None:
     assert len(get(database_url, "u_7", limit="3")[1]["notifications"]) == 3
     plan = rows.execute("""
         EXPLAIN SELECT * FROM notifications WHERE user_id = 'u_7'
-         ORDER BY created_at DESC, event_id DESC LIMIT 100""").fetchall()
+         ORDER BY created_at DESC, version DESC, event_id DESC LIMIT 100""").fetchall()
     text = "\n".join(line["QUERY PLAN"] for line in plan)
     assert "notifications_inbox" in text
     assert "Sort" not in text

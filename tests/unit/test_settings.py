@@ -102,6 +102,22 @@ def test_there_is_one_way_to_the_database(environ: dict[str, str]) -> None:
         load(DatabaseSettings, environ)
 
 
+def test_a_group_s_prefix_is_part_of_every_complaint() -> None:
+    """The same group serves outbox and notifications; a person must know which of the two is meant."""
+
+    @dataclass(frozen=True, slots=True)
+    class Prefixed:
+        """Made of a group with a prefix."""
+
+        inner: Inner = group(Inner, prefix="OUTBOX_")
+
+    with pytest.raises(ConfigError, match="OUTBOX_LOW must be a whole number"):
+        load(Prefixed, {"OUTBOX_LOW": "x"})
+    with pytest.raises(ConfigError, match=r"LOW must not exceed HIGH \(each with OUTBOX_ in front\)"):
+        load(Prefixed, {"OUTBOX_LOW": "6"})
+    assert load(Prefixed, {"LOW": "9"}).inner.low == 1
+
+
 def test_a_kind_knows_its_variables() -> None:
     """What a function reads can be compared with what the template gives it."""
     assert [variable.name for variable in variables(Outer)] == [

@@ -92,7 +92,8 @@ def _read(kind: type[T], environ: Mapping[str, str], problems: list[str], prefix
     if len(problems) > before:
         return None
     loaded = kind(**values)
-    problems.extend(getattr(loaded, "problems", tuple)())
+    where = f" (each with {prefix} in front)" if prefix else ""
+    problems.extend(f"{problem}{where}" for problem in getattr(loaded, "problems", tuple)())
     return loaded
 
 

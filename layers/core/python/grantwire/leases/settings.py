@@ -31,7 +31,7 @@ class LeaseSettings:
         """Bounds must be in order."""
         if self.backoff_jitter_min > self.backoff_jitter_max:
             yield "BACKOFF_JITTER_MIN must not exceed BACKOFF_JITTER_MAX"
-        if not self.backoff_min <= self.backoff_max:
+        if self.backoff_min > self.backoff_max:
             yield "BACKOFF_MIN must not exceed BACKOFF_MAX"
         if self.backoff_base > self.backoff_max:
             yield "BACKOFF_BASE must not exceed BACKOFF_MAX"

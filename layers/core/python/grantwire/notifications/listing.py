@@ -37,13 +37,14 @@ class InboxPage:
         return cls(clean_text("user_id", user_id, longest=_LONGEST_NAME), limit)
 
 
+# What was bridged in one batch has one time; of one right, the version tells which is newer.
 # JSON made by PostgreSQL is half the cost of making it here, and `||` keeps the order of the members.
 _LIST = """
 WITH page AS (
-  SELECT *, row_number() OVER (ORDER BY created_at DESC, event_id DESC) AS position
+  SELECT *, row_number() OVER (ORDER BY created_at DESC, version DESC, event_id DESC) AS position
     FROM notifications
    WHERE user_id = %(user_id)s
-   ORDER BY created_at DESC, event_id DESC
+   ORDER BY created_at DESC, version DESC, event_id DESC
    LIMIT %(limit)s)
 SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"notifications":['
     || coalesce(string_agg(
