@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from infra.local import commands, engine, stacks
 from infra.local.basics import description
 from infra.local.environments import CHECKOUT, STATE
 from infra.local.errors import LocalStackError
+from infra.local.processes import uninterrupted, wait_until
 from infra.local.sam_local import EVENTS, SAM, SamLocal, build, logical_names
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
 
 USAGE = "make invoke FN=NAME, and options of `sam local invoke` as ARGS=...; NAME is one of: {names}"
+REMOVES_WITHIN = 5.0
 
 
 def invoke(arguments: Sequence[str], progress: Progress) -> int:
@@ -77,11 +80,14 @@ def _build(stack: DeployedStack) -> Path:
 
 
 def _run(command: Sequence[str | Path], environment: dict[str, str]) -> int:
-    """Run SAM on our terminal; if we are interrupted, let it remove its container."""
+    """Run SAM with our output. After an interrupt it removes its container, but waits for a timer before it ends."""
     sys.stdout.flush()
-    with subprocess.Popen(command, env=environment, cwd=CHECKOUT) as child:
+    with subprocess.Popen(command, env=environment, cwd=CHECKOUT, start_new_session=True) as child:
         try:
             return child.wait()
         except KeyboardInterrupt:
-            child.terminate()
+            with uninterrupted():
+                child.send_signal(signal.SIGINT)
+                wait_until(lambda: child.poll() is not None, REMOVES_WITHIN)
+                child.kill()
             raise
