@@ -15,10 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
 from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
+from infra.local.engine import connected
+from infra.local.errors import LocalStackError
 from infra.local.postgres import SETTINGS, UNSAFE
 from tests.backends import Embedded
 
@@ -32,6 +35,13 @@ NATS_PORT = 4222
 
 class Containers:
     """Servers from images."""
+
+    def __init__(self) -> None:
+        try:
+            with connected():
+                pass
+        except LocalStackError as error:
+            raise pytest.UsageError(f"GRANTWIRE_TEST_BACKEND=containers: {error}") from error
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
         """The one of the image that is set."""
