@@ -1,15 +1,19 @@
-"""The template against the code it wires: events, variables, timeouts, schedules."""
+"""The template against the code it wires: events, variables, timeouts, schedules, permissions, parameters."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.budget import Budget
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
+from grantwire.errors import ConfigError
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.delivery import DeliverySettings
@@ -22,8 +26,12 @@ from grantwire.settings import load, parse_duration, variables
 from tests.paths import FUNCTIONS, ROOT
 from tests.sam_template import load_template
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 GATEWAY_LIMIT = 29
 TEMPLATE = load_template()
+PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
 RESOURCES: dict[str, Any] = {
     resource["Properties"]["CodeUri"].rstrip("/").removeprefix("functions/"): resource["Properties"]
     for resource in TEMPLATE["Resources"].values()
@@ -59,10 +67,61 @@ def _is_route(name: str) -> bool:
     return any(event["Type"] == "Api" for event in _events(name))
 
 
+def _references(node: Any) -> Iterator[str]:
+    """Every name that `Ref`, `Sub`, `If` and the like mention below a node."""
+    if isinstance(node, list):
+        for child in node:
+            yield from _references(child)
+    if not isinstance(node, dict):
+        return
+    for name, child in node.items():
+        if name in {"Ref", "Condition"} and isinstance(child, str):
+            yield child
+        elif name == "Fn::Sub":
+            yield from re.findall(r"\$\{([A-Za-z0-9]+)\}", child)
+        elif name == "Fn::If":
+            yield child[0]
+            yield from _references(child[1:])
+        else:
+            yield from _references(child)
+
+
+def _statements(name: str) -> list[dict[str, Any]]:
+    """What a function's policies allow, each with the condition under which it does."""
+    found = []
+    for policy in RESOURCES[name]["Policies"]:
+        condition, document, otherwise = policy["Fn::If"]
+        assert otherwise == {"Ref": "AWS::NoValue"}
+        found += [{**one, "If": condition} for one in document["Statement"]]
+    return found
+
+
+def _secret_variables(kind: type, prefix: str = "") -> Iterator[str]:
+    """The variables that the code itself never shows."""
+    for item in fields(kind):
+        if "group" in item.metadata:
+            yield from _secret_variables(item.metadata["group"], prefix + item.metadata["prefix"])
+        elif not item.repr:
+            yield prefix + item.metadata["variable"].name
+
+
+def _holds(expression: Any, given: dict[str, str]) -> bool:
+    """Evaluate a rule's assertion."""
+    ((function, operands),) = expression.items()
+    if function == "Fn::Contains":
+        return given[operands[1]["Ref"]] in operands[0]
+    if function == "Fn::Equals":
+        left, right = (given[one["Ref"]] if isinstance(one, dict) else one for one in operands)
+        return bool(left == right)
+    results = [_holds(one, given) for one in operands]
+    return {"Fn::And": all(results), "Fn::Or": any(results), "Fn::Not": not results[0]}[function]
+
+
 def test_every_folder_is_a_function_and_every_function_a_folder() -> None:
     """One folder, one Lambda, one handler."""
     folders = {folder.name for folder in FUNCTIONS.iterdir() if (folder / "handler.py").exists()}
     assert folders == RESOURCES.keys() == SETTINGS.keys()
+    assert folders == {path.stem for path in (ROOT / "infra" / "events").glob("*.json")}
 
 
 @pytest.mark.parametrize("name", RESOURCES)
@@ -88,15 +147,17 @@ def test_a_function_gets_what_its_settings_read_and_nothing_else(name: str) -> N
     assert required <= given
 
 
-@pytest.mark.parametrize("name", [name for name in RESOURCES if _is_route(name)])
-def test_a_route_s_timeouts_nest(name: str) -> None:
-    """Connect, lock and statement end before the function does, and the function before API Gateway."""
-    database = load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d"})
-    lock = parse_duration(TEMPLATE["Parameters"]["IdempotencyLockWait"]["Default"])
+@pytest.mark.parametrize("name", RESOURCES)
+def test_a_function_s_timeouts_nest(name: str) -> None:
+    """Connect, lock and statement end before the function does, and a route's function before API Gateway."""
+    given = RESOURCES[name]["Environment"]["Variables"]
+    own = {key: value for key, value in given.items() if isinstance(value, str)}
+    database = load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", **own})
+    lock = parse_duration(PARAMETERS["IdempotencyLockWait"]["Default"])
     waits = database.connect_timeout + lock + database.statement_timeout
     timeout = RESOURCES[name]["Timeout"]
     assert waits < timedelta(seconds=timeout)
-    assert timeout < GATEWAY_LIMIT
+    assert timeout < GATEWAY_LIMIT or not _is_route(name)
 
 
 @pytest.mark.parametrize("name", SCHEDULED)
@@ -104,15 +165,20 @@ def test_a_worker_fires_from_a_schedule_that_is_a_parameter(name: str) -> None:
     """O7: an EventBridge rule, no asynchronous retries, no old events, and time to clean up after the budget."""
     (event,) = _events(name)
     assert event["Type"] == "Schedule"
-    assert SCHEDULED[name] in TEMPLATE["Parameters"]
+    assert event["Properties"]["Schedule"] == {"Ref": SCHEDULED[name]}
+    assert re.fullmatch(r"rate\(1 (minute|hour)\)", PARAMETERS[SCHEDULED[name]]["Default"])
     assert RESOURCES[name]["EventInvokeConfig"] == {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
     assert RESOURCES[name]["Timeout"] >= 75
+    budget = Budget.of(json.loads(event["Properties"].get("Input", "{}")), None, clock=lambda: 0.0)
+    assert budget.left() + 10 <= RESOURCES[name]["Timeout"]
 
 
 def test_only_kinds_that_every_emulator_serves_are_used() -> None:
     """ADR 5: neither HTTP APIs nor EventBridge Scheduler."""
     kinds = {event["Type"] for name in RESOURCES for event in _events(name)}
     assert kinds == {"Api", "Schedule"}
+    resources = {one["Type"] for one in TEMPLATE["Resources"].values()}
+    assert not {one for one in resources if re.search(r"HttpApi|ApiGatewayV2|Scheduler", one)}
 
 
 def test_each_alarm_watches_a_metric_with_the_dimensions_that_a_worker_gives_it() -> None:
@@ -130,3 +196,100 @@ def test_each_alarm_watches_a_metric_with_the_dimensions_that_a_worker_gives_it(
         assert dimensions["service"] == "grantwire"
         assert dimensions["worker"] in SCHEDULED
         assert f'"{alarm["MetricName"]}"' in sources
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_a_function_may_do_what_its_variables_are_for_and_nothing_else(name: str) -> None:
+    """Its own role, made of statements for one action on one resource: no managed policy, no shared role."""
+    assert "Role" not in RESOURCES[name]
+    given = RESOURCES[name]["Environment"]["Variables"]
+    wanted = [("HasDatabaseSecret", "secretsmanager:GetSecretValue", "DatabaseSecretArn")]
+    if "NOTIFICATION_SNS_TOPIC_ARN" in given:
+        wanted += [("HasSnsTopic", "sns:Publish", "SnsTopicArn")]
+    assert _statements(name) == [
+        {"Effect": "Allow", "Action": action, "Resource": {"Ref": resource}, "If": condition}
+        for condition, action, resource in wanted
+    ]
+    assert {"Ref": "DatabaseSecretArn"} in given.values()
+
+
+def test_a_wildcard_resource_has_its_reason_beside_it() -> None:
+    """There is none today; one that is needed is explained on its line or the one above."""
+    lines = (ROOT / "template.yaml").read_text().splitlines()
+    for above, line in zip(["", *lines], lines, strict=False):
+        if re.match(r"\s*(- )?(Resource|Action):.*\*", line):
+            assert "#" in line or above.strip().startswith("#"), line
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_a_function_s_log_has_a_group_that_forgets(name: str) -> None:
+    """The group that Lambda makes by itself keeps everything for ever."""
+    title = f"${{AWS::StackName}}-{name.replace('_', '-')}"
+    assert RESOURCES[name]["FunctionName"] == {"Fn::Sub": title}
+    group = TEMPLATE["Resources"][RESOURCES[name]["LoggingConfig"]["LogGroup"]["Ref"]]
+    assert group["Type"] == "AWS::Logs::LogGroup"
+    assert group["Properties"] == {
+        "LogGroupName": {"Fn::Sub": f"/aws/lambda/{title}"},
+        "RetentionInDays": {"Ref": "LogRetentionDays"},
+    }
+
+
+def test_an_api_function_s_concurrency_can_be_limited() -> None:
+    """Each concurrent execution is a database connection; workers are one or two by their schedule."""
+    limited = {name for name in RESOURCES if "LimitsApiConcurrency" in _references(RESOURCES[name])}
+    assert limited == {name for name in RESOURCES if _is_route(name)}
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_a_secret_comes_from_a_parameter_that_is_not_shown(name: str) -> None:
+    """What the code keeps out of its logs, CloudFormation keeps out of its console."""
+    given = RESOURCES[name]["Environment"]["Variables"]
+    secret = {given[variable]["Ref"] for variable in _secret_variables(SETTINGS[name]) if variable in given}
+    assert secret
+    assert {parameter for parameter in secret if not PARAMETERS[parameter].get("NoEcho")} == set()
+
+
+def test_no_secret_has_a_default_or_is_given_away() -> None:
+    """A NoEcho parameter in an output would be shown after all."""
+    hidden = {name for name, one in PARAMETERS.items() if one.get("NoEcho")}
+    assert hidden >= {name for name in PARAMETERS if re.search(r"Url|Password|Token|Key", name)}
+    assert {PARAMETERS[name].get("Default", "") for name in hidden} == {""}
+    assert not hidden & set(_references(TEMPLATE["Outputs"]))
+
+
+def test_every_parameter_and_condition_is_used_and_described() -> None:
+    """And every parameter stands in one group of the console's form, with what it may be."""
+    used = set(_references({key: value for key, value in TEMPLATE.items() if key != "Parameters"}))
+    assert used >= PARAMETERS.keys()
+    assert used >= TEMPLATE["Conditions"].keys()
+    groups = TEMPLATE["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+    grouped = [name for group in groups for name in group["Parameters"]]
+    assert sorted(grouped) == sorted(PARAMETERS)
+    assert all(one["Description"].endswith(".") for one in PARAMETERS.values())
+    assert all(one["Description"].endswith(".") for one in TEMPLATE["Outputs"].values())
+
+
+def test_only_what_nobody_can_guess_has_no_default() -> None:
+    """`sam deploy` asks for it; everything else works as it is."""
+    assert {name for name, one in PARAMETERS.items() if "Default" not in one} == {"NatsUrl"}
+
+
+@pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
+@pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:s"])
+def test_the_database_is_given_in_one_way(url: str, arn: str) -> None:
+    """CloudFormation refuses what the functions refuse when they start; to both, a blank is nothing."""
+    try:
+        load(DatabaseSettings, {"DATABASE_URL": url, "DATABASE_SECRET_ARN": arn})
+        accepted = True
+    except ConfigError:
+        accepted = False
+    (rule,) = TEMPLATE["Rules"].values()
+    given = {"DatabaseUrl": url, "DatabaseSecretArn": arn}
+    assert all(_holds(one["Assert"], given) for one in rule["Assertions"]) == accepted
+    assert all(one["AssertDescription"] for one in rule["Assertions"])
+
+
+def test_the_deployment_guide_explains_every_parameter() -> None:
+    """docs/deploy.md is what people read while `sam deploy --guided` asks them."""
+    guide = (ROOT / "docs" / "deploy.md").read_text()
+    assert {name for name in PARAMETERS if f"`{name}`" not in guide} == set()
