@@ -62,7 +62,7 @@ class Databases:
         return self.cluster.url(name)
 
     def _create(self, name: str, template: str) -> None:
-        self._admin(sql.SQL("CREATE DATABASE {} TEMPLATE {}"), name, template)
+        self._admin(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"), name, template)
 
     def _admin(self, statement: sql.SQL, *names: str) -> None:
         with psycopg.connect(self.cluster.url("postgres"), autocommit=True) as connection:
