@@ -18,9 +18,9 @@ from grantwire.database import translated as database_error
 from grantwire.dead_letters import store
 from grantwire.dead_letters.advisories import copy_message, parse_advisory
 from grantwire.errors import InternalError, RejectedError, RetryableError
-from grantwire.notifications.pauses import Pause
-from grantwire.notifications.pulling import Puller
 from grantwire.observability import MetricUnit, log, metrics
+from grantwire.pauses import Pause
+from grantwire.pulling import Puller
 from grantwire.topology import ensure_topology
 
 if TYPE_CHECKING:

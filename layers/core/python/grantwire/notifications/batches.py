@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from grantwire.errors import LeaseLostError, RejectedError, RetryableError
 from grantwire.leases import Verdict, fence, judge
 from grantwire.notifications.dead_letters import write_dead_letters
-from grantwire.notifications.pauses import Pause
 from grantwire.notifications.store import LEASE_EXPIRED, mark_failed, mark_sent, release, renew
 from grantwire.observability import log
+from grantwire.pauses import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -17,9 +17,9 @@ from grantwire.broker import translated
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record, record_valid
-from grantwire.notifications.pauses import Pause
-from grantwire.notifications.pulling import Puller
 from grantwire.observability import MetricUnit, log, metrics
+from grantwire.pauses import Pause
+from grantwire.pulling import Puller
 from grantwire.topology import ensure_topology
 
 if TYPE_CHECKING:

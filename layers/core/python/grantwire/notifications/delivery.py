@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from grantwire.errors import LeaseLostError, RetryableError
 from grantwire.leases import Claim
 from grantwire.notifications.batches import Batch
-from grantwire.notifications.pauses import Pause
 from grantwire.notifications.store import claim_due
 from grantwire.observability import MetricUnit, log, metrics
+from grantwire.pauses import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,6 +14,7 @@ from grantwire.observability import MetricUnit, log, metrics
 from grantwire.outbox import store
 from grantwire.outbox.publication import Publication
 from grantwire.outbox.store import ClaimedEvent, Failure
+from grantwire.pauses import Pause
 from grantwire.topology import TopologySettings, ensure_topology
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ _LANES = 2
 _GRACE_SECONDS = 1.0
 # Why an event is given up without being tried: each time its worker was not heard of again.
 _SPENT = "no attempt is left: its lease ran out"
-# Between tries to reach a server.
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+# How long a result is held for a database that is out of reach when the time is up.
+_LAST_WORDS_SECONDS = 2.0
 
 
 class _Batch:
@@ -97,7 +98,7 @@ class Relay:
         return dict(self._tally)
 
     async def _work(self, budget: Budget) -> None:
-        pause = _SHORTEST_WAIT
+        pause = Pause()
         while not budget.over():
             try:
                 await self._connect()
@@ -105,11 +106,10 @@ class Relay:
             except RetryableError as error:
                 if budget.until_idle:
                     raise
-                log.warning("the relay waits", reason=str(error), seconds=pause)
-                await asyncio.sleep(min(pause, budget.left()))
-                pause = min(2 * pause, _LONGEST_WAIT)
+                log.warning("the relay waits", reason=str(error))
+                await asyncio.sleep(min(pause.next(), budget.left()))
                 continue
-            pause = _SHORTEST_WAIT
+            pause = Pause()
             if not found:
                 if budget.until_idle:
                     return
@@ -238,8 +238,8 @@ class Relay:
     async def _write(self, change: Callable[[Connection], None], budget: Budget) -> None:
         """Write to a database that may be out of reach for a moment: these events are ours and nobody else's."""
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + min(self._leases.lease.total_seconds(), max(budget.left(), 2 * _LONGEST_WAIT))
-        pause = _SHORTEST_WAIT
+        give_up = loop.time() + min(self._leases.lease.total_seconds(), max(budget.left(), _LAST_WORDS_SECONDS))
+        pause = Pause()
         while True:
             try:
                 with self._database.session() as tx:
@@ -247,10 +247,9 @@ class Relay:
             except LeaseLostError:
                 raise
             except RetryableError:
-                if loop.time() + pause > give_up:
+                if loop.time() > give_up:
                     raise
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_WAIT)
+                await asyncio.sleep(pause.next())
 
     def _give_back(self, batch: _Batch) -> None:
         """After an error that is not about these events: another relay may have them at once."""
