@@ -4,7 +4,8 @@
     ├── RetryableError             nothing was committed; try again later   (503 + Retry-After · redelivery · next run)
     │   ├── RequestInProgressError the key is held by a request that still runs                  (409 + Retry-After)
     │   ├── AmbiguousError         not known whether it happened; repeat it with the same id
-    │   └── LeaseLostError         somebody else has the work now; touch nothing, go on with other work
+    │   ├── LeaseLostError         somebody else has the work now; touch nothing, go on with other work
+    │   └── CircuitOpenError       a server keeps failing and was not asked
     ├── RejectedError              never retry as it is                     (4xx with code · TERM · log and go on)
     │   ├── BadRequestError        BAD_REQUEST
     │   ├── TooLargeError          TOO_LARGE
@@ -51,6 +52,10 @@ class AmbiguousError(RetryableError):
 
 class LeaseLostError(RetryableError):
     """The lease ran out before the work was finished."""
+
+
+class CircuitOpenError(RetryableError):
+    """The server was not asked, because it kept failing a moment ago."""
 
 
 class RejectedError(GrantwireError):

@@ -1,9 +1,17 @@
-"""Idempotency: the same request, sent again, has the same effect and gets the same answer.
+"""Idempotency: the same request, message or job, sent again, has the same effect and gets the same answer.
 
-The guard of the API lives in two SQL functions, `idempotency_begin` and `idempotency_finish`, which run in the
-transaction of the effect they guard. This package holds what Python knows about it: what a valid key is, what makes two
-requests the same, and the answer that is stored.
+For the API the guard lives in two SQL functions, `idempotency_begin` and `idempotency_finish`, which run in the
+transaction of the effect they guard; `requests` holds what Python knows about it. The rest of the package is a library
+for any handler, consumer or job; docs/idempotency.md says which part to use when.
+
+Names are imported from here, and each is loaded when it is first asked for: a job that keeps its keys in Redis never
+loads psycopg, and `grant` never loads any of the library.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from grantwire.idempotency.requests import (
     Answer,
@@ -13,4 +21,45 @@ from grantwire.idempotency.requests import (
     request_hash,
 )
 
-__all__ = ["Answer", "IdempotencySettings", "RequestIdentity", "parse_key", "request_hash"]
+if TYPE_CHECKING:
+    from grantwire.idempotency.stores.interface import (
+        Check,
+        Duplicate,
+        InProgress,
+        Key,
+        New,
+        Record,
+        Status,
+        Store,
+    )
+    from grantwire.idempotency.stores.memory import MemoryStore
+
+_HOMES = {
+    "stores.interface": ["Check", "Duplicate", "InProgress", "Key", "New", "Record", "Status", "Store"],
+    "stores.memory": ["MemoryStore"],
+}
+_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Answer",
+    "Check",
+    "Duplicate",
+    "IdempotencySettings",
+    "InProgress",
+    "Key",
+    "MemoryStore",
+    "New",
+    "Record",
+    "RequestIdentity",
+    "Status",
+    "Store",
+    "parse_key",
+    "request_hash",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module that has the name."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

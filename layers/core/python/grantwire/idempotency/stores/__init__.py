@@ -1,0 +1,1 @@
+"""Where keys are kept; see `interface` for what a store promises."""
