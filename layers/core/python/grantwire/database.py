@@ -7,26 +7,27 @@ a server that no longer answers at all.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from grantwire.errors import InternalError, RejectedError, RetryableError
+from grantwire.errors import AmbiguousError, InternalError, RejectedError, RetryableError
 from grantwire.observability import log
 from grantwire.secrets import database_url, read_secret
 from grantwire.settings import duration, flag, setting, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import timedelta
-    from typing import LiteralString, TypeVar
+    from typing import LiteralString, Self, TypeVar
 
     from psycopg.abc import PQGen
 
     RV = TypeVar("RV")
+    T = TypeVar("T")
 
 # Past the server's own statement timeout by this much, the server is no longer answering.
 _GRACE_SECONDS = 1.0
@@ -84,6 +85,57 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that has begun; `first` is what its first statement returned."""
+
+    connection: Connection
+    first: tuple[Any, ...]
+
+    @classmethod
+    def begin(cls, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
+        """One round trip; on an error nothing has begun."""
+        try:
+            with connection.pipeline():
+                connection.execute("BEGIN")
+                cursor = connection.execute(statement, parameters)
+            row = cursor.fetchone()
+        except BaseException:
+            _roll_back(connection)
+            raise
+        if row is None:
+            _roll_back(connection)
+            raise InternalError("a statement that always returns a row returned none")
+        return cls(connection, row)
+
+    def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
+        """Send the last statement and COMMIT in one round trip; AmbiguousError if the answer did not come."""
+        try:
+            with self.connection.pipeline():
+                self.connection.execute(statement, parameters)
+                self.connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None or self.connection.closed:
+                raise AmbiguousError(
+                    "it is not known whether the change was made; repeat it with the same key"
+                ) from error
+            raise
+
+    def end_unchanged(self) -> None:
+        """End it where nothing was written. After a ROLLBACK psycopg would prepare all its statements again."""
+        self.connection.execute("COMMIT")
+
+    def leave(self) -> None:
+        """Undo what was not committed."""
+        _roll_back(self.connection)
+
+
+def _roll_back(connection: Connection) -> None:
+    """A connection on which not even that works is lost, which its next user notices; the server rolls back."""
+    with suppress(psycopg.Error):
+        connection.rollback()
+
+
 class Database:
     """The execution environment's connection to PostgreSQL."""
 
@@ -99,20 +151,29 @@ class Database:
         When the connection turns out to be lost the statement is sent once more over a new one, so it must be safe to
         repeat: a read, or a change that an idempotency key guards.
         """
-        try:
-            row = self._execute(statement, parameters)
-        except psycopg.Error as error:
-            if not self._forget_if_lost(error):
-                raise translated(error) from error
-            log.warning("database connection lost, connecting again", reason=_reason(error))
-            try:
-                row = self._execute(statement, parameters)
-            except psycopg.Error as again:
-                self._forget_if_lost(again)
-                raise translated(again) from again
+        row = self._connected(lambda connection: self._execute(connection, statement, parameters))
         if row is None:
             raise InternalError("a statement that always returns a row returned none")
         return row
+
+    @contextmanager
+    def transaction(self, first: LiteralString, parameters: Mapping[str, Any]) -> Iterator[Transaction]:
+        """A transaction whose first statement, which returns one row, travels with its BEGIN in one round trip.
+
+        Its last statement may travel with the COMMIT (`Transaction.commit`); a block that ends without that is rolled
+        back. When the connection turns out to be lost at the beginning, a new one is made; later nothing is repeated.
+        """
+        transaction = self._connected(lambda connection: Transaction.begin(connection, first, parameters))
+        try:
+            yield transaction
+        except psycopg.Error as error:
+            self._forget_if_lost(error)
+            raise translated(error) from error
+        except AmbiguousError:
+            self.close()
+            raise
+        finally:
+            transaction.leave()
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
@@ -132,8 +193,23 @@ class Database:
             self._connection.close()
         self._connection = self._cursor = None
 
-    def _execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        connection = self._ready_connection()
+    def _connected(self, begin: Callable[[Connection], T]) -> T:
+        """Do something that may be repeated, once more over a new connection if the old one turns out to be lost."""
+        try:
+            return begin(self._ready_connection())
+        except psycopg.Error as error:
+            if not self._forget_if_lost(error):
+                raise translated(error) from error
+            log.warning("database connection lost, connecting again", reason=_reason(error))
+            try:
+                return begin(self._ready_connection())
+            except psycopg.Error as again:
+                self._forget_if_lost(again)
+                raise translated(again) from again
+
+    def _execute(
+        self, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
         if self._cursor is None:
             self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.errors import KeyConflictError, RequestInProgressError
-from grantwire.idempotency import Answer, IdempotencySettings, RequestIdentity
+from grantwire.idempotency.requests import Answer, refuse
 from grantwire.identifiers import uuid7
 from grantwire.observability import key_fingerprint, log
 
 if TYPE_CHECKING:
     from grantwire.database import Database
     from grantwire.entitlements.commands import Change, Operation, Page
+    from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
 
 # Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text.
 _CHANGE = """
@@ -69,10 +69,7 @@ class Entitlements:
             },
         )
         log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
-        if outcome == KeyConflictError.code:
-            raise KeyConflictError("this Idempotency-Key was used for another request; use a new key")
-        if outcome == RequestInProgressError.code:
-            raise RequestInProgressError("a request with this Idempotency-Key is still running")
+        refuse(outcome)
         return Answer(status_code, body, outcome)
 
     def of_user(self, page: Page) -> str:

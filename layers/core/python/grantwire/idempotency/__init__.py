@@ -33,10 +33,12 @@ if TYPE_CHECKING:
         Store,
     )
     from grantwire.idempotency.stores.memory import MemoryStore
+    from grantwire.idempotency.transaction import TransactionGuard
 
 _HOMES = {
     "stores.interface": ["Check", "Duplicate", "InProgress", "Key", "New", "Record", "Status", "Store"],
     "stores.memory": ["MemoryStore"],
+    "transaction": ["TransactionGuard"],
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
@@ -53,6 +55,7 @@ __all__ = [
     "RequestIdentity",
     "Status",
     "Store",
+    "TransactionGuard",
     "parse_key",
     "request_hash",
 ]

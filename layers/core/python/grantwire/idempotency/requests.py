@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grantwire.errors import BadRequestError
+from grantwire.errors import BadRequestError, KeyConflictError, RequestInProgressError
 from grantwire.settings import duration, setting
 
 if TYPE_CHECKING:
@@ -44,12 +44,25 @@ class Answer:
 
     status_code: int
     body: str
-    outcome: str
+    outcome: str = "APPLIED"
+
+    @property
+    def final(self) -> bool:
+        """Whether it may be kept: a malformed request (400) or a fault (5xx) must be able to run again (I3)."""
+        return 200 <= self.status_code < 300 or 400 < self.status_code < 500  # noqa: PLR2004 - HTTP's own numbers
 
     @property
     def replayed(self) -> bool:
         """Whether this is the answer to an earlier request with the same key."""
         return self.outcome == "REPLAYED"
+
+
+def refuse(outcome: str) -> None:
+    """Raise what an outcome means that is no answer: the key is another request's, or its request still runs."""
+    if outcome == KeyConflictError.code:
+        raise KeyConflictError("this Idempotency-Key was used for another request; use a new key")
+    if outcome == RequestInProgressError.code:
+        raise RequestInProgressError("a request with this Idempotency-Key is still running")
 
 
 def parse_key(values: Sequence[str]) -> str:
