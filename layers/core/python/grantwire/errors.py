@@ -3,6 +3,7 @@
     GrantwireError
     ├── RetryableError             nothing was committed; try again later   (503 + Retry-After · redelivery · next run)
     │   ├── RequestInProgressError the key is held by a request that still runs                  (409 + Retry-After)
+    │   ├── LockHeldError          the lock was not free in time
     │   ├── AmbiguousError         not known whether it happened; repeat it with the same id
     │   ├── LeaseLostError         somebody else has the work now; touch nothing, go on with other work
     │   └── CircuitOpenError       a server keeps failing and was not asked
@@ -44,6 +45,10 @@ class RequestInProgressError(RetryableError):
     """Another request with the same key has not finished yet."""
 
     code = "REQUEST_IN_PROGRESS"
+
+
+class LockHeldError(RetryableError):
+    """Somebody else has the lock."""
 
 
 class AmbiguousError(RetryableError):
