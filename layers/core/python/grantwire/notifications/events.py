@@ -35,18 +35,23 @@ class Event:
 
 
 def decode(data: bytes, headers: Mapping[str, str]) -> Event:
-    """The event in a message, or RejectedError with what is wrong; how long names may be is the database's to say.
+    """The event in a message, or RejectedError with what is wrong.
 
     Nothing but the payload says which event it is: a message that was sent again may carry another Nats-Msg-Id (N4).
     """
+    payload = payload_of(data)
+    return Event(UUID(payload["event_id"]), uuid7(), _trace_id(headers), payload)
+
+
+def payload_of(data: bytes) -> dict[str, Any]:
+    """An event's fields as the outbox has them, or RejectedError; how long names may be is the database's to say."""
     message = EntitlementEvent()
     try:
         message.ParseFromString(data)
     except DecodeError:
         raise RejectedError("not an EntitlementEvent") from None
-    event_id = _event_id(message)
     payload = {
-        "event_id": str(event_id),
+        "event_id": str(_event_id(message)),
         "event_type": message.event_type,
         "occurred_at": _occurred_at(message),
         "user_id": message.user_id,
@@ -60,7 +65,7 @@ def decode(data: bytes, headers: Mapping[str, str]) -> Event:
             raise RejectedError(f"{name} is missing")
     if message.event_type not in EVENT_TYPES:
         raise RejectedError(f"unknown event_type {message.event_type[:64]!a}")
-    return Event(event_id, uuid7(), _trace_id(headers), payload)
+    return payload
 
 
 def _event_id(message: EntitlementEvent) -> UUID:

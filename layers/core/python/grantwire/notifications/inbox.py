@@ -1,7 +1,7 @@
-"""The SQL of the inbox: which events were seen, and the notifications that the new ones lead to (N4).
+"""The SQL of the inbox: which events were seen, and what the new ones lead to (N4, P1).
 
-One statement writes both, so they commit together; whoever adds to what an event causes adds it to the transaction of
-`record`'s caller.
+One statement writes inbox rows and notifications, a second one brings the read model up to the same events. They commit
+together: `record` needs a transaction of its caller's, and whoever adds to what an event causes adds it there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.database import refusing_data
 from grantwire.errors import RejectedError
+from grantwire.projection.model import project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ SELECT event_id, (SELECT count(*) FROM told) FROM fresh
 
 
 def record(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[UUID]:
-    """Write the events that were not seen before, with their notifications; the ids of those.
+    """Write the events that were not seen before, with their notifications, and project them; the ids of those.
 
     Raises RejectedError if the database refuses the data of one of them; then the transaction is of no more use.
     With no events it changes nothing and tells whether it could.
@@ -60,23 +61,38 @@ def record(tx: Connection, events: Sequence[Event], now: datetime | None = None)
         for event in events
     ]
     with refusing_data():
-        return [row[0] for row in tx.execute(_RECORD, {"events": json.dumps(rows), "now": now}).fetchall()]
+        fresh = {row[0] for row in tx.execute(_RECORD, {"events": json.dumps(rows), "now": now}).fetchall()}
+    if fresh or not events:
+        project(tx, [event.payload for event in events if event.event_id in fresh])
+    return list(fresh)
 
 
 def record_valid(
     tx: Connection, events: Sequence[Event], now: datetime | None = None
 ) -> tuple[list[UUID], dict[UUID, str]]:
-    """As `record`, but what the database refuses is found, left out and returned with the reason (N5).
-
-    A refused batch is halved until the culprits stand alone; each try is a savepoint of the caller's transaction.
-    """
+    """As `record`, but what the database refuses is found, left out and returned with the reason (N5)."""
     try:
         with tx.transaction():
             return record(tx, events, now), {}
     except RejectedError as error:
-        if len(events) == 1:
-            return [], {events[0].event_id: str(error)}
+        refused = _culprits(tx, events, error, now)
+    return record(tx, [event for event in events if event.event_id not in refused], now), refused
+
+
+def _culprits(tx: Connection, events: Sequence[Event], error: RejectedError, now: datetime | None) -> dict[UUID, str]:
+    """Those to blame for the refusal of a batch, which is halved until they stand alone, each with its reason.
+
+    Nothing of a try stays, so that its locks are gone before the next one: what is valid is written at once in the end,
+    in the one order in which all bridges lock.
+    """
+    if len(events) == 1:
+        return {events[0].event_id: str(error)}
     middle = len(events) // 2
-    first, refused_first = record_valid(tx, events[:middle], now)
-    second, refused_second = record_valid(tx, events[middle:], now)
-    return first + second, refused_first | refused_second
+    found: dict[UUID, str] = {}
+    for half in (events[:middle], events[middle:]):
+        try:
+            with tx.transaction(force_rollback=True):
+                record(tx, half, now)
+        except RejectedError as again:
+            found |= _culprits(tx, half, again, now)
+    return found
