@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Each costs 50 to 460 ms: the AWS SDK, tracing, model and web frameworks, and what only workers may need.
 HEAVY = {"boto3", "botocore.session", "aws_xray_sdk", "pydantic", "nats", "google.protobuf", "requests", "urllib3"}
-API = ["grant", "revoke", "query", "show_inbox"]
+API = ["grant", "revoke", "query", "show_summary", "show_inbox"]
 
 
 def modules_after_importing(name: str, path: list[Path]) -> set[str]:

@@ -14,10 +14,12 @@ from grantwire.budget import Budget
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError
+from grantwire.projection.orders import RebuildOrder
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.inbox import InboxSettings
+from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
 from grantwire.runtime.relay import RelaySettings
@@ -41,6 +43,7 @@ SETTINGS: dict[str, type] = {
     "grant": ApiSettings,
     "revoke": ApiSettings,
     "query": DatabaseSettings,
+    "show_summary": DatabaseSettings,
     "show_inbox": InboxSettings,
     "migrate_database": DatabaseSettings,
     "relay_outbox": RelaySettings,
@@ -49,6 +52,7 @@ SETTINGS: dict[str, type] = {
     "record_advisories": RecorderSettings,
     "sweep_retention": SweepSettings,
     "redrive_dead_letters": RedriveSettings,
+    "rebuild_summaries": RebuildSettings,
 }
 SCHEDULED = {
     "relay_outbox": "RelaySchedule",
@@ -158,6 +162,14 @@ def test_a_function_s_timeouts_nest(name: str) -> None:
     timeout = RESOURCES[name]["Timeout"]
     assert waits < timedelta(seconds=timeout)
     assert timeout < GATEWAY_LIMIT or not _is_route(name)
+
+
+def test_a_rebuild_ends_before_its_function_does() -> None:
+    """P2: two passes over the record, or a replay with the budget that nobody has to give, and time to answer."""
+    function = RESOURCES["rebuild_summaries"]
+    one_pass = parse_duration(function["Environment"]["Variables"]["DATABASE_STATEMENT_TIMEOUT"])
+    assert 2 * one_pass < timedelta(seconds=function["Timeout"])
+    assert RebuildOrder("stream").budget + timedelta(minutes=1) < timedelta(seconds=function["Timeout"])
 
 
 @pytest.mark.parametrize("name", SCHEDULED)

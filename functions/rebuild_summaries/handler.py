@@ -1,0 +1,19 @@
+"""Rebuild the read model behind the summaries, while events flow; for an operator.
+
+The event: `{"source": "record | stream", "dry_run": false}`, and for the stream `"from_sequence": 1, "budget": "13m"`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grantwire.entrypoints.tasks import TaskHandler
+from grantwire.projection.orders import RebuildOrder
+from grantwire.runtime.rebuild import RebuildRuntime
+
+
+def handle(event: Mapping[str, Any], rt: RebuildRuntime) -> dict[str, Any]:
+    """Counts of what differed and what was changed; a replay that has not come to its end says where to go on."""
+    return rt.carry_out(RebuildOrder.parse(event)).as_dict()
+
+
+handler = TaskHandler("rebuild_summaries", RebuildRuntime.build, handle)

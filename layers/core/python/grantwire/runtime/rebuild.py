@@ -1,0 +1,67 @@
+"""The runtime of rebuild_summaries, and of the command that does the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grantwire.broker import Broker, BrokerSettings
+from grantwire.budget import Budget
+from grantwire.database import Database, DatabaseSettings
+from grantwire.notifications.events import payload_of
+from grantwire.projection.record import RecordReport, compare, rebuild
+from grantwire.projection.stream import Replay, StreamReport
+from grantwire.settings import group, load, setting, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+    from grantwire.projection.orders import RebuildOrder
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildSettings:
+    """What rebuild_summaries reads from its environment."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    broker: BrokerSettings = group(BrokerSettings)
+    stream: str = setting("ENTITLEMENT_NATS_STREAM", text)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildRuntime:
+    """What rebuild_summaries works with."""
+
+    runner: asyncio.Runner
+    database: Database
+    broker: Broker
+    replay: Replay
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Read the settings; connections are made when they are first used, to NATS only for a replay."""
+        settings = load(RebuildSettings, environ)
+        name = "grantwire-rebuild"
+        database = Database(settings.database, application_name=name)
+        broker = Broker(settings.broker, name=name)
+        return cls(asyncio.Runner(), database, broker, Replay(database, broker, settings.stream, payload_of))
+
+    def carry_out(
+        self, order: RebuildOrder, on_batch: Callable[[StreamReport], None] = lambda _: None
+    ) -> RecordReport | StreamReport:
+        """Do what the order says; a replay reports after each batch."""
+        if order.source == "record":
+            return compare(self.database) if order.dry_run else rebuild(self.database)
+        budget = Budget(time.monotonic() + order.budget.total_seconds())
+        return self.runner.run(
+            self.replay.run(budget, first=order.from_sequence, dry_run=order.dry_run, on_batch=on_batch)
+        )
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.runner.run(self.broker.close())
+        self.runner.close()
+        self.database.close()
