@@ -33,11 +33,15 @@ if TYPE_CHECKING:
         Store,
     )
     from grantwire.idempotency.stores.memory import MemoryStore
+    from grantwire.idempotency.stores.postgres import PostgresStore
+    from grantwire.idempotency.stores.redis import RedisStore
     from grantwire.idempotency.transaction import TransactionGuard
 
 _HOMES = {
     "stores.interface": ["Check", "Duplicate", "InProgress", "Key", "New", "Record", "Status", "Store"],
     "stores.memory": ["MemoryStore"],
+    "stores.postgres": ["PostgresStore"],
+    "stores.redis": ["RedisStore"],
     "transaction": ["TransactionGuard"],
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
@@ -51,7 +55,9 @@ __all__ = [
     "Key",
     "MemoryStore",
     "New",
+    "PostgresStore",
     "Record",
+    "RedisStore",
     "RequestIdentity",
     "Status",
     "Store",

@@ -1,32 +1,40 @@
 """What every store is: the one place that decides whether a message is new.
 
-A store remembers two things about a key. A *claim* says that somebody is at work on it, until the claim's time is up. A
-*record* says what became of it: completed, with the result, or failed, with the error. A record lives for its own time.
+A store remembers three things about a key, each for its own time. A *claim*: somebody is at work on it. A *completed
+record*: it was done, with the result. A *failure*: the last run ended with an error; it is there to be looked up and
+decides nothing.
 
     check         no live claim, and no live completed record ───────────▶ New          the key is claimed, atomically
                   a completed record (at this mark or a later one) ──────▶ Duplicate    with the result that was stored
                   somebody else's live claim ────────────────────────────▶ InProgress
-    store_result  New ▶ completed; the claim is gone
+    store_result  New ▶ completed; claim and failure are gone
     store_failure New ▶ failed; the claim is gone, so that the next check finds the key new
 
 Two checks at the same time never both get New. A worker that dies leaves its claim, which ends by itself.
+
+A key is *taken* from the holder of a claim when somebody else's claim on it is live, or a completed record makes the
+claim's key a duplicate. Until then the holder may finish, even past the claim's time.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from grantwire.errors import BadRequestError
+from grantwire.errors import BadRequestError, LeaseLostError
 from grantwire.validation import clean_text
 
-if TYPE_CHECKING:
-    from datetime import timedelta
-
 LONGEST_KEY = 256
+LONGEST_ERROR = 2_000
 _LONGEST_TYPE = 100
+_SHORTEST_LIFE = timedelta(milliseconds=1)
+_LONGEST_LIFE = timedelta(days=36_500)
+# NUL and lone surrogates: no PostgreSQL text holds them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # Redis counts marks in floating point: up to here every whole number is exact. In microseconds it is the year 2255.
 LARGEST_MARK = 2**53 - 1
 
@@ -100,8 +108,8 @@ class Status(StrEnum):
 class Record:
     """What became of a key, for those who only look: it may have changed by the time it is read.
 
-    `mark` is the completed mark, or of a claim the claimed one. A completed record keeps its `result` when a later mark
-    fails; `error` is then that failure.
+    A live claim is shown before a completed record, and that before a failure. `mark` is the claim's or the completed
+    record's. A completed record with an `error`: a later mark failed.
     """
 
     status: Status
@@ -111,26 +119,55 @@ class Record:
 
 
 class Store(Protocol):
-    """Decides atomically; every method raises RetryableError if the store is out of reach."""
+    """Decides atomically; every method raises RetryableError if the store is out of reach, and may then be repeated.
+
+    Times to live are between a millisecond and a hundred years; what is outside counts as the nearest of the two.
+    """
 
     def check(self, key: Key, ttl: timedelta) -> Check:
-        """Claim the key for `ttl` unless it is completed or claimed. Of any number of callers at once one gets New."""
+        """Claim the key for `ttl` unless it is completed or claimed. Of any number of callers at once one gets New.
+
+        A completed record comes before a claim: while version 3 is in progress, version 2 is still a duplicate of 2.
+        """
 
     def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
         """Complete the key; for `ttl` from now every check finds a Duplicate with `result`.
 
-        A claim whose time was up still counts as long as nobody else took the key. LeaseLostError if somebody else has
-        a live claim on it, or has completed it (with a mark: completed this mark or a later one).
+        LeaseLostError, and nothing is changed, if the key was taken (see the module). To say it twice is to say it
+        once: the same claim's second result is ignored. BadRequestError for a result with NUL or lone surrogates.
         """
 
     def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
         """Give the key back, so that the next check finds it new; the error may be looked up for `ttl`.
 
-        An older completed mark stays completed. Changes nothing if the claim is no longer this one.
+        An older completed mark stays completed. Changes nothing if the key was taken. Of the error only what every
+        store can hold is kept: its first 2,000 characters, without NUL and lone surrogates.
         """
 
     def get_result(self, key: Key) -> Record | None:
-        """What is known of the key: a live claim before a record. Decides nothing."""
+        """What is known of the key, whatever the mark asked with. Decides nothing."""
 
     def cleanup(self) -> int:
         """Delete what has expired, as much as is good for one call, unless the store does so by itself; how much."""
+
+
+def lifetime(ttl: timedelta) -> timedelta:
+    """A time to live that every store can count with; `timedelta.max` means as long as possible."""
+    return min(max(ttl, _SHORTEST_LIFE), _LONGEST_LIFE)
+
+
+def storable_result(result: str | None) -> str | None:
+    """`result`, if every store can give it back unchanged."""
+    if result is not None and _UNSTORABLE.search(result):
+        raise BadRequestError("a result must not contain NUL or lone surrogates; JSON with escapes has none")
+    return result
+
+
+def storable_error(error: str) -> str:
+    """What every store can hold of an error's text."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", error[:LONGEST_ERROR])
+
+
+def taken() -> LeaseLostError:
+    """The error of a holder whose key was taken."""
+    return LeaseLostError("somebody else has the key, or has completed it")
