@@ -1,0 +1,223 @@
+"""One guarded run: ask the store, do the work, keep the result. The engine under the wrapper and the consumer.
+
+    check ─▶ New ─▶ work ─▶ returns: the result is kept, and every later check gets it
+      │               └───▶ raises: the key is free again, the error goes on to the caller
+      ├────▶ Duplicate: the first result, without work
+      ├────▶ InProgress: RequestInProgressError, try again later
+      └────▶ the store is down: OPEN runs the work unguarded and counts it, CLOSED raises
+
+Work whose effect has happened is never reported as failed because of the store: that would make somebody repeat it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from grantwire.errors import (
+    BadRequestError,
+    InternalError,
+    LeaseLostError,
+    RejectedError,
+    RequestInProgressError,
+    RetryableError,
+)
+from grantwire.idempotency.metrics import Quiet
+from grantwire.idempotency.stores.interface import LONGEST_KEY, Duplicate, InProgress, Key
+from grantwire.observability import key_fingerprint, log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from grantwire.idempotency.metrics import IdempotencyMetrics
+    from grantwire.idempotency.stores.interface import Check, New, Store
+
+# Pauses between the tries to tell the store what became of the work: enough for a failover's hiccup, and for a caller.
+_PAUSES = (0.1, 0.4)
+# A Lambda that has run into its timeout is gone by then, and its claim of no more use.
+AFTER_TIMEOUT = timedelta(seconds=1)
+
+
+class FailMode(StrEnum):
+    """What happens when the store is out of reach (C6).
+
+    OPEN runs the work unguarded, warns, and counts it: better twice than not at all. CLOSED does not run it and raises
+    the store's RetryableError: better late than twice.
+    """
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a message or a call.
+
+    `replayed` says that the work was done before and `value` is the first result. `dead_letter` is the error with which
+    a consumer's dead-letter hook took the message; then there is no value.
+    """
+
+    value: Any = None
+    replayed: bool = False
+    dead_letter: Exception | None = None
+
+
+class Execution:
+    """Runs work at most once for each key of the job `name`, as far as the store can tell."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        name: str,
+        ttl: timedelta,
+        fail_mode: FailMode,
+        metrics: IdempotencyMetrics,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._ttl = ttl
+        self._fail_mode = fail_mode
+        self._metrics = Quiet(metrics)
+        self._sleep = sleep
+
+    def run(self, key: Key, lease: timedelta, work: Callable[[], Any]) -> Outcome:
+        """Do the work unless it was done before; while it runs, for `lease` at most, nobody else begins it."""
+        check = self._check(self._scoped(key), lease)
+        if check is None:
+            return Outcome(work())
+        if isinstance(check, Duplicate):
+            log.debug("duplicate task skipped", idempotency_key=check.key.value, task_type=self.name)
+            return Outcome(_loaded(check.result), replayed=True)
+        if isinstance(check, InProgress):
+            seconds = check.free_in.total_seconds()
+            raise RequestInProgressError(
+                f"the same work is in progress; try again when it is done, in {seconds:.0f} s at the latest"
+            )
+        try:
+            value = work()
+        except BaseException as error:
+            self._give_back(check, error)
+            raise
+        self._complete(check, value)
+        return Outcome(value)
+
+    def flush(self) -> None:
+        """Send the metrics; once for each call or batch."""
+        self._metrics.flush()
+
+    def _scoped(self, key: Key) -> Key:
+        """The same key of another job is another key."""
+        room = LONGEST_KEY - len(self.name) - 1
+        if len(key.value) > room:
+            raise BadRequestError(f"the idempotency key must have at most {room} characters")
+        return replace(key, value=f"{self.name}:{key.value}", message_type=self.name)
+
+    def _check(self, key: Key, lease: timedelta) -> Check | None:
+        """What the store says; None if it says nothing and the work is to be done all the same."""
+        started = time.perf_counter()
+        try:
+            check = self._store.check(key, lease)
+        except Exception as error:
+            self._metrics.checked(self.name, "error", time.perf_counter() - started)
+            if not isinstance(error, RetryableError):
+                raise
+            if self._fail_mode is FailMode.CLOSED:
+                log.error("idempotency check failed", error=str(error), task_type=self.name)
+                raise
+            log.warning("idempotency check failed, processing anyway", error=str(error), task_type=self.name)
+            self._metrics.unguarded(self.name)
+            return None
+        seconds = time.perf_counter() - started
+        self._metrics.checked(self.name, "duplicate" if isinstance(check, Duplicate | InProgress) else "new", seconds)
+        return check
+
+    def _complete(self, claim: New, value: Any) -> None:
+        try:
+            result = None if value is None else json.dumps(value, allow_nan=False)
+            self._keep(claim, result)
+        except (TypeError, ValueError, RecursionError, RejectedError) as error:
+            # The effect has happened: without a result the key is at least completed, so that nobody repeats it.
+            self._keep(claim, None)
+            raise InternalError(
+                f"the work of {self.name} is done, but its result cannot be kept: return JSON values only ({error})"
+            ) from error
+
+    def _keep(self, claim: New, result: str | None) -> None:
+        try:
+            self._persist(lambda: self._store.store_result(claim, result, self._ttl))
+        except LeaseLostError:
+            log.error(
+                "the claim ran out while the work ran, and somebody else has taken the key: the effect may be doubled",
+                key=key_fingerprint(claim.key.value),
+                task_type=self.name,
+            )
+            raise
+        except RetryableError as error:
+            complain = log.warning if self._fail_mode is FailMode.OPEN else log.error
+            complain(
+                "the work is done, but the store did not take its result: a repeat runs again once the claim has ended",
+                key=key_fingerprint(claim.key.value),
+                error=str(error),
+                task_type=self.name,
+            )
+
+    def _give_back(self, claim: New, error: BaseException) -> None:
+        """Free the key; whatever happens here, the work's own error is what the caller has to see."""
+        try:
+            self._persist(lambda: self._store.store_failure(claim, _described(error), self._ttl))
+        except Exception:  # noqa: BLE001 - the error of the work is on its way
+            log.exception(
+                "the work failed, and the store did not take the key back: a retry has to wait until the claim ends",
+                key=key_fingerprint(claim.key.value),
+                task_type=self.name,
+            )
+
+    def _persist(self, tell: Callable[[], None]) -> None:
+        """Tell the store, and again after a pause if it is out of reach: to tell it twice is to tell it once."""
+        for pause in _PAUSES:
+            try:
+                return tell()
+            except LeaseLostError:
+                raise
+            except RetryableError:
+                self._sleep(pause)
+        return tell()
+
+
+def key_from(found: object) -> Key | None:
+    """The key that an author's function returned, text or ready-made; None if it returned "" or None."""
+    if found is None or found == "":
+        return None
+    if isinstance(found, Key):
+        return found
+    if not isinstance(found, str):
+        raise BadRequestError(f"the idempotency key must be a string, not {type(found).__name__}")
+    return Key(found)
+
+
+def remaining_time(*arguments: object) -> timedelta | None:
+    """What is left of the Lambda's time, if its context is among the arguments."""
+    for argument in arguments:
+        remaining = getattr(argument, "get_remaining_time_in_millis", None)
+        if callable(remaining):
+            return timedelta(milliseconds=max(0, remaining()))
+    return None
+
+
+def _loaded(result: str | None) -> Any:
+    try:
+        return None if result is None else json.loads(result)
+    except ValueError as error:
+        raise InternalError("the stored result of earlier work is not JSON") from error
+
+
+def _described(error: BaseException) -> str:
+    """What the store keeps of an error: its kind and its message."""
+    return "".join(traceback.format_exception_only(error)).strip()
