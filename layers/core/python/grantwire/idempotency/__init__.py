@@ -22,6 +22,14 @@ from grantwire.idempotency.requests import (
 )
 
 if TYPE_CHECKING:
+    from grantwire.idempotency.compensation import Compensation
+    from grantwire.idempotency.consumer import IdempotentConsumer
+    from grantwire.idempotency.duplicates import by_content_hash, by_message_id, by_timestamp, by_version
+    from grantwire.idempotency.execution import FailMode, Outcome
+    from grantwire.idempotency.keys import business_key, entity_key, message_id, payload_hash, request_id
+    from grantwire.idempotency.messages import Message
+    from grantwire.idempotency.metrics import EmfMetrics, IdempotencyMetrics, NoMetrics
+    from grantwire.idempotency.retries import Retry
     from grantwire.idempotency.stores.interface import (
         Check,
         Duplicate,
@@ -36,34 +44,63 @@ if TYPE_CHECKING:
     from grantwire.idempotency.stores.postgres import PostgresStore
     from grantwire.idempotency.stores.redis import RedisStore
     from grantwire.idempotency.transaction import TransactionGuard
+    from grantwire.idempotency.wrapper import idempotent
 
 _HOMES = {
+    "compensation": ["Compensation"],
+    "consumer": ["IdempotentConsumer"],
+    "duplicates": ["by_content_hash", "by_message_id", "by_timestamp", "by_version"],
+    "execution": ["FailMode", "Outcome"],
+    "keys": ["business_key", "entity_key", "message_id", "payload_hash", "request_id"],
+    "messages": ["Message"],
+    "metrics": ["EmfMetrics", "IdempotencyMetrics", "NoMetrics"],
+    "retries": ["Retry"],
     "stores.interface": ["Check", "Duplicate", "InProgress", "Key", "New", "Record", "Status", "Store"],
     "stores.memory": ["MemoryStore"],
     "stores.postgres": ["PostgresStore"],
     "stores.redis": ["RedisStore"],
     "transaction": ["TransactionGuard"],
+    "wrapper": ["idempotent"],
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Answer",
     "Check",
+    "Compensation",
     "Duplicate",
+    "EmfMetrics",
+    "FailMode",
+    "IdempotencyMetrics",
     "IdempotencySettings",
+    "IdempotentConsumer",
     "InProgress",
     "Key",
     "MemoryStore",
+    "Message",
     "New",
+    "NoMetrics",
+    "Outcome",
     "PostgresStore",
     "Record",
     "RedisStore",
     "RequestIdentity",
+    "Retry",
     "Status",
     "Store",
     "TransactionGuard",
+    "business_key",
+    "by_content_hash",
+    "by_message_id",
+    "by_timestamp",
+    "by_version",
+    "entity_key",
+    "idempotent",
+    "message_id",
     "parse_key",
+    "payload_hash",
     "request_hash",
+    "request_id",
 ]
 
 
