@@ -20,7 +20,13 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
+from grantwire.notifications.senders import SenderSettings
+from grantwire.notifications.senders.breaker import BreakerSender
+from grantwire.notifications.senders.choice import build_breaker
+from grantwire.notifications.senders.log import LogSender
+from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.workers.deliver_receiver import notification
 
 REST = timedelta(seconds=5)
 
@@ -293,3 +299,55 @@ def test_a_circuit_that_makes_no_sense_is_refused(failures: int, rest: timedelta
     """One that is always open, or never."""
     with pytest.raises(ConfigError, match="opens after 1 failure or more"):
         CircuitBreaker("receiver", failures=failures, rest=rest)
+
+
+WEBHOOK = {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": "https://receiver.example/hook"}
+TOPIC = {"NOTIFICATION_SENDER": "sns", "NOTIFICATION_SNS_TOPIC_ARN": "arn:aws:sns:eu-west-1:123456789012:topic"}
+
+
+@pytest.mark.parametrize("sender", [WEBHOOK, TOPIC])
+def test_webhook_and_topic_have_a_circuit_by_default(sender: dict[str, str]) -> None:
+    """C10: twenty failures in a row, five seconds."""
+    breaker = build_breaker(load(SenderSettings, sender))
+    assert breaker is not None
+    assert breaker.name == f"sender {sender['NOTIFICATION_SENDER']}"
+    fail(breaker, 19)
+    assert breaker.closed
+    fail(breaker)
+    assert 0 < breaker.open_for() <= 5
+
+
+def test_the_log_needs_none_and_it_can_be_switched_off() -> None:
+    """C10: NOTIFICATION_SENDER_BREAKER_FAILURES=0."""
+    assert build_breaker(load(SenderSettings, {})) is None
+    assert build_breaker(load(SenderSettings, WEBHOOK | {"NOTIFICATION_SENDER_BREAKER_FAILURES": "0"})) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NOTIFICATION_SENDER_BREAKER_FAILURES", "-1"),
+        ("NOTIFICATION_SENDER_BREAKER_FAILURES", "some"),
+        ("NOTIFICATION_SENDER_BREAKER_REST", "0s"),
+        ("NOTIFICATION_SENDER_BREAKER_REST", "2m"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(name: str, value: str) -> None:
+    """Before the function begins."""
+    with pytest.raises(ConfigError, match=name):
+        load(SenderSettings, WEBHOOK | {name: value})
+
+
+def test_a_sender_behind_a_circuit_is_not_called_while_it_is_open(
+    breaker: CircuitBreaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C10: otherwise it sends as before, as many at once as before."""
+    sender = BreakerSender(LogSender(), breaker)
+    assert sender.concurrency == LogSender.concurrency
+    sender.send(notification())
+    assert capsys.readouterr().out.count('"notification"') == 1
+    fail(breaker, 3)
+    capsys.readouterr()
+    with pytest.raises(CircuitOpenError):
+        sender.send(notification())
+    assert capsys.readouterr().out == ""

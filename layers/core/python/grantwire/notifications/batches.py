@@ -7,7 +7,7 @@ from collections import Counter
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
-from grantwire.errors import LeaseLostError, RejectedError, RetryableError
+from grantwire.errors import CircuitOpenError, LeaseLostError, RejectedError, RetryableError
 from grantwire.leases import Verdict, fence, judge
 from grantwire.notifications.dead_letters import write_dead_letters
 from grantwire.notifications.store import LEASE_EXPIRED, mark_failed, mark_sent, release, renew
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.budget import Budget
+    from grantwire.circuit import CircuitBreaker
     from grantwire.database import Connection, Database
     from grantwire.leases import LeaseSettings
     from grantwire.notifications.senders import Sender
@@ -46,12 +47,15 @@ class Batch:
         token: str,
         now: Callable[[], datetime | None],
         rand: Callable[[], float],
+        *,
+        breaker: CircuitBreaker | None = None,
     ) -> None:
         self._database = database
         self._settings = settings
         self._token = token
         self._now = now
         self._rand = rand
+        self._breaker = breaker
         self._lease = settings.lease.total_seconds()
         self._renewed = self._last_moment = time.monotonic()
         self._running: dict[Future[None], Notification] = {}
@@ -84,7 +88,9 @@ class Batch:
         done = {future: n for future, n in self._running.items() if future.done()}
         outcomes = [(n, future.exception()) for future, n in done.items()]
         self._succeed([n.notification_id for n, error in outcomes if error is None])
-        self._fail({n.notification_id: self._judge(n, error) for n, error in outcomes if error is not None})
+        self._give_back([n.notification_id for n, error in outcomes if isinstance(error, CircuitOpenError)])
+        failures = [(n, error) for n, error in outcomes if error and not isinstance(error, CircuitOpenError)]
+        self._fail({n.notification_id: self._judge(n, error) for n, error in failures})
         for future in done:
             del self._running[future]
 
@@ -99,10 +105,7 @@ class Batch:
         """The budget is over: give back what was not begun, wait a little for the rest, and leave no lease behind."""
         not_begun = {future: n for future, n in self._running.items() if future.cancel()}
         self._running = {future: n for future, n in self._running.items() if future not in not_begun}
-        if not_begun:
-            given_back = _ids(not_begun.values())
-            self._persist(lambda tx: release(tx, self._token, given_back))
-            self.counts["released"] += len(given_back)
+        self._give_back(_ids(not_begun.values()))
         wait(self._running, timeout=_GRACE_SECONDS)
         self._settle()
         late = RetryableError("no answer before the worker had to stop")
@@ -110,11 +113,17 @@ class Batch:
         self._running = {}
 
     def _judge(self, notification: Notification, error: BaseException) -> tuple[Verdict, str]:
-        """An error that no sender should raise is a bug that a later version may have mended: temporary."""
+        """An error that no sender should raise is a bug that a later version may have mended: temporary.
+
+        While the receiver fails for everybody it is not this notification's fault: put off, and no attempt is counted.
+        """
         if not isinstance(error, RejectedError | RetryableError):
             log.error("sender failed", notification_id=str(notification.notification_id), reason=repr(error))
-        permanent = isinstance(error, RejectedError)
-        verdict = judge(self._settings, notification.attempt_count, self._rand, permanent=permanent)
+        attempts = notification.attempt_count
+        if isinstance(error, RetryableError) and self._breaker is not None and not self._breaker.closed:
+            verdict = Verdict(attempts, self._settings.backoff.delay(attempts + 1, self._rand))
+        else:
+            verdict = judge(self._settings, attempts, self._rand, permanent=isinstance(error, RejectedError))
         return verdict, (str(error) or repr(error))[:_LONGEST_ERROR].replace("\x00", "")
 
     def _succeed(self, sent: Sequence[UUID]) -> None:
@@ -125,6 +134,11 @@ class Batch:
 
         if sent:
             self._persist(write)
+
+    def _give_back(self, untried: Sequence[UUID]) -> None:
+        if untried:
+            self._persist(lambda tx: release(tx, self._token, untried))
+            self.counts["released"] += len(untried)
 
     def _fail(self, failures: Failures) -> None:
         def write(tx: Connection) -> None:

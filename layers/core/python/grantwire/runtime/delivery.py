@@ -9,6 +9,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.leases import LeaseSettings, worker_name
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import SenderSettings, build_sender
+from grantwire.notifications.senders.choice import build_breaker
 from grantwire.notifications.wakeup import Wakeup
 from grantwire.settings import flag, group, load, setting, text
 
@@ -43,8 +44,15 @@ class DeliveryRuntime:
         settings = load(DeliverySettings, environ)
         database = Database(settings.database, application_name="grantwire-delivery")
         wakeup = Wakeup(_listener(settings) if settings.wakeup else None)
-        sender = build_sender(settings.sender)
-        return cls(database, wakeup, Delivery(database, sender, wakeup, settings.leases, worker_name(environ)))
+        delivery = Delivery(
+            database,
+            build_sender(settings.sender),
+            wakeup,
+            settings.leases,
+            worker_name(environ),
+            breaker=build_breaker(settings.sender),
+        )
+        return cls(database, wakeup, delivery)
 
     def close(self) -> None:
         """Give the connections and the threads back."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from grantwire.circuit import CircuitBreaker
 from grantwire.notifications.senders.log import LogSender
 from grantwire.notifications.senders.sns import SnsSender
 from grantwire.notifications.senders.webhook import WebhookSender
@@ -57,6 +58,10 @@ class SenderSettings:
     webhook_concurrency: int = setting("NOTIFICATION_WEBHOOK_CONCURRENCY", integer(low=1, high=64), default="8")
     sns_topic_arn: str | None = setting("NOTIFICATION_SNS_TOPIC_ARN", _topic_arn, optional=True)
     sns_concurrency: int = setting("NOTIFICATION_SNS_CONCURRENCY", integer(low=1, high=64), default="8")
+    breaker_failures: int = setting("NOTIFICATION_SENDER_BREAKER_FAILURES", integer(low=0, high=1000), default="20")
+    breaker_rest: timedelta = setting(
+        "NOTIFICATION_SENDER_BREAKER_REST", duration(low="100ms", high="1m"), default="5s"
+    )
 
     def problems(self) -> Iterator[str]:
         """A sender without its receiver."""
@@ -73,3 +78,10 @@ def build_sender(settings: SenderSettings) -> Sender:
     if settings.kind == "sns" and settings.sns_topic_arn is not None:
         return SnsSender(settings.sns_topic_arn, settings.sns_concurrency)
     return LogSender()
+
+
+def build_breaker(settings: SenderSettings) -> CircuitBreaker | None:
+    """The circuit breaker of that sender; None for the log, which never fails, and if it is switched off."""
+    if settings.kind == "log" or settings.breaker_failures == 0:
+        return None
+    return CircuitBreaker(f"sender {settings.kind}", failures=settings.breaker_failures, rest=settings.breaker_rest)

@@ -1,0 +1,28 @@
+"""A sender that does not try a receiver that keeps failing (C10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grantwire.circuit import CircuitBreaker
+    from grantwire.notifications.senders.interface import Sender
+    from grantwire.notifications.store import Notification
+
+
+class BreakerSender:
+    """A sender behind a circuit breaker: CircuitOpenError means that the receiver was not told, and not asked."""
+
+    def __init__(self, sender: Sender, breaker: CircuitBreaker) -> None:
+        self._sender = sender
+        self._breaker = breaker
+
+    @property
+    def concurrency(self) -> int:
+        """See `Sender`."""
+        return self._sender.concurrency
+
+    def send(self, notification: Notification) -> None:
+        """See `Sender`."""
+        with self._breaker.guard():
+            self._sender.send(notification)
