@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env invoke test test-containers check schema proto redrive lock clean
+.PHONY: help up down demo status logs env invoke test test-containers check schema proto redrive rebuild lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -25,5 +25,6 @@ check: ; $(RUN) check $(ARGS)
 schema: ; $(RUN) schema
 proto: ; $(RUN) proto
 redrive: ; $(RUN) redrive $(ARGS)
+rebuild: ; $(RUN) rebuild $(ARGS)
 lock: ; $(RUN) lock $(ARGS)
 clean: ; $(RUN) clean

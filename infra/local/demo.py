@@ -82,7 +82,8 @@ def demo(_arguments: Sequence[str], progress: Progress) -> int:
     refund = {**body, "reason": "REFUND"}
     for path in (GRANTS, REVOKES):
         client.send("POST", path)  # refused, but the first call of a function starts its process
-    client.send("GET", f"/v1/users/{user}/entitlements")
+    for name in ("entitlements", "summary"):
+        client.send("GET", f"/v1/users/{user}/{name}")
 
     def post(title: str, path: str, key: str, body: dict[str, str]) -> None:
         progress.say(f"\n{title}\n  POST {path}  Idempotency-Key: {key}\n  {json.dumps(body)}")
@@ -98,6 +99,8 @@ def demo(_arguments: Sequence[str], progress: Progress) -> int:
     _show(client.send("GET", f"/v1/users/{user}/entitlements"), progress)
     progress.say("\nThe way of the two events.")
     _show_way(found["database_url"], user, progress)
+    progress.say(f"\nWhat the read model made of them.\n  GET /v1/users/{user}/summary")
+    _show(client.send("GET", f"/v1/users/{user}/summary"), progress)
     progress.say(f"\nWhat the user was told.\n  GET {INBOX}/{user}")
     _show(client.send("GET", f"{INBOX}/{user}"), progress)
     return 0

@@ -67,6 +67,9 @@ COMMANDS = {
     "schema": Command("write infra/schema.sql from the migrations", "schema.schema", Needs.CURRENT),
     "proto": Command("generate the events' code from proto/", "protobuf.proto", Needs.CURRENT),
     "redrive": Command("list, redrive or discard dead letters; see --help", "redrive.redrive", Needs.INSTALLED),
+    "rebuild": Command(
+        "rebuild the read model from the record or the stream; see --help", "rebuild.rebuild", Needs.INSTALLED
+    ),
     "lock": Command("renew the locked requirements", "requirements.lock", Needs.CURRENT),
     "clean": Command("stop the stack and delete everything under .grantwire", "basics.clean", Needs.NOTHING),
 }

@@ -1,4 +1,7 @@
-"""A bridge in a process of its own, to be killed: `python -m tests.workers.bridge_worker SECONDS [die-before-ack]`."""
+"""A bridge in a process of its own, to be killed.
+
+`python -m tests.workers.bridge_worker SECONDS [die-before-commit | die-before-ack]`
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,36 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from grantwire.budget import Budget
-from grantwire.notifications.bridge import Bridge
+from grantwire.notifications import bridge
+from grantwire.notifications.inbox import record_valid
 from grantwire.runtime.bridge import BridgeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-async def _die(_bridge: Bridge, _messages: Sequence[Any]) -> None:
+def _die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+async def _die_before_ack(_bridge: bridge.Bridge, _messages: Sequence[Any]) -> None:
+    _die()
+
+
+def _die_before_commit(*arguments: Any) -> NoReturn:
+    record_valid(*arguments)
+    _die()
 
 
 if __name__ == "__main__":
     if "die-before-ack" in sys.argv:
-        Bridge._acknowledge = _die  # type: ignore[assignment,method-assign]  # noqa: SLF001 - the crash point
+        bridge.Bridge._acknowledge = _die_before_ack  # type: ignore[assignment,method-assign]  # noqa: SLF001 - the crash point
+    if "die-before-commit" in sys.argv:
+        bridge.record_valid = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
     runtime = BridgeRuntime.build(os.environ)
     print(json.dumps(runtime.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
     runtime.close()
