@@ -75,6 +75,8 @@ INSERT = {
     "processed_messages": """
         INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at)
         VALUES (%(n)s::text, 'm', 't', 'processing', %(at)s, %(at)s)""",
+    "distributed_locks": """
+        INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s)""",
 }
 
 # (policy, how long it is kept, whether a row exactly on the threshold goes)
@@ -87,6 +89,7 @@ THRESHOLDS = [
     ("notification_dlq", 30 * DAY, False),
     ("notification_nats_dlq", 30 * DAY, False),
     ("processed_messages", 7 * DAY, False),
+    ("distributed_locks", 7 * DAY, False),
 ]
 
 
@@ -163,7 +166,8 @@ def test_retention_of_notifications_can_be_switched_off(rows: Rows, sweep: Calla
     for insert in INSERT.values():
         rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
     off = sweep(NOTIFICATION_RETENTION_ENABLED="false")
-    assert set(off["deleted"]) == {"idempotency_keys", "outbox_published", "outbox_discarded", "processed_messages"}
+    always = {"idempotency_keys", "outbox_published", "outbox_discarded", "processed_messages", "distributed_locks"}
+    assert set(off["deleted"]) == always
     assert sweep(NOTIFICATION_RETENTION_RETENTION_DAYS="50", NOTIFICATION_DEAD_LETTERS_RETENTION="50d")["deleted"] == {}
     assert len(sweep()["deleted"]) == 4
 
@@ -201,7 +205,7 @@ def test_a_sweep_that_runs_out_of_time_is_continued_by_the_next(
     _expired_keys(rows, 1000)
     rows.execute(INSERT["processed_messages"], {"n": 1, "at": NOW - 8 * DAY})
     ticks = iter(range(1000))
-    short = Budget(10, clock=lambda: float(next(ticks)))
+    short = Budget(len(POLICIES) + 2, clock=lambda: float(next(ticks)))
     first = sweep(short, RETENTION_BATCH_SIZE="100")
     assert first["complete"] is False
     assert first["deleted"] == {"idempotency_keys": 300, "processed_messages": 1}

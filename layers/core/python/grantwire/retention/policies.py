@@ -1,4 +1,4 @@
-"""What is deleted, when, in which order and by which index: one policy for each kind of row (R1-R3, Q4).
+"""What is deleted, when, in which order and by which index: one policy for each kind of row (R1-R3, Q4, C7).
 
 A batch locks what it deletes and passes over what somebody else has locked, so that sweeps that overlap share the work
 and nobody waits. Each statement takes the oldest first, from an index that holds nothing else.
@@ -88,6 +88,14 @@ DELETE FROM processed_messages WHERE ctid = ANY(ARRAY(
    ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
 """
 
+# A lock whose owner never came back is free for anybody as soon as its lease has ended.
+_DISTRIBUTED_LOCKS = """
+DELETE FROM distributed_locks WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM distributed_locks
+   WHERE lease_until < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval
+   ORDER BY lease_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+"""
+
 POLICIES = (
     Policy(
         "idempotency_keys", "idempotency_keys", "idempotency_keys_expiry", lambda _: timedelta(0), _IDEMPOTENCY_KEYS
@@ -136,6 +144,13 @@ POLICIES = (
         "processed_messages_expiry",
         lambda keep: keep.processed_messages,
         _PROCESSED_MESSAGES,
+    ),
+    Policy(
+        "distributed_locks",
+        "distributed_locks",
+        "distributed_locks_expiry",
+        lambda keep: keep.locks,
+        _DISTRIBUTED_LOCKS,
     ),
 )
 
