@@ -11,6 +11,7 @@ Work whose effect has happened is never reported as failed because of the store:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import traceback
@@ -148,6 +149,10 @@ class Execution:
             raise InternalError(
                 f"the work of {self.name} is done, but its result cannot be kept: return JSON values only ({error})"
             ) from error
+        except InternalError:
+            with contextlib.suppress(InternalError, LeaseLostError):
+                self._keep(claim, None)
+            raise
 
     def _keep(self, claim: New, result: str | None) -> None:
         try:

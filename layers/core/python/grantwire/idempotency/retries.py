@@ -57,17 +57,20 @@ class Attempts:
         """What the first attempt that succeeds returns; else the last one's error, which is also kept here."""
         while True:
             self.made += 1
+            began = self.clock()
             try:
                 return work()
             except Exception as error:
+                now = self.clock()
                 delay = self.retry.backoff.delay(self.made, self.rand).total_seconds()
-                if not self._again(error, delay):
+                if not self._again(error, now + delay + (now - began)):
                     self.error = error
                     raise
                 log.warning("attempt failed, trying again", attempt=self.made, error=type(error).__name__, **described)
             self.sleep(delay)
 
-    def _again(self, error: Exception, delay: float) -> bool:
+    def _again(self, error: Exception, end: float) -> bool:
+        """Whether another attempt may help, and would end in time if it takes as long as the last one."""
         if self.made >= self.retry.attempts or isinstance(error, self.retry.permanent):
             return False
-        return self.clock() + delay < self.until
+        return end < self.until

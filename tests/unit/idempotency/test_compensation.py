@@ -1,0 +1,133 @@
+"""C9: undo steps run in reverse order when a later step fails."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grantwire.errors import InternalError
+from grantwire.idempotency import Compensation
+from tests.unit.idempotency.doubles import logged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def failing(_: str) -> None:
+    """An undo step that fails."""
+    raise OSError("no route to the warehouse")
+
+
+def test_undo_steps_run_in_reverse_and_one_that_fails_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """C9: the failing one is logged by name and number, and the block's own error is what the caller sees."""
+    undone: list[str] = []
+    refused = ValueError("card refused")
+
+    def buy() -> None:
+        with Compensation() as undo:
+            undo.on_failure(undone.append, "reservation")
+            undo.on_failure(failing, "a secret of the customer")
+            undo.on_failure(undone.append, "shipment")
+            raise refused
+
+    with pytest.raises(ValueError, match="card refused") as raised:
+        buy()
+    assert raised.value is refused
+    assert undone == ["shipment", "reservation"]
+    (line,) = logged(capsys, "ERROR")
+    assert (line["message"], line["step"], line["undo"]) == ("undo step failed", 2, "failing")
+    assert "no route to the warehouse" in line["exception"]
+    assert "secret" not in str(line)
+
+
+def test_success_undoes_nothing() -> None:
+    """C9."""
+    undone: list[str] = []
+    with Compensation() as undo:
+        undo.on_failure(undone.append, "reservation")
+    assert undone == []
+
+
+def test_only_what_was_done_is_undone() -> None:
+    """C9: a step registers its undo after it has succeeded."""
+    undone: list[str] = []
+
+    def charge() -> None:
+        raise ValueError("card refused")
+
+    def buy() -> None:
+        with Compensation() as undo:
+            undo.on_failure(undone.append, "reservation")
+            charge()
+            undo.on_failure(undone.append, "charge")
+
+    with pytest.raises(ValueError, match="card refused"):
+        buy()
+    assert undone == ["reservation"]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupt_is_a_failure_too(interrupt: type[BaseException]) -> None:
+    """C9: of the block, and of an undo step."""
+    undone: list[str] = []
+
+    def interrupted() -> None:
+        raise interrupt
+
+    def buy() -> None:
+        with Compensation() as undo:
+            undo.on_failure(undone.append, "reservation")
+            undo.on_failure(interrupted)
+            raise interrupt
+
+    with pytest.raises(interrupt):
+        buy()
+    assert undone == ["reservation"]
+
+
+def test_an_undo_step_gets_its_arguments_by_place_and_by_name() -> None:
+    """Whatever they are called."""
+    calls: list[tuple[object, ...]] = []
+
+    def release(hold: str, *, undo: str) -> None:
+        calls.append((hold, undo))
+
+    def buy() -> None:
+        with Compensation() as undo:
+            undo.on_failure(release, "h_1", undo="now")
+            undo.on_failure(partial(release, "h_2"), undo="later")
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        buy()
+    assert calls == [("h_2", "later"), ("h_1", "now")]
+
+
+def test_one_can_be_used_again_but_not_inside_itself() -> None:
+    """What the first block did is settled when the second begins."""
+    undone: list[str] = []
+    undo = Compensation()
+
+    def buy(what: str, error: Exception | None) -> None:
+        with undo:
+            undo.on_failure(undone.append, what)
+            if error is not None:
+                raise error
+
+    buy("first", None)
+    with pytest.raises(ValueError, match="stop"):
+        buy("second", ValueError("stop"))
+    with undo, pytest.raises(InternalError, match="one block at a time"), undo:
+        pass
+    assert undone == ["second"]
+
+
+@pytest.mark.parametrize(
+    "misuse", [lambda undo: undo.on_failure(print), lambda undo: undo.__enter__().on_failure(None)]
+)
+def test_an_undo_step_that_would_never_run_is_an_error(misuse: Callable[[Compensation], None]) -> None:
+    """Outside the block, or nothing to call."""
+    with pytest.raises(InternalError):
+        misuse(Compensation())

@@ -1,0 +1,645 @@
+"""C8, C12: `IdempotentConsumer`, message by message and in batches."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aws_lambda_powertools.utilities.batch import (
+    BatchProcessor,
+    EventType,
+    SqsFifoPartialProcessor,
+    process_partial_response,
+)
+
+from grantwire.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
+from grantwire.idempotency import (
+    FailMode,
+    IdempotentConsumer,
+    Key,
+    MemoryStore,
+    Message,
+    New,
+    Outcome,
+    Record,
+    Retry,
+    Status,
+    business_key,
+    by_content_hash,
+    by_message_id,
+    by_timestamp,
+    by_version,
+    entity_key,
+    request_id,
+)
+from grantwire.leases import Backoff
+from tests.unit.idempotency.doubles import Context, Counted, Time, Trouble, logged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FIFO = "arn:aws:sqs:us-east-1:123456789012:orders.fifo"
+STANDARD = "arn:aws:sqs:us-east-1:123456789012:orders"
+NO_RETRY = Retry(attempts=1)
+ENTITY = entity_key("order", "id")
+
+
+class Shop:
+    """A consumer of orders, what it has sold, and what goes wrong."""
+
+    def __init__(self, **options: Any) -> None:
+        self.time = Time()
+        self.store = Trouble(MemoryStore(clock=self.time.clock))
+        self.metrics = Counted()
+        self.sold: list[str] = []
+        # By message id: what the next attempts raise.
+        self.failing: dict[str, list[BaseException]] = {}
+        self.lasting = timedelta(0)
+        wiring: dict[str, Any] = {"name": "shop", "rand": lambda: 0.5} | options
+        self.consumer = IdempotentConsumer(
+            self.store, self.sell, self.metrics, sleep=self.time.sleep, clock=self.time.clock, **wiring
+        )
+
+    def sell(self, message: Message) -> dict[str, Any]:
+        """The processor."""
+        self.time.advance(self.lasting)
+        if self.failing.get(message.id):
+            raise self.failing[message.id].pop(0)
+        self.sold.append(message.id)
+        return {"sale": len(self.sold)}
+
+    def kept(self, message_id: str) -> Record | None:
+        """What the store knows of a message."""
+        return self.store.inner.get_result(Key(f"shop:{message_id}"))
+
+
+def message(identifier: str, group: str | None = None, **payload: Any) -> Message:
+    """A message about an order."""
+    return Message(identifier, "order", json.dumps(payload), group=group)
+
+
+def record(identifier: str, group: str | None = None, queue: str = FIFO, **payload: Any) -> dict[str, Any]:
+    """A record as Lambda gets it from SQS."""
+    attributes = {"ApproximateReceiveCount": "1"} | ({} if group is None else {"MessageGroupId": group})
+    return {
+        "messageId": identifier,
+        "receiptHandle": "r",
+        "body": json.dumps(payload),
+        "attributes": attributes,
+        "messageAttributes": {
+            "request_id": {"dataType": "String", "stringValue": f"request-{identifier}", "stringListValues": []},
+            "event_type": {"dataType": "String", "stringValue": "order.created"},
+            "picture": {"dataType": "Binary", "binaryValue": "AAAA"},
+        },
+        "eventSource": "aws:sqs",
+        "eventSourceARN": queue,
+        "awsRegion": "us-east-1",
+    }
+
+
+def failures(answer: Mapping[str, Any]) -> list[str]:
+    """The ids in a partial batch response."""
+    assert list(answer) == ["batchItemFailures"]
+    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
+
+
+class TestIdempotentConsumer:
+    """001: the behaviours that the document names."""
+
+    def test_duplicate_messages_are_skipped_with_the_first_result(self) -> None:
+        """C3, C8: `msg-001` is processed once."""
+        shop = Shop()
+        assert shop.consumer.process(message("msg-001")) == Outcome({"sale": 1}, replayed=False)
+        assert shop.consumer.process(message("msg-001")) == Outcome({"sale": 1}, replayed=True)
+        assert shop.sold == ["msg-001"]
+        assert shop.metrics.checks == [("shop", "new"), ("shop", "duplicate")]
+        assert shop.metrics.flushes == 2
+
+    def test_version_2_is_processed_and_version_1_skipped(self) -> None:
+        """C3: older or equal is skipped, whatever the messages' ids."""
+        shop = Shop(identify=by_version(ENTITY))
+        for identifier, version in [("a", 2), ("b", 1), ("c", 2), ("d", 3)]:
+            shop.consumer.process(message(identifier, id="o_1", version=version))
+        shop.consumer.process(message("e", id="o_2", version=1))
+        assert shop.sold == ["a", "d", "e"]
+
+    def test_a_version_that_fails_leaves_the_one_before_it_done(self) -> None:
+        """C3: version 3 may be tried again, version 2 is still a duplicate."""
+        shop = Shop(identify=by_version(ENTITY), retry=NO_RETRY)
+        shop.consumer.process(message("a", id="o_1", version=2))
+        shop.failing = {"b": [ValueError("no")]}
+        with pytest.raises(ValueError, match="no"):
+            shop.consumer.process(message("b", id="o_1", version=3))
+        assert shop.consumer.process(message("a", id="o_1", version=2)).replayed
+        assert not shop.consumer.process(message("b", id="o_1", version=3)).replayed
+        assert shop.sold == ["a", "b"]
+
+    def test_an_equal_timestamp_is_skipped(self) -> None:
+        """C3: and so is an earlier one, in whichever zone it is written."""
+        shop = Shop(identify=by_timestamp(ENTITY, "at"))
+        for identifier, at in [
+            ("a", "2026-01-08T07:10:00Z"),
+            ("b", "2026-01-08T07:10:00Z"),
+            ("c", "2026-01-08T08:10:00+01:00"),
+            ("d", "2026-01-08T07:09:59.999999Z"),
+            ("e", "2026-01-08T07:10:00.000001Z"),
+        ]:
+            shop.consumer.process(message(identifier, id="o_1", at=at))
+        assert shop.sold == ["a", "e"]
+
+    def test_the_same_content_is_skipped(self) -> None:
+        """C3: the same id with another body is new."""
+        shop = Shop(identify=by_content_hash())
+        for amount in (1, 1, 2):
+            shop.consumer.process(message("m_1", amount=amount))
+        assert shop.sold == ["m_1", "m_1"]
+
+    def test_the_same_business_event_is_skipped(self) -> None:
+        """C2, 000: two messages about one registration."""
+        shop = Shop(identify=business_key("user.created", "user_id", "email"))
+        shop.consumer.process(message("a", user_id=1, email="a@b.example"))
+        shop.consumer.process(message("b", user_id=1, email="a@b.example"))
+        shop.consumer.process(message("c", user_id=2, email="a@b.example"))
+        assert shop.sold == ["a", "c"]
+
+    @pytest.mark.parametrize("identify", [request_id(), by_message_id(request_id()), lambda _: None])
+    def test_an_empty_key_falls_back_to_the_message_id(self, identify: Callable[..., Any]) -> None:
+        """C2, 000."""
+        shop = Shop(identify=identify)
+        shop.consumer.process(message("m_1"))
+        shop.consumer.process(message("m_1"))
+        shop.consumer.process(message("m_2"))
+        assert shop.sold == ["m_1", "m_2"]
+        assert shop.kept("m_1") == Record(Status.COMPLETED, '{"sale": 1}')
+
+    def test_after_its_time_to_live_a_key_is_new(self) -> None:
+        """000: TTL."""
+        shop = Shop(ttl=timedelta(days=7))
+        shop.consumer.process(message("m_1"))
+        shop.time.advance(timedelta(days=7))
+        assert not shop.consumer.process(message("m_1")).replayed
+
+    def test_of_a_batch_with_a_failed_item_only_that_one_is_retried(self) -> None:
+        """C8, 001: items 1, 2 (fails) and 3; the batch comes again as a whole."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"2": [ValueError("no")]}
+        batch = [message("1"), message("2"), message("3")]
+        assert shop.consumer.process_batch(batch) == ["2"]
+        assert shop.sold == ["1", "3"]
+        assert shop.consumer.process_batch(batch) == []
+        assert shop.sold == ["1", "3", "2"]
+        assert shop.metrics.flushes == 2
+
+    def test_failed_work_frees_the_key(self) -> None:
+        """001: processed is what succeeded."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"1": [ValueError("no")]}
+        with pytest.raises(ValueError, match="no"):
+            shop.consumer.process(message("1"))
+        assert shop.kept("1") == Record(Status.FAILED, error="ValueError: no")
+        assert shop.consumer.process(message("1")).value == {"sale": 1}
+
+
+class TestRetry:
+    """C12: attempts with backoff, then the dead-letter hook."""
+
+    def test_attempts_are_made_while_the_key_is_held(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C12, O4: 1 s and 2 s between three attempts, one check."""
+        shop = Shop()
+        shop.failing = {"1": [OSError("one"), OSError("two")]}
+        assert shop.consumer.process(message("1")).value == {"sale": 1}
+        assert shop.time.slept == [1.0, 2.0]
+        assert shop.store.calls == ["check", "store_result"]
+        lines = logged(capsys, "WARNING", "ERROR")
+        assert [(line["level"], line["attempt"], line["message_id"]) for line in lines] == [
+            ("WARNING", 1, "1"),
+            ("WARNING", 2, "1"),
+        ]
+
+    def test_after_the_last_attempt_the_last_error_is_raised(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C12: and logged with its traceback, the message's id and the number of attempts."""
+        shop = Shop(retry=Retry(attempts=2))
+        last = OSError("two")
+        shop.failing = {"1": [OSError("one"), last, OSError("three")]}
+        with pytest.raises(OSError, match="two") as raised:
+            shop.consumer.process(message("1"))
+        assert raised.value is last
+        assert shop.time.slept == [1.0]
+        (line,) = logged(capsys, "ERROR")
+        assert (line["message"], line["message_id"], line["attempts"]) == ("message failed", "1", 2)
+        assert "OSError: two" in line["exception"]
+
+    @pytest.mark.parametrize(
+        ("permanent", "error"),
+        [((RejectedError,), BadRequestError("bad")), ((KeyError, ValueError), ValueError("bad"))],
+    )
+    def test_a_permanent_error_is_not_tried_again(
+        self, permanent: tuple[type[Exception], ...], error: Exception
+    ) -> None:
+        """C12: told apart by kind."""
+        shop = Shop(retry=Retry(permanent=permanent))
+        shop.failing = {"1": [error]}
+        with pytest.raises(type(error)):
+            shop.consumer.process(message("1"))
+        assert shop.time.slept == []
+        assert shop.sold == []
+
+    def test_no_attempt_is_begun_that_the_claim_might_not_outlive(self) -> None:
+        """C12: each attempt takes 20 s of a minute; the second ends at 45 s, a third would end at 70 s."""
+        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=5))))
+        shop.lasting = timedelta(seconds=20)
+        shop.failing = {"1": [OSError("no")] * 9}
+        with pytest.raises(OSError, match="no"):
+            shop.consumer.process(message("1"), lease=timedelta(minutes=1))
+        assert shop.time.slept == [5.0]
+
+    def test_no_attempt_is_begun_when_the_lambda_is_about_to_end(self) -> None:
+        """C12: with 10 s left and pauses of 4 s there is a third attempt, but no fourth."""
+        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4))))
+        shop.failing = {"1": [OSError("no")] * 9}
+        context = Context(shop.time, shop.time.now + 10)
+        assert shop.consumer.process_batch([message("1")], context) == ["1"]
+        assert shop.time.slept == [4.0, 4.0]
+
+    def test_an_interrupt_is_not_an_attempt(self) -> None:
+        """It ends the batch; the key is free."""
+        shop = Shop()
+        shop.failing = {"1": [KeyboardInterrupt()]}
+        with pytest.raises(KeyboardInterrupt):
+            shop.consumer.process_batch([message("1"), message("2")])
+        assert shop.sold == []
+        assert shop.time.slept == []
+        assert shop.metrics.flushes == 1
+        assert shop.consumer.process_batch([message("1"), message("2")]) == []
+
+
+def _every(pause: timedelta) -> Backoff:
+    return Backoff(pause, pause, pause, 1.0, 1.0)
+
+
+class TestDeadLetters:
+    """C12: the hook has the last word about a message that failed."""
+
+    def test_a_message_that_the_hook_takes_is_dealt_with(self) -> None:
+        """C12: it is not delivered again; its key is free, so that a redrive runs it."""
+        letters: list[tuple[Message, Exception]] = []
+        shop = Shop(dead_letter=lambda *letter: letters.append(letter))
+        error = OSError("three")
+        shop.failing = {"1": [OSError("one"), OSError("two"), error]}
+        assert shop.consumer.process_batch([message("1"), message("2")]) == []
+        assert letters == [(message("1"), error)]
+        assert shop.kept("1") == Record(Status.FAILED, error="OSError: three")
+        assert shop.consumer.process(message("1")) == Outcome({"sale": 2}, replayed=False)
+
+    def test_the_outcome_says_so(self) -> None:
+        """C12: no value, and the error with which it was given up."""
+        shop = Shop(dead_letter=lambda *_: None)
+        error = BadRequestError("bad")
+        shop.failing = {"1": [error]}
+        assert shop.consumer.process(message("1")) == Outcome(None, replayed=False, dead_letter=error)
+
+    def test_a_message_that_the_hook_does_not_take_goes_back(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C12: with the processor's own error, not the hook's; both are logged."""
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("the dead-letter queue is away")
+
+        shop = Shop(dead_letter=broken, retry=NO_RETRY)
+        shop.failing = {"1": [OSError("no")] * 2}
+        with pytest.raises(OSError, match="no"):
+            shop.consumer.process(message("1"))
+        assert shop.consumer.process_batch([message("1")]) == ["1"]
+        first, second, *_ = logged(capsys, "ERROR")
+        assert first["message"] == "message failed"
+        assert second["message"] == "dead-letter hook failed, the message goes back to the queue"
+        assert "the dead-letter queue is away" in second["exception"]
+
+    def test_a_message_without_a_key_is_a_dead_letter_at_once(self) -> None:
+        """C12: what the strategy needs is not in it, today or tomorrow; the store is not asked."""
+        letters: list[str] = []
+        shop = Shop(identify=by_version(ENTITY), dead_letter=lambda one, error: letters.append(f"{one.id}: {error}"))
+        good = message("2", id="o_1", version=1)
+        assert shop.consumer.process_batch([message("1", id="o_1"), Message("3", body="{"), good]) == []
+        assert letters == ["1: version is missing", "3: the body of the message is not valid JSON"]
+        assert shop.store.calls == ["check", "store_result"]
+
+    @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
+    def test_a_store_that_fails_makes_no_dead_letters(self, trouble: Exception) -> None:
+        """C12: nor attempts; the message waits in the queue."""
+        letters: list[Message] = []
+        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        shop.store.failing = {"check": [trouble] * 2}
+        assert shop.consumer.process_batch([message("1"), message("2"), message("3")]) == ["1", "2"]
+        assert (shop.sold, letters, shop.time.slept) == (["3"], [], [])
+
+    def test_a_message_in_progress_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C12: nor an attempt, nor an error: somebody else is at it."""
+        letters: list[Message] = []
+        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        claim = shop.store.inner.check(Key("shop:1"), timedelta(minutes=1))
+        assert isinstance(claim, New)
+        assert shop.consumer.process_batch([message("1"), message("2")]) == ["1"]
+        assert (shop.sold, letters, shop.time.slept) == (["2"], [], [])
+        (line,) = logged(capsys, "INFO", "WARNING", "ERROR")
+        assert (line["level"], line["message_id"]) == ("INFO", "1")
+
+    def test_a_result_that_cannot_be_kept_is_no_dead_letter(self) -> None:
+        """The work is done: the message goes back once, and is a duplicate then."""
+        letters: list[Message] = []
+        runs: list[str] = []
+
+        def process(one: Message) -> object:
+            runs.append(one.id)
+            return object()
+
+        consumer = IdempotentConsumer(
+            MemoryStore(), process, Counted(), dead_letter=lambda one, _: letters.append(one), name="shop"
+        )
+        assert consumer.process_batch([message("1")]) == ["1"]
+        assert consumer.process_batch([message("1")]) == []
+        assert (runs, letters) == (["1"], [])
+
+    def test_an_error_of_the_processor_that_looks_like_the_store_s_is_its_own(self) -> None:
+        """C12: another job that is in progress, called by this one, has attempts and ends as a dead letter."""
+        letters: list[Exception] = []
+        shop = Shop(dead_letter=lambda _, error: letters.append(error))
+        errors = [RetryableError("busy"), RetryableError("busy"), RetryableError("still busy")]
+        shop.failing = {"1": list(errors)}
+        shop.consumer.process(message("1"))
+        assert letters == [errors[2]]
+
+
+class TestFailMode:
+    """C6: consumers are CLOSED unless told otherwise."""
+
+    def test_closed_leaves_the_messages_in_the_queue(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C6: an ERROR, and which message it was."""
+        shop = Shop()
+        shop.store.failing = {"check": [RetryableError("down")] * 2}
+        with pytest.raises(RetryableError, match="down"):
+            shop.consumer.process(message("1"))
+        assert shop.consumer.process_batch([message("1")]) == ["1"]
+        assert shop.sold == []
+        error, warning, *_ = logged(capsys, "WARNING", "ERROR")
+        assert (error["level"], error["message"]) == ("ERROR", "idempotency check failed")
+        assert (warning["level"], warning["message_id"]) == ("WARNING", "1")
+
+    def test_open_processes_without_the_store(self) -> None:
+        """C6, C12: counted; with attempts as ever."""
+        shop = Shop(fail_mode=FailMode.OPEN)
+        shop.store.failing = {"check": [RetryableError("down")]}
+        shop.failing = {"1": [OSError("one")]}
+        assert shop.consumer.process(message("1")) == Outcome({"sale": 1}, replayed=False)
+        assert shop.metrics.unguarded_runs == ["shop"]
+
+
+class TestSqs:
+    """C8: Lambda's partial batch response."""
+
+    def test_failures_are_reported_and_the_rest_is_done(self) -> None:
+        """C8: of a standard queue; the batch that comes again skips what was done."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"2": [ValueError("no")]}
+        event = {"Records": [record(str(number), queue=STANDARD) for number in range(1, 5)]}
+        assert failures(shop.consumer.handle_sqs(event, None)) == ["2"]
+        assert failures(shop.consumer.handle_sqs(event, None)) == []
+        assert shop.sold == ["1", "3", "4", "2"]
+        assert shop.metrics.flushes == 2
+
+    def test_after_a_failure_the_rest_of_its_group_waits(self) -> None:
+        """C8: FIFO; another group goes on."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"2": [ValueError("no")]}
+        records = [record("1", "a"), record("2", "a"), record("3", "b"), record("4", "a"), record("5", "b")]
+        assert failures(shop.consumer.handle_sqs({"Records": records})) == ["2", "4"]
+        assert shop.sold == ["1", "3", "5"]
+        assert failures(shop.consumer.handle_sqs({"Records": [records[1], records[3]]})) == []
+        assert shop.sold == ["1", "3", "5", "2", "4"]
+
+    def test_groups_of_a_standard_queue_are_about_fairness_not_order(self) -> None:
+        """C8: an innocent neighbour is not returned, and not a step nearer to the dead-letter queue."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"1": [ValueError("no")]}
+        records = [record("1", "tenant", STANDARD), record("2", "tenant", STANDARD)]
+        assert failures(shop.consumer.handle_sqs({"Records": records})) == ["1"]
+        assert shop.sold == ["2"]
+
+    def test_a_dead_letter_does_not_hold_its_group(self) -> None:
+        """C12: it is dealt with."""
+        shop = Shop(dead_letter=lambda *_: None)
+        shop.failing = {"1": [BadRequestError("bad")]}
+        assert failures(shop.consumer.handle_sqs({"Records": [record("1", "a"), record("2", "a")]})) == []
+        assert shop.sold == ["2"]
+
+    @pytest.mark.parametrize("event", [{}, {"Records": []}, {"Records": None}])
+    def test_an_empty_event_is_an_empty_answer(self, event: dict[str, Any]) -> None:
+        """C8."""
+        assert Shop().consumer.handle_sqs(event, None) == {"batchItemFailures": []}
+
+    def test_an_event_of_another_kind_is_refused(self) -> None:
+        """Its records would all be lost."""
+        with pytest.raises(BadRequestError, match="Records"):
+            Shop().consumer.handle_sqs({"Records": {"messageId": "1"}}, None)
+
+    @pytest.mark.parametrize(
+        ("broken", "reported"),
+        [
+            ({"messageId": "2"}, "2"),
+            ({"messageId": "2", "body": None}, "2"),
+            ({"messageId": "2", "body": {"a": 1}}, "2"),
+            ({"body": "{}"}, ""),
+            ({"messageId": "", "body": "{}"}, ""),
+            ({"messageId": 2, "body": "{}"}, ""),
+            (None, ""),
+            ("2", ""),
+        ],
+    )
+    def test_a_record_that_cannot_be_read_fails_alone(
+        self, broken: Any, reported: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """C8: without an id Lambda takes the batch for failed, which loses nothing."""
+        shop = Shop()
+        assert failures(shop.consumer.handle_sqs({"Records": [record("1"), broken, record("3")]})) == [reported]
+        assert shop.sold == ["1", "3"]
+        (line,) = logged(capsys, "ERROR")
+        assert line["message"] == "record cannot be read"
+
+    def test_a_record_that_cannot_be_read_holds_its_group(self) -> None:
+        """C8: FIFO is FIFO."""
+        shop = Shop()
+        broken = record("1", "a") | {"body": None}
+        assert failures(shop.consumer.handle_sqs({"Records": [broken, record("2", "a")]})) == ["1", "2"]
+        assert shop.sold == []
+
+    def test_what_is_left_when_time_is_up_goes_back(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C8: each takes 3.1 s of 10; the fourth would begin in the last second."""
+        shop = Shop()
+        shop.lasting = timedelta(seconds=3.1)
+        event = {"Records": [record(str(number)) for number in range(1, 7)]}
+        context = Context(shop.time, shop.time.now + 10)
+        assert failures(shop.consumer.handle_sqs(event, context)) == ["4", "5", "6"]
+        assert shop.sold == ["1", "2", "3"]
+        (line,) = logged(capsys, "WARNING")
+        assert line["left"] == 3
+        assert failures(shop.consumer.handle_sqs(event, Context(shop.time, shop.time.now + 30))) == []
+        assert shop.sold == ["1", "2", "3", "4", "5", "6"]
+
+    def test_a_claim_ends_with_the_lambda(self) -> None:
+        """A crashed run blocks its message for what was left of the time, and a second."""
+        shop = Shop()
+        leases: list[timedelta] = []
+        check = shop.store.inner.check
+
+        def note(key: Key, ttl: timedelta) -> Any:
+            leases.append(ttl)
+            return check(key, ttl)
+
+        shop.store.inner.check = note  # type: ignore[method-assign]
+        shop.lasting = timedelta(seconds=2)
+        event = {"Records": [record("1"), record("2")]}
+        shop.consumer.handle_sqs(event, Context(shop.time, shop.time.now + 10))
+        shop.consumer.process(message("3"))
+        shop.consumer.process(message("4"), timedelta(seconds=5))
+        assert leases == [timedelta(seconds=11), timedelta(seconds=9), timedelta(minutes=15), timedelta(seconds=5)]
+
+    def test_a_message_has_what_the_record_has(self) -> None:
+        """Attributes with text, the type from one of them, the group of a FIFO queue."""
+        found = Message.from_sqs(record("1", "a", n=1))
+        attributes = {"request_id": "request-1", "event_type": "order.created"}
+        assert found == Message("1", "order.created", '{"n": 1}', attributes, "a")
+        assert found.payload == {"n": 1}
+        assert Message.from_sqs(record("1", "a", STANDARD)).group is None
+        assert Message.from_sqs({"messageId": "1", "body": ""}) == Message("1")
+
+    def test_what_a_processor_does_to_a_payload_is_gone_at_the_next_attempt(self) -> None:
+        """C12: an attempt begins with what was sent."""
+        seen: list[int] = []
+
+        def process(one: Message) -> None:
+            payload = one.payload
+            seen.append(payload.pop("n"))
+            if len(seen) == 1:
+                raise OSError("no")
+
+        consumer = IdempotentConsumer(MemoryStore(), process, Counted(), name="shop", sleep=lambda _: None)
+        consumer.process(message("1", n=7))
+        assert seen == [7, 7]
+
+
+class TestPowertools:
+    """C8: as `record_handler` of Powertools' own batch processors."""
+
+    def test_it_is_a_record_handler(self) -> None:
+        """C8: BatchProcessor reports what failed; the second delivery skips what was done."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"2": [ValueError("no")]}
+        processor = BatchProcessor(event_type=EventType.SQS)
+        event = {"Records": [record(str(number), queue=STANDARD) for number in range(1, 4)]}
+        handler = shop.consumer.process_record
+        answers = [process_partial_response(event, handler, processor, None) for _ in range(2)]
+        assert [failures(answer) for answer in answers] == [["2"], []]
+        assert shop.sold == ["1", "3", "2"]
+        assert processor.success_messages != []
+
+    @pytest.mark.parametrize(("by_group", "failed"), [(False, ["2", "3", "4"]), (True, ["2", "4"])])
+    def test_it_is_a_record_handler_of_a_fifo_queue(self, by_group: bool, failed: list[str]) -> None:
+        """C8: SqsFifoPartialProcessor stops at the first failure, or within its group."""
+        shop = Shop(retry=NO_RETRY)
+        shop.failing = {"2": [ValueError("no")]}
+        records = [record("1", "a"), record("2", "a"), record("3", "b"), record("4", "a")]
+        processor = SqsFifoPartialProcessor(skip_group_on_error=by_group)
+        answer = process_partial_response({"Records": records}, shop.consumer.process_record, processor, None)
+        assert failures(answer) == failed
+
+    def test_powertools_hands_on_the_context(self) -> None:
+        """C8: so claims end with the Lambda."""
+        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4))))
+        shop.failing = {"1": [OSError("no")] * 9}
+        processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
+        context: Any = Context(shop.time, shop.time.now + 10)
+        answer = process_partial_response({"Records": [record("1")]}, shop.consumer.process_record, processor, context)
+        assert failures(answer) == ["1"]
+        assert shop.time.slept == [4.0, 4.0]
+
+    def test_the_first_result_is_what_powertools_sees(self) -> None:
+        """C5: `processor.process()` returns results."""
+        shop = Shop()
+        processor = BatchProcessor(event_type=EventType.SQS)
+        results = []
+        for _ in range(2):
+            with processor([record("1")], shop.consumer.process_record):
+                results += [(status, result) for status, result, _ in processor.process()]
+        assert results == [("success", {"sale": 1})] * 2
+        assert shop.metrics.flushes == 2
+
+
+@pytest.mark.parametrize(
+    ("wiring", "problem"),
+    [
+        ({"storage": None}, "the store must be a Store, not None"),
+        ({"processor": None}, "processor must be a function, not None"),
+        ({"processor": lambda _: None}, "name must be given"),
+        ({"metrics": "none"}, "metrics must be IdempotencyMetrics"),
+        ({"identify": None}, "identify must be a function"),
+        ({"ttl": None}, "ttl must be a positive timedelta"),
+        ({"ttl": timedelta(0)}, "ttl must be a positive timedelta"),
+        ({"fail_mode": None}, "fail_mode must be"),
+        ({"retry": None}, "retry must be a Retry"),
+        ({"dead_letter": "queue"}, "dead_letter must be a function"),
+        ({"name": "a:b"}, "name must be"),
+    ],
+)
+def test_a_part_that_is_missing_or_wrong_is_an_error_at_wiring_time(wiring: dict[str, Any], problem: str) -> None:
+    """C5, C8: before the first message comes."""
+    parts: dict[str, Any] = {"storage": MemoryStore(), "processor": Shop().sell} | wiring
+    with pytest.raises(ConfigError, match=problem) as raised:
+        IdempotentConsumer(**parts)
+    assert len(raised.value.problems) == 1
+
+
+def test_every_problem_is_named_at_once() -> None:
+    """C5: all three parts of document 001, and the rest."""
+    with pytest.raises(ConfigError) as raised:
+        IdempotentConsumer(None, None, 7, identify=None, ttl=None, fail_mode=None, retry=None)  # type: ignore[arg-type]
+    assert len(raised.value.problems) == 7
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"attempts": 0}, {"attempts": True}, {"attempts": 2.0}, {"backoff": None}, {"permanent": ValueError}],
+)
+def test_a_retry_that_could_not_work_is_an_error_at_wiring_time(parts: dict[str, Any]) -> None:
+    """C12."""
+    with pytest.raises(ConfigError, match="must be"):
+        Retry(**parts)
+
+
+def test_its_name_is_the_processor_s_unless_it_is_given() -> None:
+    """Two consumers on one store do not take each other's messages."""
+    shop = Shop(name=None)
+    shop.consumer.process(message("1"))
+    assert shop.metrics.checks == [(f"{__name__}.Shop.sell", "new")]
+
+
+def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: one line for the batch, one for each kind of answer."""
+    consumer = IdempotentConsumer(MemoryStore(), Shop().sell, name="shop")
+    consumer.process_batch([message("1"), message("1"), message("2")])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["result"]: line["idempotency_check_total"] for line in lines} == {"new": [2.0], "duplicate": [1.0]}
+
+
+def test_neither_a_body_nor_a_key_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a message says is nobody's business; its id is what people need."""
+    shop = Shop(identify=business_key("order", "secret"), dead_letter=lambda *_: None)
+    shop.failing = {"1": [OSError("one"), OSError("two"), OSError("three")]}
+    shop.store.failing = {"check": [RetryableError("down")]}
+    batch = [message("0", secret="hush"), message("1", secret="hush"), message("2", secret=None)]
+    shop.consumer.process_batch(batch)
+    lines = logged(capsys, "INFO", "WARNING", "ERROR")
+    assert {line["message_id"] for line in lines if "message_id" in line} == {"0", "1", "2"}
+    key = business_key("order", "secret")(batch[1])
+    assert "hush" not in str(lines)
+    assert key not in str(lines)

@@ -1,0 +1,187 @@
+"""C11: what CloudWatch gets to see."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aws_lambda_powertools.metrics import Metrics, MetricUnit
+
+from grantwire.idempotency import EmfMetrics, MemoryStore, NoMetrics, idempotent
+from grantwire.observability import metrics as collector
+from tests.concurrency import at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from grantwire.idempotency.metrics import CheckResult
+
+
+class CloudWatch:
+    """Reads EMF lines as CloudWatch does: each directive takes its metrics and dimensions from the line's root."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = [json.loads(line) for line in lines]
+        self.values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
+        self.units: dict[str, str] = {}
+        self.namespaces: set[str] = set()
+        for line in self.lines:
+            for directive in line["_aws"]["CloudWatchMetrics"]:
+                self.namespaces.add(directive["Namespace"])
+                for names in directive["Dimensions"]:
+                    self._read(line, directive, tuple((name, line[name]) for name in sorted(names)))
+
+    def _read(self, line: dict[str, Any], directive: dict[str, Any], dimensions: tuple[tuple[str, str], ...]) -> None:
+        for metric in directive["Metrics"]:
+            values = line[metric["Name"]]
+            assert 1 <= len(values) <= 100, "CloudWatch drops the metric"
+            self.units[metric["Name"]] = metric["Unit"]
+            self.values.setdefault((metric["Name"], dimensions), []).extend(values)
+
+    def of(self, name: str, **dimensions: str) -> list[float]:
+        """The values of a metric with exactly these dimensions."""
+        return self.values.get((name, tuple(sorted(dimensions.items()))), [])
+
+
+def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckResult]]) -> CloudWatch:
+    """What CloudWatch has seen after these checks, of a tenth of a second each."""
+    metrics = EmfMetrics()
+    for job, result in checks:
+        metrics.checked(job, result, 0.1)
+    metrics.flush()
+    return CloudWatch(capsys.readouterr().out.splitlines())
+
+
+def test_a_check_is_one_line_with_the_documents_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11, 004: total by result, duration and duplicate rate."""
+    seen = counted(capsys, [("orders", "duplicate")])
+    assert len(seen.lines) == 1
+    assert seen.namespaces == {"Grantwire"}
+    assert seen.of("idempotency_check_total", job="orders", result="duplicate") == [1.0]
+    assert seen.of("idempotency_check_duration_seconds", job="orders") == [0.1]
+    assert seen.of("idempotency_duplicate_rate", job="orders") == [1.0]
+    assert seen.units == {
+        "idempotency_check_total": "Count",
+        "idempotency_check_duration_seconds": "Seconds",
+        "idempotency_duplicate_rate": "None",
+    }
+    assert len(seen.values) == 3
+
+
+def test_a_batch_is_one_line_for_each_result(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: sums by result; the average of the rate is the share of duplicates among the answers."""
+    counts: dict[CheckResult, int] = {"new": 6, "duplicate": 2, "error": 4}
+    seen = counted(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
+    assert len(seen.lines) == 3
+    totals = {name: seen.of("idempotency_check_total", job="orders", result=name) for name in counts}
+    assert totals == {"new": [6.0], "duplicate": [2.0], "error": [4.0]}
+    rate = seen.of("idempotency_duplicate_rate", job="orders")
+    assert sum(rate) / len(rate) == 0.25
+    assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == 12
+
+
+@pytest.mark.parametrize(("count", "lines"), [(100, 1), (101, 2), (1_000, 10)])
+def test_no_line_holds_more_values_than_cloudwatch_takes(
+    count: int, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C11: an array of an EMF line has at most 100 values, and none is lost."""
+    seen = counted(capsys, [("orders", "new")] * count)
+    assert len(seen.lines) == lines
+    assert sum(seen.of("idempotency_check_total", job="orders", result="new")) == count
+    assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == count
+    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0] * count
+
+
+def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """C6, C10: what ran without the store's word; with the failed check in the same line, or alone."""
+    metrics = EmfMetrics("Shop")
+    for _ in range(3):
+        metrics.checked("orders", "error", 0.1)
+        metrics.unguarded("orders")
+    metrics.unguarded("reports")
+    metrics.flush()
+    seen = CloudWatch(capsys.readouterr().out.splitlines())
+    assert seen.of("idempotency_unguarded_total", job="orders") == [3.0]
+    assert seen.of("idempotency_unguarded_total", job="reports") == [1.0]
+    assert seen.of("idempotency_duplicate_rate", job="orders") == []
+    assert len(seen.lines) == 2
+    assert seen.namespaces == {"Shop"}
+
+
+def test_jobs_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    """One collector may serve several."""
+    seen = counted(capsys, [("orders", "new"), ("reports", "new"), ("orders", "duplicate")])
+    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0, 1.0]
+    assert seen.of("idempotency_duplicate_rate", job="reports") == [0.0]
+
+
+def test_nothing_is_sent_twice_and_nothing_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flush is for what came since the last one."""
+    metrics = EmfMetrics()
+    metrics.flush()
+    metrics.checked("orders", "new", 0.1)
+    metrics.flush()
+    metrics.flush()
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("variable", ["POWERTOOLS_METRICS_DISABLED", "POWERTOOLS_DEV"])
+def test_powertools_switches_count_here_too(
+    variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever switches metrics off means all; and nothing piles up meanwhile."""
+    metrics = EmfMetrics()
+    monkeypatch.setenv(variable, "true")
+    metrics.checked("orders", "new", 0.1)
+    metrics.flush()
+    monkeypatch.delenv(variable)
+    metrics.flush()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_function_s_own_metrics_are_left_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C11: neither Grantwire's collector nor a handler's `log_metrics` sees a dimension or a value of ours."""
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "a service")
+    own = Metrics(namespace="Shop", service="shop")
+    collector.set_default_dimensions(worker="relay")
+    collector.add_metric("Published", MetricUnit.Count, 1)
+
+    @own.log_metrics(raise_on_empty_metrics=True)
+    @idempotent(MemoryStore(), key=lambda event, _: event["id"], name="orders")
+    def handler(event: dict[str, str], _context: object) -> str:
+        own.add_metric("Sold", MetricUnit.Count, 1)
+        return event["id"]
+
+    handler({"id": "o_1"}, None)
+    ours, theirs = capsys.readouterr().out.splitlines()
+    seen, others = CloudWatch([ours]), CloudWatch([theirs])
+    assert seen.of("idempotency_check_total", job="orders", result="new") == [1.0]
+    assert {name for name, _ in seen.values} & {"Sold", "Published"} == set()
+    assert {name for name, _ in others.values} == {"Sold", "Published"}
+    assert "job" not in others.lines[0]
+    assert "service" not in seen.lines[0]
+
+
+def test_threads_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: while some count, others flush."""
+    metrics = EmfMetrics()
+
+    def count(_: int) -> None:
+        for _ in range(50):
+            metrics.checked("orders", "new", 0.1)
+            metrics.unguarded("orders")
+            metrics.flush()
+
+    at_once(8, count)
+    seen = CloudWatch(capsys.readouterr().out.splitlines())
+    assert sum(seen.of("idempotency_check_total", job="orders", result="new")) == 400
+    assert sum(seen.of("idempotency_unguarded_total", job="orders")) == 400
+
+
+def test_no_metrics_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """For tests, and for whoever counts elsewhere."""
+    idempotent(MemoryStore(), key=str, name="job", metrics=NoMetrics())(lambda order: order)("o_1")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,394 @@
+"""C5, C6: `@idempotent` around handlers, jobs and methods."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire.errors import BadRequestError, ConfigError, RequestInProgressError, RetryableError
+from grantwire.idempotency import (
+    FailMode,
+    InProgress,
+    Key,
+    MemoryStore,
+    NoMetrics,
+    business_key,
+    by_version,
+    entity_key,
+    idempotent,
+)
+from tests.unit.idempotency.doubles import Context, Counted, Time, Trouble, logged
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+QUIET = NoMetrics()
+
+
+def test_a_handler_answers_a_repeat_with_its_first_answer() -> None:
+    """C5, 004 AC2: the duplicate does not run and gets the original's result."""
+    charged: list[str] = []
+
+    @idempotent(MemoryStore(), key=business_key("order", "order_id"), metrics=QUIET)
+    def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
+        charged.append(event["order_id"])
+        return {"charge": len(charged)}
+
+    answers = [handler({"order_id": order}, None) for order in ("o_1", "o_1", "o_2", "o_1")]
+    assert answers == [{"charge": 1}, {"charge": 1}, {"charge": 2}, {"charge": 1}]
+    assert charged == ["o_1", "o_2"]
+
+
+def test_a_plain_function_is_called_as_before() -> None:
+    """By place and by name; the key function gets the same arguments."""
+
+    @idempotent(MemoryStore(), key=lambda order, *, times: f"{order}/{times}", metrics=QUIET)
+    def job(order: str, *, times: int) -> tuple[str, ...]:
+        """What the job does."""
+        return (order,) * times
+
+    assert job("o_1", times=2) == ("o_1", "o_1")
+    assert job(order="o_1", times=2) == ["o_1", "o_1"]  # type: ignore[comparison-overlap]
+    assert job("o_1", times=1) == ("o_1",)
+
+
+def test_the_function_keeps_its_name_and_its_signature() -> None:
+    """For whoever looks at it: Lambda, Powertools, people."""
+
+    def job(order: str) -> str:
+        """What the job does."""
+        return order
+
+    guarded = idempotent(MemoryStore(), key=lambda order: order)(job)
+    assert (guarded.__name__, guarded.__doc__) == ("job", "What the job does.")
+    assert inspect.signature(guarded) == inspect.signature(job)
+
+
+def test_a_method_is_guarded_like_a_function() -> None:
+    """The key function gets the object too; a strategy finds the payload behind it."""
+
+    class Shop:
+        store = MemoryStore()
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.sold: list[str] = []
+
+        @idempotent(store, key=lambda self, order: f"{self.name}/{order}", metrics=QUIET)
+        def sell(self, order: str) -> str:
+            self.sold.append(order)
+            return f"{self.name} sold {order}"
+
+        @idempotent(store, key=entity_key("order", "id"), metrics=QUIET)
+        def deliver(self, event: dict[str, str]) -> str:
+            return f"{self.name} delivered {event['id']}"
+
+        @staticmethod
+        @idempotent(store, key=str, metrics=QUIET)
+        def count(order: str) -> str:
+            return f"counted {order}"
+
+    one, other = Shop("one"), Shop("other")
+    assert [one.sell("o_1"), one.sell("o_1"), other.sell("o_1")] == ["one sold o_1", "one sold o_1", "other sold o_1"]
+    assert (one.sold, other.sold) == (["o_1"], ["o_1"])
+    assert [one.deliver({"id": "o_1"}), other.deliver(event={"id": "o_1"})] == ["one delivered o_1"] * 2
+    assert Shop.count("o_1") == "counted o_1"
+
+
+def test_a_version_is_as_good_as_a_key() -> None:
+    """C3: strategies with an order work for jobs too."""
+
+    @idempotent(MemoryStore(), key=by_version(entity_key("order", "id")), metrics=QUIET)
+    def job(event: dict[str, Any]) -> int:
+        return int(event["version"])
+
+    assert [job({"id": 1, "version": version}) for version in (2, 1, 2, 3)] == [2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("none", ["", None])
+@pytest.mark.usefixtures("debug")
+def test_without_a_key_a_job_runs_without_idempotency(none: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """C2, 004: the store is not even asked."""
+    store, metrics, runs = Trouble(), Counted(), []
+
+    @idempotent(store, key=lambda _: none, metrics=metrics)
+    def job(order: str) -> None:
+        runs.append(order)
+
+    job("o_1")
+    job("o_1")
+    assert runs == ["o_1", "o_1"]
+    assert (store.calls, metrics.checks) == ([], [])
+    assert {line["message"] for line in logged(capsys, "DEBUG", "INFO")} == {
+        "no idempotency key, processing without idempotency"
+    }
+
+
+@pytest.mark.parametrize("key", [7, "k" * 300, " ", "a\nb", b"bytes", ["k"]])
+def test_a_bad_key_is_a_clear_error_before_anything_happens(key: Any) -> None:
+    """C5: neither a claim nor work."""
+    store, runs = Trouble(), []
+
+    @idempotent(store, key=lambda _: key, name="job", metrics=QUIET)
+    def job(order: str) -> None:
+        runs.append(order)
+
+    with pytest.raises(BadRequestError, match="idempotency key"):
+        job("o_1")
+    assert (store.calls, runs) == ([], [])
+
+
+def test_a_key_function_that_fails_fails_the_call() -> None:
+    """It is not taken for a call without a key."""
+    store = Trouble()
+
+    @idempotent(store, key=business_key("order", "order_id"), metrics=QUIET)
+    def job(_event: dict[str, Any]) -> None: ...
+
+    with pytest.raises(BadRequestError, match="order_id is missing"):
+        job({})
+    assert store.calls == []
+
+
+def test_a_retry_after_a_failure_runs() -> None:
+    """C5."""
+    answers: list[Any] = [ValueError("first"), "second"]
+
+    @idempotent(MemoryStore(), key=str, metrics=QUIET)
+    def job(_order: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(ValueError, match="first"):
+        job("o_1")
+    assert job("o_1") == "second"
+
+
+@pytest.mark.parametrize(("given", "hours"), [({}, 24), ({"ttl": timedelta(hours=1)}, 1)])
+def test_the_window_is_a_day_unless_the_job_says_otherwise(given: dict[str, Any], hours: int) -> None:
+    """C5, 004 AC3: after it the key is new again."""
+    time, runs = Time(), []
+    store = MemoryStore(clock=time.clock)
+
+    @idempotent(store, key=str, metrics=QUIET, **given)
+    def job(order: str) -> None:
+        runs.append(order)
+
+    job("o_1")
+    time.advance(timedelta(hours=hours, microseconds=-1))
+    job("o_1")
+    assert runs == ["o_1"]
+    time.advance(timedelta(microseconds=1))
+    job("o_1")
+    assert runs == ["o_1", "o_1"]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_claim_ends_with_the_lambda_that_made_it(by_name: bool) -> None:
+    """A crashed run does not block its key for a day: the remaining time, and a second."""
+    time = Time()
+    store = MemoryStore(clock=time.clock)
+    left: list[timedelta] = []
+
+    @idempotent(store, key=entity_key("order", "id"), name="job", lease=timedelta(hours=5), metrics=QUIET)
+    def handler(_event: dict[str, str], context: Context | None = None) -> None:
+        found = store.check(Key("job:order:1"), timedelta(1))
+        assert isinstance(found, InProgress)
+        left.append(found.free_in)
+        assert context is None or context.get_remaining_time_in_millis() == 30_000
+
+    context = Context(time, time.now + 30)
+    handler({"id": "1"}, context=context) if by_name else handler({"id": "1"}, context)
+    time.advance(timedelta(days=2))
+    handler({"id": "1"})
+    time.advance(timedelta(days=2))
+    handler({"id": "1"}, Context(time, time.now + 30))
+    assert left == [timedelta(seconds=31), timedelta(hours=5), timedelta(seconds=31)]
+
+
+def test_others_wait_for_a_run_in_progress() -> None:
+    """A clear error that can be retried."""
+    store = MemoryStore()
+
+    @idempotent(store, key=str, metrics=QUIET)
+    def job(order: str) -> str:
+        if order == "o_1":
+            with pytest.raises(RequestInProgressError, match="in progress"):
+                job(order)
+        return order
+
+    assert job("o_1") == "o_1"
+
+
+def test_open_is_the_default_and_closed_is_a_choice() -> None:
+    """C6."""
+    done: list[str] = []
+    store = Trouble()
+    store.failing = {"check": [RetryableError("down"), RetryableError("down")]}
+    idempotent(store, key=str, metrics=QUIET)(_noting(done))("o_1")
+    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=QUIET)(_noting(done))
+    with pytest.raises(RetryableError, match="down"):
+        closed("o_2")
+    assert done == ["o_1"]
+
+
+def _noting(done: list[str]) -> Callable[[str], None]:
+    def job(order: str) -> None:
+        done.append(order)
+
+    return job
+
+
+def test_metrics_are_sent_once_for_each_call() -> None:
+    """C11: also of one that fails."""
+    metrics = Counted()
+
+    @idempotent(MemoryStore(), key=str, name="job", metrics=metrics)
+    def job(order: str) -> None:
+        if order == "bad":
+            raise ValueError(order)
+
+    job("o_1")
+    job("o_1")
+    with pytest.raises(ValueError, match="bad"):
+        job("bad")
+    assert metrics.checks == [("job", "new"), ("job", "duplicate"), ("job", "new")]
+    assert metrics.flushes == 3
+
+
+def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: one line for each call."""
+    idempotent(MemoryStore(), key=str, name="job")(_noting([]))("o_1")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["job"], json.loads(line)["result"]) == ("job", "new")
+
+
+@pytest.mark.parametrize(
+    ("wiring", "problem"),
+    [
+        ({"store": None}, "the store must be a Store, not None"),
+        ({"store": "postgresql://user:password@host"}, "the store must be a Store, not a str"),
+        ({"key": None}, "key must be a function, not None"),
+        ({"key": "order_id"}, "key must be a function"),
+        ({"ttl": None}, "ttl must be a positive timedelta"),
+        ({"ttl": timedelta(0)}, "ttl must be a positive timedelta"),
+        ({"ttl": 3600}, "ttl must be a positive timedelta"),
+        ({"lease": timedelta(seconds=-1)}, "lease must be a positive timedelta"),
+        ({"lease": None}, "lease must be a positive timedelta"),
+        ({"fail_mode": None}, "fail_mode must be"),
+        ({"fail_mode": "open"}, "fail_mode must be"),
+        ({"metrics": object()}, "metrics must be IdempotencyMetrics"),
+        ({"name": "order:create"}, "name must be"),
+        ({"name": ""}, "name must be"),
+        ({"name": 7}, "name must be"),
+        ({"name": "n" * 101}, "name must be"),
+        ({"name": "größe"}, "name must be"),
+    ],
+)
+def test_a_part_that_is_missing_or_wrong_is_an_error_at_wiring_time(wiring: dict[str, Any], problem: str) -> None:
+    """C5, 004: before anything is decorated; and no password is shown."""
+    parts: dict[str, Any] = {"store": MemoryStore(), "key": str} | wiring
+    with pytest.raises(ConfigError, match=problem) as raised:
+        idempotent(parts.pop("store"), **parts)
+    assert "password" not in str(raised.value)
+
+
+def test_every_problem_is_named_at_once() -> None:
+    """C5."""
+    with pytest.raises(ConfigError) as raised:
+        idempotent(None, key=None, ttl=None, lease=None, fail_mode=None)  # type: ignore[arg-type]
+    assert len(raised.value.problems) == 5
+
+
+async def _coroutine(_: str) -> None: ...
+
+
+def _generator(_: str) -> Iterator[None]:
+    yield
+
+
+async def _asynchronous_generator(_: str) -> AsyncIterator[None]:
+    yield
+
+
+class _Later:
+    async def __call__(self, _: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function", [None, "job", _coroutine, _generator, _asynchronous_generator, functools.partial(_coroutine), _Later()]
+)
+def test_only_a_plain_function_can_be_guarded(function: Any) -> None:
+    """A coroutine returns before it has done anything, and its result would be kept."""
+    with pytest.raises(ConfigError, match="what is decorated must be a"):
+        idempotent(MemoryStore(), key=str, name="job")(function)
+
+
+class _Callable:
+    def __call__(self, order: str) -> str:
+        return order
+
+
+@pytest.mark.parametrize("function", [lambda order: order, functools.partial(max, "a"), _Callable()])
+def test_what_has_no_name_of_its_own_needs_one(function: Any) -> None:
+    """Two lambda expressions would share their keys."""
+    with pytest.raises(ConfigError, match="name must be given"):
+        idempotent(MemoryStore(), key=str)(function)
+    assert idempotent(MemoryStore(), key=str, name="job", metrics=QUIET)(function)("o_1") == "o_1"
+
+
+def named_job(order: str) -> str:
+    """A job at the top of a module."""
+    return order
+
+
+@pytest.mark.parametrize(
+    ("lambda_name", "name"),
+    [(None, f"{__name__}.named_job"), ("Charge", f"Charge.{__name__}.named_job")],
+)
+def test_keys_belong_to_the_function_and_the_lambda(
+    lambda_name: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many a handler is `app.handler`: two of them on one store must not take each other's keys."""
+    if lambda_name is not None:
+        monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", lambda_name)
+    assert _name_of(named_job) == name
+
+
+def test_a_long_name_is_cut_and_stays_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is fine on a laptop must not fail in Lambda."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "f" * 64)
+
+    class Shop:
+        class WithAVeryLongNameThatSaysExactlyWhatItIsFor:
+            def sell(self) -> None: ...
+
+            def sells(self) -> None: ...
+
+    long = Shop.WithAVeryLongNameThatSaysExactlyWhatItIsFor
+    one, other = _name_of(long.sell), _name_of(long.sells)
+    assert len(one) == len(other) == 100
+    assert one != other
+    assert one == _name_of(long.sell)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    metrics = Counted()
+    idempotent(MemoryStore(), key=lambda *_: "k", metrics=metrics)(function)(None)
+    ((name, _),) = metrics.checks
+    return name
+
+
+def test_given_one_name_two_functions_share_keys() -> None:
+    """For a function that is renamed, moved, or deployed twice."""
+    store = MemoryStore()
+    one = idempotent(store, key=str, name="job", metrics=QUIET)(lambda _: "one")
+    other = idempotent(store, key=str, name="job", metrics=QUIET)(lambda _: "other")
+    assert [one("o_1"), other("o_1")] == ["one", "one"]
