@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import Redis
+
+from tests.integration.idempotency.harness import MemoryHarness, PostgresHarness, RedisHarness
+from tests.servers import STATE
+from tests.valkey import ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.servers import Databases
+
+
+@pytest.fixture
+def memory_harness() -> MemoryHarness:
+    """Stores in memory."""
+    return MemoryHarness()
+
+
+@pytest.fixture(scope="module")
+def open_redis(valkey_server: ValkeyServer) -> Iterator[RedisHarness]:
+    """Connections that all tests of a file share."""
+    harness = RedisHarness(valkey_server.url)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def redis_harness(open_redis: RedisHarness) -> RedisHarness:
+    """Stores in Redis, without keys."""
+    open_redis.reset()
+    return open_redis
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster() -> Iterator[ValkeyServer]:
+    """A Redis Cluster of one node, which has all the slots; started once."""
+    server = ValkeyServer(STATE / "valkey-cluster", cluster=True)
+    server.start()
+    with Redis.from_url(server.url, decode_responses=True) as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        while "cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
+            time.sleep(0.005)
+    yield server
+    server.destroy()
+
+
+@pytest.fixture(scope="module")
+def open_cluster(valkey_cluster: ValkeyServer) -> Iterator[RedisHarness]:
+    """Connections that all tests of a file share."""
+    harness = RedisHarness(valkey_cluster.url, hash_tags=True)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def cluster_harness(open_cluster: RedisHarness) -> RedisHarness:
+    """Stores in a Redis Cluster, without keys."""
+    open_cluster.reset()
+    return open_cluster
+
+
+@pytest.fixture(scope="module")
+def open_postgres(databases: Databases) -> Iterator[PostgresHarness]:
+    """A database and connections that all tests of a file share."""
+    url = databases.migrated()
+    harness = PostgresHarness(url)
+    yield harness
+    harness.close()
+    databases.drop(url)
+
+
+@pytest.fixture
+def postgres_harness(open_postgres: PostgresHarness) -> PostgresHarness:
+    """Stores in PostgreSQL, without keys."""
+    open_postgres.reset()
+    return open_postgres

@@ -1,0 +1,411 @@
+"""C1, C4: what is particular to the store in PostgreSQL; the rest is in the conformance suite of all stores."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import pytest
+
+from grantwire.database import Database, DatabaseSettings
+from grantwire.errors import ConfigError, LeaseLostError, RetryableError
+from grantwire.idempotency import Duplicate, InProgress, Key, New, PostgresStore, Record, Status
+from grantwire.idempotency.stores import postgres
+from grantwire.migrations import migrate
+from grantwire.retention.policies import POLICIES, delete_batch
+from grantwire.retention.settings import RetentionSettings
+from grantwire.settings import load
+from tests.concurrency import at_once
+from tests.paths import MIGRATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from typing import LiteralString
+
+    from grantwire.idempotency.stores.interface import Check, Store
+    from infra.local.postgres import PostgresServer
+    from tests.integration.conftest import Rows
+    from tests.integration.idempotency.harness import PostgresHarness
+    from tests.servers import Databases
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+KEY = Key("billing:order-1", message_id="m-1", message_type="order.created")
+
+
+def connect(url: str, **environ: str) -> Database:
+    """A connection as a function has one."""
+    return Database(load(DatabaseSettings, {"DATABASE_URL": url, **environ}))
+
+
+@pytest.fixture
+def database_url(postgres_harness: PostgresHarness) -> str:
+    """One database for all of these tests; the table is empty."""
+    return postgres_harness.url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """The store's connection."""
+    database = connect(database_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> PostgresStore:
+    """A store that goes by the database's clock."""
+    return PostgresStore(database)
+
+
+def at(database: Database, moment: datetime) -> PostgresStore:
+    """The same at some time."""
+    return PostgresStore(database, clock=lambda: moment)
+
+
+def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> New:
+    """A claim, which must be granted."""
+    check = store.check(key, ttl)
+    assert isinstance(check, New)
+    return check
+
+
+def row(rows: Rows, *columns: str) -> tuple[Any, ...]:
+    """Some columns of the only row."""
+    (found,) = rows.execute("SELECT * FROM processed_messages").fetchall()
+    return tuple(found[column] for column in columns)
+
+
+def test_the_row_says_what_document_000_says(database: Database, rows: Rows) -> None:
+    """C1: key, message, status and times; a person can read the table."""
+    claim = claimed(at(database, NOW))
+    columns = ("idempotency_key", "message_id", "message_type", "created_at")
+    assert row(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
+    states = ("status", "started_at", "completed_at", "error", "expires_at", "updated_at")
+    assert row(rows, *states) == ("processing", NOW, None, None, NOW + MINUTE, NOW)
+
+    failed = NOW + timedelta(seconds=5)
+    at(database, failed).store_failure(claim, "ValueError: no", HOUR)
+    assert row(rows, *states) == ("failed", NOW, None, "ValueError: no", failed + HOUR, failed)
+
+    again = NOW + timedelta(seconds=10)
+    claim = claimed(at(database, again))
+    assert row(rows, *states) == ("processing", again, None, "ValueError: no", failed + HOUR, again)
+
+    done = NOW + timedelta(seconds=20)
+    at(database, done).store_result(claim, "[]", 24 * HOUR)
+    assert row(rows, *states) == ("completed", again, done, None, done + 24 * HOUR, done)
+    assert row(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
+    assert row(rows, "result", "claimed_by", "claimed_until", "failed_until") == ("[]", None, None, None)
+
+
+def test_without_a_message_id_the_key_stands_for_it(store: PostgresStore, rows: Rows) -> None:
+    """C1: the columns are never empty by accident."""
+    claimed(store, Key("billing:order-1"))
+    assert row(rows, "message_id", "message_type") == ("billing:order-1", "")
+
+
+def test_a_row_expires_with_the_last_thing_that_counts(database: Database, rows: Rows) -> None:
+    """R3: the sweep goes by expires_at, so neither a claim nor a record nor a failure may outlive it."""
+    store = at(database, NOW)
+    store.store_result(claimed(store, Key("a", mark=1), HOUR), "one", 5 * HOUR)
+    assert row(rows, "expires_at") == (NOW + 5 * HOUR,)
+    claim = claimed(store, Key("a", mark=2), HOUR)
+    assert row(rows, "expires_at", "status", "completed_mark", "claimed_mark") == (NOW + 5 * HOUR, "processing", 1, 2)
+    store.store_failure(claim, "no", 3 * HOUR)
+    assert row(rows, "expires_at", "status", "error") == (NOW + 5 * HOUR, "completed", "no")
+    claim = claimed(store, Key("a", mark=2), 9 * HOUR)
+    assert row(rows, "expires_at") == (NOW + 9 * HOUR,)
+    store.store_failure(claim, "no", 7 * HOUR)
+    assert row(rows, "expires_at") == (NOW + 7 * HOUR,)
+    store.store_result(claimed(store, Key("a", mark=2), 9 * HOUR), "two", 2 * HOUR)
+    assert row(rows, "expires_at") == (NOW + 2 * HOUR,)
+
+
+def test_the_sweep_deletes_a_row_seven_days_after_it_expired(database: Database, rows: Rows) -> None:
+    """R3: and not what still counts, however long ago it began."""
+    store = at(database, NOW)
+    store.store_result(claimed(store, Key("a")), None, HOUR)
+    store.store_result(claimed(store, Key("b")), None, 30 * 24 * HOUR)
+    (policy,) = [policy for policy in POLICIES if policy.table == "processed_messages"]
+    week = timedelta(days=7)
+    with database.session() as connection:
+        kept = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week)
+        swept = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE)
+    assert (kept, swept) == (0, 1)
+    assert row(rows, "idempotency_key") == ("b",)
+
+
+def test_the_database_s_clock_decides(store: PostgresStore, rows: Rows) -> None:
+    """Two machines whose clocks differ agree all the same."""
+    claimed(store, ttl=HOUR)
+    (near,) = rows.execute(
+        "SELECT abs(extract(epoch FROM claimed_until - now() - interval '1 h')) < 60 AS near FROM processed_messages"
+    ).fetchall()
+    assert near["near"]
+    check = store.check(KEY, HOUR)
+    assert isinstance(check, InProgress)
+    assert timedelta(0) < check.free_in <= HOUR
+    rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
+    store.store_result(claimed(store), "done", HOUR)
+    assert store.get_result(KEY) == Record(Status.COMPLETED, "done")
+    rows.execute("UPDATE processed_messages SET completed_until = now(), expires_at = now()")
+    assert store.get_result(KEY) is None
+    assert store.cleanup() == 1
+
+
+def test_a_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
+    """Neither a new version of the row nor a lock on it: a flood of duplicates costs reads."""
+    version = "SELECT xmin::text, xmax::text, ctid::text FROM processed_messages"
+    claim = claimed(store)
+    before = rows.execute(version).fetchall()
+    assert isinstance(store.check(KEY, MINUTE), InProgress)
+    assert rows.execute(version).fetchall() == before
+    store.store_result(claim, "done", HOUR)
+    before = rows.execute(version).fetchall()
+    assert isinstance(store.check(KEY, MINUTE), Duplicate)
+    with pytest.raises(LeaseLostError):
+        store.store_result(New(KEY), "other", HOUR)
+    assert store.get_result(KEY) == Record(Status.COMPLETED, "done")
+    # A refused result locks the row to decide, but leaves it as it is.
+    assert [found["ctid"] for found in rows.execute(version).fetchall()] == [before[0]["ctid"]]
+
+
+class SentTwice(Database):
+    """Every answer is lost once, after the statement was committed."""
+
+    def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Run it, and run it again."""
+        super().fetch_row(statement, parameters)
+        return super().fetch_row(statement, parameters)
+
+
+def test_a_statement_whose_answer_was_lost_may_be_sent_again(database_url: str) -> None:
+    """The connection broke after the commit: the claim is still mine, the result is stored, the key is released."""
+    database = SentTwice(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    store = PostgresStore(database)
+    store.store_failure(claimed(store), "no", HOUR)
+    assert store.get_result(KEY) == Record(Status.FAILED, error="no")
+    claim = claimed(store)
+    assert isinstance(store.check(KEY, MINUTE), InProgress)
+    store.store_result(claim, "done", HOUR)
+    assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
+    database.close()
+
+
+def test_a_connection_killed_in_mid_check_is_made_again(database_url: str, rows: Rows) -> None:
+    """The statement that died left nothing; the second one gets the key."""
+    database = connect(database_url)
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute("LOCK TABLE processed_messages IN ACCESS EXCLUSIVE MODE")
+        checks, thread = _in_background(lambda: PostgresStore(database).check(KEY, MINUTE))
+        session = _until_blocked(rows)
+        rows.execute("SELECT pg_terminate_backend(%s, 5000)", (session,))
+        assert _until_blocked(rows, other_than=session) != session
+    thread.join()
+    database.close()
+    assert [type(check) for check in checks] == [New]
+
+
+@pytest.mark.parametrize(("end", "expected"), [("COMMIT", InProgress), ("ROLLBACK", New)])
+@pytest.mark.parametrize("before", ["nothing", "a dead claim"])
+def test_a_check_waits_for_whoever_is_at_the_key_and_then_sees_what_they_did(
+    database_url: str, rows: Rows, end: str, expected: type, before: str
+) -> None:
+    """The decision is made after the wait, on what was committed: also for a first claim, which has no row to lock."""
+    database = connect(database_url)
+    store = PostgresStore(database)
+    if before == "a dead claim":
+        claimed(store)
+        rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
+    with psycopg.connect(database_url, autocommit=True) as other:
+        other.execute("BEGIN")
+        taking = "SELECT verdict FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
+        assert other.execute(taking, (KEY.value,)).fetchall() == [("NEW",)]
+        checks, thread = _in_background(lambda: store.check(KEY, MINUTE))
+        _until_blocked(rows)
+        other.execute(end)
+    thread.join()
+    database.close()
+    assert [type(check) for check in checks] == [expected]
+
+
+def test_a_key_that_somebody_holds_too_long_is_not_waited_for(database_url: str, rows: Rows) -> None:
+    """The statement timeout ends it, and the caller may come again."""
+    database = connect(database_url, DATABASE_STATEMENT_TIMEOUT="100ms")
+    store = PostgresStore(database)
+    claim = claimed(store)
+    with rows.transaction():
+        rows.execute("SELECT FROM processed_messages FOR UPDATE")
+        with pytest.raises(RetryableError):
+            store.store_result(claim, "done", HOUR)
+    store.store_result(claim, "done", HOUR)
+    database.close()
+
+
+def test_cleanup_deletes_what_expired_in_bounded_batches(
+    database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4: the oldest first, what ends exactly now included, and never what somebody is at."""
+    monkeypatch.setattr(postgres, "_CLEANUP_BATCH", 3)
+    store = at(database, NOW)
+    for number in range(7):
+        store.store_result(claimed(store, Key(str(number))), None, (number + 1) * HOUR)
+    later = at(database, NOW + 6 * HOUR)
+    with rows.transaction():
+        rows.execute("SELECT FROM processed_messages WHERE idempotency_key = '0' FOR UPDATE")
+        assert later.cleanup() == 3
+    left = [found["idempotency_key"] for found in rows.execute("SELECT idempotency_key FROM processed_messages")]
+    assert sorted(left) == ["0", "4", "5", "6"]
+    assert [later.cleanup() for _ in range(2)] == [3, 0]
+    assert row(rows, "idempotency_key") == ("6",)
+
+
+def test_cleanups_at_once_share_the_work(database_url: str, rows: Rows) -> None:
+    """Together they delete each row once, while keys come back to life under their hands."""
+    rows.execute("""
+        INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at,
+               failed_until)
+        SELECT n::text, '', '', 'failed', now() - interval '2 h', now() - interval '1 h', now() - interval '1 h'
+          FROM generate_series(1, 1500) n""")
+
+    def work(number: int) -> int:
+        database = connect(database_url)
+        store = PostgresStore(database)
+        try:
+            if number == 0:
+                return sum(isinstance(store.check(Key(str(n)), HOUR), New) for n in range(1, 200))
+            return store.cleanup() + store.cleanup()
+        finally:
+            database.close()
+
+    revived, *deleted = at_once(3, work)
+    assert revived == 199
+    (left,) = rows.execute("SELECT count(*) AS n, count(claimed_by) AS alive FROM processed_messages").fetchall()
+    assert (left["n"], left["alive"]) == (199, 199)
+    assert 1500 - 199 <= sum(deleted) <= 1500
+
+
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+def test_cleanup_reads_its_index(rows: Rows, plans: str) -> None:
+    """Also among many rows that stay."""
+    rows.execute("""
+        INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at)
+        SELECT n::text, '', '', 'completed', now(), now() + interval '1 h' FROM generate_series(1, 5000) n""")
+    rows.execute("ANALYZE processed_messages")
+    rows.execute(f"SET plan_cache_mode = {plans}")
+    statement = postgres._CLEANUP.replace("%(now)s", "$1").replace("%(limit)s", "$2")  # noqa: SLF001
+    rows.execute(f"PREPARE batch (timestamptz, bigint) AS {statement}")
+    plan = "\n".join(found["QUERY PLAN"] for found in rows.execute("EXPLAIN EXECUTE batch (now(), 1000)").fetchall())
+    assert "Index Scan using processed_messages_expiry on" in plan
+    assert "Seq Scan" not in plan
+
+
+def test_a_stronger_isolation_level_is_refused(rows: Rows) -> None:
+    """A snapshot from before the wait would show a key as free that is not."""
+    rows.execute("SET default_transaction_isolation = 'repeatable read'")
+    with pytest.raises(psycopg.Error, match="READ COMMITTED"):
+        rows.execute("SELECT processed_message_check('k', 't', NULL, 'm', '', interval '1 h', NULL)")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "expires_at = expires_at - interval '1 s'",
+        "claimed_by = NULL",
+        "claimed_mark = -1",
+        "completed_by = 'x'",
+        "result = 'x'",
+        "completed_mark = 1",
+    ],
+)
+def test_a_row_cannot_contradict_itself(store: PostgresStore, rows: Rows, change: str) -> None:
+    """Whoever writes it: constraints hold the parts of a claim and of a record together, and the sweep off them."""
+    claimed(store)
+    with pytest.raises(psycopg.errors.CheckViolation):
+        rows.execute(f"UPDATE processed_messages SET {change}")  # noqa: S608
+
+
+def test_rows_from_before_keep_their_meaning(databases: Databases, tmp_path: Path) -> None:
+    """The table is older than the store: what was completed is a duplicate, what was in progress is in progress."""
+    older = shutil.copytree(MIGRATIONS, tmp_path / "migrations")
+    for file in sorted(older.iterdir())[8:]:
+        file.unlink()
+    url = databases.empty()
+    migrate(url, older)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for status in ("processing", "completed", "failed"):
+            connection.execute(
+                "INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, error,"
+                " expires_at) VALUES (%s, 'm', 't', %s, now(), %s, now() + interval '1 h')",
+                (status, status, "no" if status == "failed" else None),
+            )
+    migrate(url, MIGRATIONS)
+    database = connect(url)
+    store = PostgresStore(database)
+    assert isinstance(store.check(Key("processing"), MINUTE), InProgress)
+    assert store.check(Key("completed"), MINUTE) == Duplicate(Key("completed"), None)
+    assert store.get_result(Key("failed")) == Record(Status.FAILED, error="no")
+    claimed(store, Key("failed"))
+    database.close()
+    databases.drop(url)
+
+
+def test_while_the_server_is_away_every_method_says_so_and_then_works_again(server: PostgresServer) -> None:
+    """Killed and started again: RetryableError meanwhile; what was committed is still there."""
+    database = connect(server.url())
+    store = PostgresStore(database)
+    claim = claimed(store, Key("away"), HOUR)
+    server.kill()
+    try:
+        for method in _methods(store, claim):
+            with pytest.raises(RetryableError, match="send the same request again"):
+                method()
+    finally:
+        server.start()
+    assert isinstance(store.check(Key("away"), MINUTE), InProgress)
+    store.store_result(claim, "done", HOUR)
+    assert store.check(Key("away"), MINUTE) == Duplicate(Key("away"), "done")
+    database.close()
+
+
+def test_a_store_without_a_database_is_refused_when_it_is_made() -> None:
+    """Not when the first message comes."""
+    with pytest.raises(ConfigError, match="PostgresStore needs a Database"):
+        PostgresStore(cast("Database", None))
+
+
+def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
+    return [
+        lambda: store.check(claim.key, MINUTE),
+        lambda: store.check(Key(claim.key.value, mark=1), MINUTE),
+        lambda: store.store_result(claim, "done", HOUR),
+        lambda: store.store_failure(claim, "no", HOUR),
+        lambda: store.get_result(claim.key),
+        store.cleanup,
+    ]
+
+
+def _in_background(check: Callable[[], Check]) -> tuple[list[Check], threading.Thread]:
+    checks: list[Check] = []
+    thread = threading.Thread(target=lambda: checks.append(check()))
+    thread.start()
+    return checks, thread
+
+
+def _until_blocked(rows: Rows, other_than: int | None = None) -> int:
+    """The session of this database that waits for a lock, when there is one."""
+    waiting = """
+        SELECT pid FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid IS DISTINCT FROM %s"""
+    deadline = time.monotonic() + 10
+    while not (found := rows.execute(waiting, (other_than,)).fetchall()):
+        assert time.monotonic() < deadline, "nobody came to wait"
+        time.sleep(0.005)
+    return int(found[0]["pid"])
