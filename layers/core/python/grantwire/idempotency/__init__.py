@@ -22,14 +22,20 @@ from grantwire.idempotency.requests import (
 )
 
 if TYPE_CHECKING:
+    from grantwire.idempotency.checker import IdempotencyChecker
     from grantwire.idempotency.compensation import Compensation
     from grantwire.idempotency.consumer import IdempotentConsumer
     from grantwire.idempotency.duplicates import by_content_hash, by_message_id, by_timestamp, by_version
     from grantwire.idempotency.execution import FailMode, Outcome
     from grantwire.idempotency.keys import business_key, entity_key, message_id, payload_hash, request_id
+    from grantwire.idempotency.locks.interface import Lock, LockManager
+    from grantwire.idempotency.locks.postgres import PostgresLocks
+    from grantwire.idempotency.locks.redis import RedisLocks
     from grantwire.idempotency.messages import Message
     from grantwire.idempotency.metrics import EmfMetrics, IdempotencyMetrics, NoMetrics
     from grantwire.idempotency.retries import Retry
+    from grantwire.idempotency.stores.breaker import BreakerStore
+    from grantwire.idempotency.stores.hints import BloomHint, Hint, HintedStore, LruHint
     from grantwire.idempotency.stores.interface import (
         Check,
         Duplicate,
@@ -47,14 +53,20 @@ if TYPE_CHECKING:
     from grantwire.idempotency.wrapper import idempotent
 
 _HOMES = {
+    "checker": ["IdempotencyChecker"],
     "compensation": ["Compensation"],
     "consumer": ["IdempotentConsumer"],
     "duplicates": ["by_content_hash", "by_message_id", "by_timestamp", "by_version"],
     "execution": ["FailMode", "Outcome"],
     "keys": ["business_key", "entity_key", "message_id", "payload_hash", "request_id"],
+    "locks.interface": ["Lock", "LockManager"],
+    "locks.postgres": ["PostgresLocks"],
+    "locks.redis": ["RedisLocks"],
     "messages": ["Message"],
     "metrics": ["EmfMetrics", "IdempotencyMetrics", "NoMetrics"],
     "retries": ["Retry"],
+    "stores.breaker": ["BreakerStore"],
+    "stores.hints": ["BloomHint", "Hint", "HintedStore", "LruHint"],
     "stores.interface": ["Check", "Duplicate", "InProgress", "Key", "New", "Record", "Status", "Store"],
     "stores.memory": ["MemoryStore"],
     "stores.postgres": ["PostgresStore"],
@@ -66,23 +78,33 @@ _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for nam
 
 __all__ = [
     "Answer",
+    "BloomHint",
+    "BreakerStore",
     "Check",
     "Compensation",
     "Duplicate",
     "EmfMetrics",
     "FailMode",
+    "Hint",
+    "HintedStore",
+    "IdempotencyChecker",
     "IdempotencyMetrics",
     "IdempotencySettings",
     "IdempotentConsumer",
     "InProgress",
     "Key",
+    "Lock",
+    "LockManager",
+    "LruHint",
     "MemoryStore",
     "Message",
     "New",
     "NoMetrics",
     "Outcome",
+    "PostgresLocks",
     "PostgresStore",
     "Record",
+    "RedisLocks",
     "RedisStore",
     "RequestIdentity",
     "Retry",
