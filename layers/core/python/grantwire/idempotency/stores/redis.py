@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from redis import Redis
+from redis import Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
@@ -32,7 +32,6 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisClusterException,
     RedisError,
-    SlotNotCoveredError,
     TimeoutError,  # noqa: A004  # as ConnectionError
     TryAgainError,
 )
@@ -55,8 +54,6 @@ from grantwire.observability import log
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from redis import RedisCluster
-
     from grantwire.idempotency.stores.interface import Check, Key
 
 _KINDS = ("", "other:", "result:", "error:")
@@ -74,7 +71,7 @@ _RETRYABLE = (
     ReadOnlyError,
     OutOfMemoryError,
     ClusterError,
-    SlotNotCoveredError,
+    RedisClusterException,  # of the cluster's client, which cannot reach its nodes
     TryAgainError,
 )
 _RETRYABLE_CODES = {"BUSY", "MISCONF", "NOREPLICAS"}
@@ -157,6 +154,8 @@ class RedisStore:
     def __init__(self, client: Redis | RedisCluster, *, prefix: str = "idempotency:", hash_tags: bool = False) -> None:
         if not hasattr(client, "register_script"):
             raise ConfigError(["RedisStore needs a Redis client"])
+        if isinstance(client, RedisCluster) and not hash_tags:
+            raise ConfigError(["a RedisStore in a cluster needs hash_tags=True"])
         if hash_tags and not {"{", "}"}.isdisjoint(prefix):
             raise ConfigError(["with hash_tags the prefix of a RedisStore must not contain braces"])
         self._client = client
