@@ -27,6 +27,17 @@ CHECKS = {
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.requirements"),
+    # C13: what the library's own tests reach of it, on one PostgreSQL.
+    "coverage": (
+        *("pytest", "-q", "-p", "no:cacheprovider", "-k", "not pg15"),
+        *("tests/unit/idempotency", "tests/integration/idempotency", "tests/integration/examples"),
+        *(
+            "--cov=grantwire.idempotency",
+            "--cov-branch",
+            "--cov-report=term-missing:skip-covered",
+            "--cov-fail-under=80",
+        ),
+    ),
 }
 
 

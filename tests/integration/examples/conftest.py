@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grantwire.database import Database, DatabaseSettings
+from grantwire.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """What a function makes of its environment, once."""
+    with closing(Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))) as database:
+        yield database
+
+
+@pytest.fixture
+def sent() -> list[str]:
+    """Where an example's effects can be seen."""
+    return []

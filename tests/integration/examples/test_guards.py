@@ -1,0 +1,161 @@
+"""The examples of docs/idempotency.md: the guard, the wrapper, the consumer, compensation."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire.errors import RejectedError, RetryableError
+from tests.client import event as api_event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from grantwire.database import Database
+    from tests.integration.conftest import Rows
+
+
+def test_transaction_guard(database: Database, rows: Rows) -> None:
+    """A handler of its own, with the guarantee of grant and revoke."""
+    rows.execute("CREATE TABLE orders (order_id int GENERATED ALWAYS AS IDENTITY, customer text, total int)")
+    # example transaction-guard
+    from grantwire.database import Connection
+    from grantwire.entrypoints.http import Request, Response
+    from grantwire.idempotency import Answer, IdempotencySettings, TransactionGuard
+    from grantwire.settings import load
+
+    guard = TransactionGuard(database, load(IdempotencySettings, {}))
+
+    def take_order(request: Request) -> Response:
+        order = request.json_object()
+
+        def work(tx: Connection) -> Answer:
+            row = tx.execute(
+                "INSERT INTO orders (customer, total) VALUES (%(customer)s, %(total)s) RETURNING order_id", order
+            ).fetchone()
+            return Answer(201, json.dumps({"order_id": row[0] if row else None}))
+
+        # The caller, the route, the Idempotency-Key header and a hash of the fields: RequestIdentity.
+        return Response.of(guard.run(request.identity(order), work))
+
+    # end of example
+    order = api_event(
+        "POST", "/orders", headers={"Idempotency-Key": "k1"}, body=json.dumps({"customer": "ann", "total": "5"})
+    )
+    first, again = (take_order(Request.of(order)) for _ in range(2))
+    assert (first.status_code, first.body) == (again.status_code, again.body) == (201, '{"order_id": 1}')
+    assert again.headers == {"Idempotent-Replayed": "true"}
+    assert len(rows.execute("SELECT FROM orders").fetchall()) == 1
+
+
+def test_wrapper(database: Database, sent: list[str]) -> None:
+    """A Lambda handler whose effect is elsewhere."""
+
+    def send_mail(to: str, invoice: str) -> str:
+        sent.append(f"{invoice} to {to}")
+        return f"mail-{len(sent)}"
+
+    # example wrapper
+    from grantwire.idempotency import FailMode, PostgresStore, business_key, idempotent
+
+    @idempotent(
+        PostgresStore(database),
+        key=business_key("invoice-mail", "invoice_id", "to"),
+        fail_mode=FailMode.CLOSED,  # rather late than twice; OPEN, the default, is rather twice than not at all
+        name="mail-invoice",  # part of every key, so that renaming the function does not make old mails new
+    )
+    def handler(event: Mapping[str, Any], context: object) -> dict[str, str]:
+        return {"mail_id": send_mail(event["to"], event["invoice_id"])}
+
+    # end of example
+    order = {"invoice_id": "2026-001", "to": "ann@example.org"}
+    assert handler(order, None) == handler(order, None) == {"mail_id": "mail-1"}
+    assert handler({**order, "to": "bob@example.org"}, None) == {"mail_id": "mail-2"}
+    assert sent == ["2026-001 to ann@example.org", "2026-001 to bob@example.org"]
+
+
+def test_consumer(database: Database, sent: list[str]) -> None:
+    """A Lambda behind an SQS queue."""
+    put_aside: list[str] = []
+    troubles = {"2": RetryableError("the printer is jammed"), "4": RejectedError("no such format")}
+
+    def print_label(parcel: Mapping[str, Any]) -> None:
+        if trouble := troubles.get(parcel["id"]):
+            raise trouble
+        sent.append(parcel["id"])
+
+    # example consumer
+    from datetime import timedelta
+
+    from grantwire.idempotency import IdempotentConsumer, Message, PostgresStore, Retry
+    from grantwire.leases import Backoff
+
+    def process(message: Message) -> None:
+        print_label(message.payload)
+
+    def put_in_dead_letter_table(message: Message, error: Exception) -> None:
+        put_aside.append(f"{message.id}: {error}")
+
+    consumer = IdempotentConsumer(
+        PostgresStore(database),
+        process,
+        name="labels",
+        # RejectedError is permanent; everything else is tried again, twice, and then by the queue.
+        retry=Retry(attempts=3, backoff=Backoff(timedelta(0), timedelta(0), timedelta(0), 1, 1)),
+        dead_letter=put_in_dead_letter_table,
+    )
+    handler = consumer.handle_sqs  # the event source has FunctionResponseTypes: [ReportBatchItemFailures]
+    # end of example
+    batch = {"Records": [{"messageId": f"m{n}", "body": json.dumps({"id": str(n)})} for n in (1, 2, 3, 4)]}
+    assert handler(batch) == {"batchItemFailures": []}
+    assert (sent, put_aside) == (["1", "3"], ["m2: the printer is jammed", "m4: no such format"])
+    troubles.clear()
+    assert handler(batch) == {"batchItemFailures": []}
+    assert sent == ["1", "3", "2", "4"]
+
+
+def test_powertools_batch(database: Database, sent: list[str]) -> None:
+    """The same consumer under Powertools' batch processor."""
+    # example powertools-batch
+    from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+
+    from grantwire.idempotency import IdempotentConsumer, PostgresStore
+
+    consumer = IdempotentConsumer(PostgresStore(database), lambda message: sent.append(message.id), name="audit-copies")
+    processor = BatchProcessor(event_type=EventType.SQS)  # SqsFifoPartialProcessor for a FIFO queue
+
+    def handler(event: dict[str, Any], context: Any) -> Any:
+        return process_partial_response(event, consumer.process_record, processor, context)
+
+    # end of example
+    batch = {"Records": [{"messageId": f"m{n}", "body": "{}", "eventSource": "aws:sqs"} for n in (1, 2, 1)]}
+    assert handler(batch, None) == {"batchItemFailures": []}
+    assert sent == ["m1", "m2"]
+
+
+def test_compensation(sent: list[str]) -> None:
+    """Undo what was done when a later step fails."""
+
+    def reserve(seat: str) -> str:
+        sent.append(f"reserve {seat}")
+        return f"reservation of {seat}"
+
+    def charge() -> None:
+        raise RejectedError("the card was declined")
+
+    # example compensation
+    from grantwire.idempotency import Compensation
+
+    def book(seats: list[str]) -> None:
+        with Compensation() as undo:
+            for seat in seats:
+                reservation = reserve(seat)
+                undo.on_failure(sent.append, f"release {reservation}")
+            charge()
+
+    # end of example
+    with pytest.raises(RejectedError):
+        book(["1A", "1B"])
+    assert sent == ["reserve 1A", "reserve 1B", "release reservation of 1B", "release reservation of 1A"]

@@ -1,0 +1,135 @@
+"""The examples of docs/idempotency.md: stores, what may stand in front of them, locks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grantwire.errors import LockHeldError
+from grantwire.idempotency import Duplicate, Key, New
+
+if TYPE_CHECKING:
+    from grantwire.database import Database
+    from grantwire.idempotency import Store
+    from tests.valkey import ValkeyServer
+
+
+def assert_remembers(store: Store) -> None:
+    """Once new, then a duplicate."""
+    # example store
+    from datetime import timedelta
+
+    claim = store.check(Key("order:17"), ttl=timedelta(minutes=5))
+    if isinstance(claim, New):
+        store.store_result(claim, '{"parcel": 1}', ttl=timedelta(hours=24))
+    # end of example
+    assert isinstance(claim, New)
+    assert store.check(Key("order:17"), ttl=timedelta(minutes=5)) == Duplicate(Key("order:17"), '{"parcel": 1}')
+
+
+def test_postgres_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the database is there anyway."""
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    # example postgres-store
+    import os
+
+    from grantwire.database import Database, DatabaseSettings
+    from grantwire.idempotency import PostgresStore
+    from grantwire.settings import load
+
+    database = Database(load(DatabaseSettings, os.environ))  # once, outside the handler
+    store = PostgresStore(database)
+    # end of example
+    assert_remembers(store)
+    database.close()
+
+
+def test_redis_store(valkey_server: ValkeyServer) -> None:
+    """Redis or Valkey."""
+    url = valkey_server.url
+    # example redis-store
+    from grantwire.idempotency import RedisStore
+    from grantwire.idempotency.stores.redis import connect
+
+    store = RedisStore(connect(url), prefix="example-idempotency:")  # url: redis:// or rediss://
+    # end of example
+    assert_remembers(store)
+
+
+def test_memory_store() -> None:
+    """One process."""
+    # example memory-store
+    from grantwire.idempotency import MemoryStore
+
+    store = MemoryStore(capacity=10_000)
+    # end of example
+    assert_remembers(store)
+
+
+def test_breaker_and_hints(valkey_server: ValkeyServer) -> None:
+    """What may stand in front of a store."""
+    url = valkey_server.url
+    # example in-front
+    from datetime import timedelta
+
+    from grantwire.circuit import CircuitBreaker
+    from grantwire.idempotency import BloomHint, BreakerStore, HintedStore, LruHint, RedisStore
+    from grantwire.idempotency.stores.redis import connect
+
+    store = BreakerStore(
+        RedisStore(connect(url), prefix="example-in-front:"),
+        CircuitBreaker("keys", failures=5, rest=timedelta(seconds=10)),
+    )
+    few = HintedStore(store, LruHint(capacity=10_000))
+    many = HintedStore(store, BloomHint(expected_keys=1_000_000, false_positive_rate=0.01))
+    # end of example
+    assert_remembers(few)
+    assert isinstance(many.check(Key("order:17"), timedelta(minutes=1)), Duplicate)
+
+
+def test_checker(database: Database) -> None:
+    """The smallest way to use a store."""
+    done: list[str] = []
+    # example checker
+    from datetime import timedelta
+
+    from grantwire.idempotency import IdempotencyChecker, PostgresStore
+
+    checker = IdempotencyChecker(PostgresStore(database))
+
+    def consume(message_id: str) -> None:
+        if not checker.mark_processing(message_id, timedelta(minutes=5)):
+            return
+        try:
+            done.append(message_id)
+        except Exception as error:
+            checker.mark_failed(message_id, error)
+            raise
+        checker.mark_completed(message_id)
+
+    # end of example
+    consume("m1")
+    consume("m1")
+    assert done == ["m1"]
+    assert checker.is_processed("m1")
+
+
+def test_locks(database: Database) -> None:
+    """One thing at a time."""
+    reports: list[str] = []
+    # example locks
+    from datetime import timedelta
+
+    from grantwire.idempotency import PostgresLocks  # or RedisLocks(connect(url))
+
+    locks = PostgresLocks(database)
+
+    with locks.acquire("nightly-report", ttl=timedelta(minutes=5), wait=timedelta(seconds=2)) as lock:
+        reports.append("first half")
+        lock.extend(timedelta(minutes=5))
+        reports.append("second half")
+    # end of example
+    assert len(reports) == 2
+    with locks.acquire("nightly-report", ttl=timedelta(minutes=5)), pytest.raises(LockHeldError):
+        locks.acquire("nightly-report", ttl=timedelta(minutes=5))

@@ -1,0 +1,131 @@
+"""The examples of docs/idempotency.md: what makes two messages the same, and which of them are duplicates."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire.idempotency import IdempotentConsumer, MemoryStore, Message, NoMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAYLOADS = [{"user": {"id": 7, "email": "a@example.org"}, "order_id": "o1", "version": 2, "at": "2026-11-16T10:00:00Z"}]
+
+
+def message(identifier: str, **changes: Any) -> Message:
+    """A message about an order."""
+    return Message(identifier, body=json.dumps(PAYLOADS[0] | changes), attributes={"request_id": "r1"})
+
+
+def processed(identify: Callable[..., Any], *messages: Message) -> list[str]:
+    """The ids of the messages that were processed."""
+    seen: list[str] = []
+    store, metrics = MemoryStore(), NoMetrics()
+    consumer = IdempotentConsumer(store, lambda one: seen.append(one.id), metrics, identify=identify, name="example")
+    assert consumer.process_batch(messages) == []
+    return seen
+
+
+def test_message_id() -> None:
+    """Whatever the queue calls the same message."""
+    # example message_id
+    from grantwire.idempotency import message_id
+
+    identify = message_id  # what consumers use unless told otherwise
+    # end of example
+    assert processed(identify, message("m1"), message("m2"), message("m1")) == ["m1", "m2"]
+
+
+def test_business_key() -> None:
+    """Whatever the business calls the same thing, whoever sends it and how often."""
+    # example business_key
+    from grantwire.idempotency import business_key
+
+    identify = business_key("user.created", "user.id", "user.email")  # SHA-256 of both fields
+    # end of example
+    other = {"id": 7, "email": "b@example.org"}
+    assert processed(identify, message("m1"), message("m2"), message("m3", user=other)) == ["m1", "m3"]
+
+
+def test_request_id() -> None:
+    """An id that an outer system gave."""
+    # example request_id
+    from grantwire.idempotency import request_id
+
+    identify = request_id("request_id")  # a message without that attribute counts by its own id
+    # end of example
+    assert processed(identify, message("m1"), message("m2"), Message("m3"), Message("m4")) == ["m1", "m3", "m4"]
+
+
+def test_entity_key() -> None:
+    """Once for each entity, under a key that people can read."""
+    # example entity_key
+    from grantwire.idempotency import entity_key
+
+    identify = entity_key("order", "order_id")  # "order:o1"
+    # end of example
+    assert processed(identify, message("m1"), message("m2"), message("m3", order_id="o2")) == ["m1", "m3"]
+
+
+def test_payload_hash() -> None:
+    """The same content is the same message."""
+    # example payload_hash
+    from grantwire.idempotency import payload_hash
+
+    identify = payload_hash("report")  # order and white space of the JSON make no difference
+    # end of example
+    assert processed(identify, message("m1"), message("m2"), message("m3", version=3)) == ["m1", "m3"]
+
+
+def test_by_version() -> None:
+    """Version 2 processed, version 1 skipped."""
+    # example by_version
+    from grantwire.idempotency import by_version, entity_key
+
+    identify = by_version(entity_key("order", "order_id"), "version")
+    # end of example
+    versions = [message(f"v{version}", version=version) for version in (2, 1, 2, 4, 3)]
+    assert processed(identify, *versions) == ["v2", "v4"]
+
+
+def test_by_timestamp() -> None:
+    """An equal timestamp is skipped, and so is an earlier one."""
+    # example by_timestamp
+    from grantwire.idempotency import by_timestamp, entity_key
+
+    identify = by_timestamp(entity_key("order", "order_id"), "at")
+    # end of example
+    times = ["2026-11-16T10:00:00Z", "2026-11-16T11:00:00+01:00", "2026-11-16T09:59:59Z", "2026-11-16T10:00:00.000001Z"]
+    assert processed(identify, *(message(f"m{n}", at=at) for n, at in enumerate(times))) == ["m0", "m3"]
+
+
+def test_by_content_hash() -> None:
+    """The same id with another content is another message."""
+    # example by_content_hash
+    from grantwire.idempotency import by_content_hash
+
+    identify = by_content_hash()
+    # end of example
+    assert processed(identify, message("m1"), message("m1"), message("m1", version=3)) == ["m1", "m1"]
+
+
+def test_by_message_id() -> None:
+    """Any key strategy, as a duplicate strategy."""
+    # example by_message_id
+    from grantwire.idempotency import by_message_id, request_id
+
+    identify = by_message_id(request_id())  # the same as giving request_id() itself
+    # end of example
+    assert processed(identify, message("m1"), message("m2")) == ["m1"]
+
+
+def test_a_field_that_is_missing_is_never_part_of_a_key() -> None:
+    """Two messages without a user are not the same message."""
+    from grantwire.errors import BadRequestError
+    from grantwire.idempotency import entity_key
+
+    with pytest.raises(BadRequestError, match="customer_id is missing"):
+        entity_key("customer", "customer_id")(message("m1"))

@@ -1,0 +1,23 @@
+"""The documents show code that runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.documentation import PAGES, examples, filled, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_in_a_page_are_those_of_the_tests(page: Path) -> None:
+    """If this fails: python -m tests.documentation."""
+    assert page.read_text() == filled(page)
+
+
+def test_every_example_is_shown_once() -> None:
+    """None is forgotten in the tests, and none is shown twice."""
+    assert sorted(name for page in PAGES for name in shown(page)) == sorted(examples())
