@@ -318,6 +318,158 @@ BEGIN
     RETURN QUERY SELECT unnest(ids);
 END
 $$;
+CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT verdict text, OUT stored_result text, OUT free_in interval) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    moment  timestamptz;
+    message processed_messages;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    LOOP
+        moment := coalesce(p_now, clock_timestamp());
+        SELECT m.* INTO message
+          FROM processed_messages m
+         WHERE m.idempotency_key = p_key AND processed_message_taken(m, p_token, p_mark, moment);
+        IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
+            verdict := 'DUPLICATE';
+            stored_result := message.result;
+            RETURN;
+        ELSIF FOUND THEN
+            verdict := 'IN_PROGRESS';
+            free_in := message.claimed_until - moment;
+            RETURN;
+        END IF;
+        INSERT INTO processed_messages AS m
+               (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
+                claimed_by, claimed_mark, claimed_until)
+        VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
+                p_token, p_mark, moment + p_ttl)
+        ON CONFLICT (idempotency_key) DO UPDATE
+           SET message_id    = EXCLUDED.message_id,
+               message_type  = EXCLUDED.message_type,
+               status        = EXCLUDED.status,
+               started_at    = EXCLUDED.started_at,
+               expires_at    = greatest(EXCLUDED.claimed_until, m.completed_until, m.failed_until),
+               updated_at    = EXCLUDED.updated_at,
+               claimed_by    = EXCLUDED.claimed_by,
+               claimed_mark  = EXCLUDED.claimed_mark,
+               claimed_until = EXCLUDED.claimed_until
+         WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
+        IF FOUND THEN
+            verdict := 'NEW';
+            RETURN;
+        END IF;
+    END LOOP;
+END
+$$;
+CREATE FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    moment timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    INSERT INTO processed_messages AS m
+           (idempotency_key, message_id, message_type, status, started_at, completed_at, expires_at, created_at,
+            updated_at, completed_by, completed_mark, completed_until, result)
+    VALUES (p_key, p_message_id, p_message_type, 'completed', moment, moment, moment + p_ttl, moment,
+            moment, p_token, p_mark, moment + p_ttl, p_result)
+    ON CONFLICT (idempotency_key) DO UPDATE
+       SET message_id      = EXCLUDED.message_id,
+           message_type    = EXCLUDED.message_type,
+           status          = EXCLUDED.status,
+           completed_at    = EXCLUDED.completed_at,
+           error           = NULL,
+           expires_at      = EXCLUDED.expires_at,
+           updated_at      = EXCLUDED.updated_at,
+           claimed_by      = NULL,
+           claimed_mark    = NULL,
+           claimed_until   = NULL,
+           completed_by    = EXCLUDED.completed_by,
+           completed_mark  = EXCLUDED.completed_mark,
+           completed_until = EXCLUDED.completed_until,
+           result          = EXCLUDED.result,
+           failed_until    = NULL
+     WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
+    RETURN FOUND OR EXISTS (
+        SELECT FROM processed_messages m
+         WHERE m.idempotency_key = p_key AND m.completed_by = p_token AND m.completed_until > moment);
+END
+$$;
+CREATE TABLE public.processed_messages (
+    idempotency_key text NOT NULL COLLATE pg_catalog."C",
+    message_id text NOT NULL,
+    message_type text NOT NULL,
+    status text NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    completed_at timestamp with time zone,
+    error text,
+    expires_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    claimed_by text,
+    claimed_mark bigint,
+    claimed_until timestamp with time zone,
+    completed_by text,
+    completed_mark bigint,
+    completed_until timestamp with time zone,
+    result text,
+    failed_until timestamp with time zone,
+    CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_mark IS NULL) OR (claimed_by IS NOT NULL)))),
+    CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
+    CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
+    CONSTRAINT processed_messages_lifetime CHECK ((expires_at = GREATEST(claimed_until, completed_until, failed_until))),
+    CONSTRAINT processed_messages_marks CHECK (((claimed_mark >= 0) AND (completed_mark >= 0))),
+    CONSTRAINT processed_messages_record CHECK ((((completed_by IS NULL) = (completed_until IS NULL)) AND ((completed_by IS NOT NULL) OR ((completed_mark IS NULL) AND (result IS NULL))))),
+    CONSTRAINT processed_messages_status CHECK ((status = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]))),
+    CONSTRAINT processed_messages_type_length CHECK ((char_length(message_type) <= 100))
+);
+COMMENT ON TABLE public.processed_messages IS 'One row for each message, job or entity that consumers have seen. A claim, a completed record and a failure each count until their own time; expires_at is the last of the three.';
+COMMENT ON COLUMN public.processed_messages.status IS 'What happened last. Whether it still counts is for the *_until columns to say.';
+COMMENT ON COLUMN public.processed_messages.started_at IS 'When the key was last claimed.';
+COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was last completed.';
+COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim; nobody else may complete the key while it is live.';
+COMMENT ON COLUMN public.processed_messages.completed_mark IS 'The order of what was completed, a version or a time; only a later one is new. NULL: completed for good.';
+CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT coalesce(m.completed_until > p_now, false) AND coalesce(p_mark <= m.completed_mark, true)
+$$;
+CREATE FUNCTION public.processed_message_fail(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_error text, p_ttl interval, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    moment timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    INSERT INTO processed_messages AS m
+           (idempotency_key, message_id, message_type, status, started_at, error, expires_at, created_at, updated_at,
+            failed_until)
+    VALUES (p_key, p_message_id, p_message_type, 'failed', moment, p_error, moment + p_ttl, moment, moment,
+            moment + p_ttl)
+    ON CONFLICT (idempotency_key) DO UPDATE
+       SET message_id    = EXCLUDED.message_id,
+           message_type  = EXCLUDED.message_type,
+           status        = CASE WHEN m.completed_until > moment THEN 'completed' ELSE 'failed' END,
+           error         = EXCLUDED.error,
+           expires_at    = greatest(EXCLUDED.failed_until, m.completed_until),
+           updated_at    = EXCLUDED.updated_at,
+           claimed_by    = NULL,
+           claimed_mark  = NULL,
+           claimed_until = NULL,
+           failed_until  = EXCLUDED.failed_until
+     WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
+    RETURN FOUND;
+END
+$$;
+CREATE FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT coalesce(m.claimed_until > p_now AND m.claimed_by <> p_token, false)
+        OR processed_message_covers(m, p_mark, p_now)
+$$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
@@ -432,6 +584,14 @@ UNION ALL
     (notification_nats_dlq.payload IS NOT NULL) AS has_copy
    FROM public.notification_nats_dlq
   WHERE (notification_nats_dlq.status = 'OPEN'::text);
+CREATE TABLE public.distributed_locks (
+    lock_key text NOT NULL COLLATE pg_catalog."C",
+    owner text NOT NULL,
+    acquired_at timestamp with time zone NOT NULL,
+    lease_until timestamp with time zone NOT NULL,
+    CONSTRAINT distributed_locks_key_length CHECK (((char_length(lock_key) >= 1) AND (char_length(lock_key) <= 256))),
+    CONSTRAINT distributed_locks_owner_length CHECK (((char_length(owner) >= 1) AND (char_length(owner) <= 256)))
+);
 CREATE TABLE public.entitlement_audit (
     operation_id uuid NOT NULL,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -540,28 +700,45 @@ CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
 );
-CREATE TABLE public.processed_messages (
-    idempotency_key text NOT NULL COLLATE pg_catalog."C",
-    message_id text NOT NULL,
-    message_type text NOT NULL,
-    status text NOT NULL,
-    started_at timestamp with time zone NOT NULL,
-    completed_at timestamp with time zone,
-    error text,
-    expires_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
-    CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
-    CONSTRAINT processed_messages_status CHECK ((status = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]))),
-    CONSTRAINT processed_messages_type_length CHECK ((char_length(message_type) <= 100))
-);
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,
     checksum text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
+CREATE TABLE public.user_rights (
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
+    status text NOT NULL,
+    version bigint NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    CONSTRAINT user_rights_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
+    CONSTRAINT user_rights_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT user_rights_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
+    CONSTRAINT user_rights_version CHECK ((version >= 1))
+)
+WITH (fillfactor='80');
+CREATE VIEW public.user_rights_differences AS
+ SELECT user_id,
+    stock_keeping_unit,
+        CASE
+            WHEN (r.version IS NULL) THEN 'missing'::text
+            WHEN (e.version IS NULL) THEN 'extra'::text
+            WHEN (r.version < e.version) THEN 'behind'::text
+            WHEN (r.version > e.version) THEN 'ahead'::text
+            ELSE 'wrong'::text
+        END AS difference,
+    e.status,
+    e.version,
+    e.updated_at,
+    r.status AS seen_status,
+    r.version AS seen_version,
+    r.changed_at AS seen_changed_at
+   FROM (public.entitlements e
+     FULL JOIN public.user_rights r USING (user_id, stock_keeping_unit))
+  WHERE (((e.status IS DISTINCT FROM r.status) OR (e.version IS DISTINCT FROM r.version)) OR (e.updated_at IS DISTINCT FROM r.changed_at));
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
+ALTER TABLE ONLY public.distributed_locks
+    ADD CONSTRAINT distributed_locks_pkey PRIMARY KEY (lock_key);
 ALTER TABLE ONLY public.entitlement_audit
     ADD CONSTRAINT entitlement_audit_pkey PRIMARY KEY (user_id, stock_keeping_unit, occurred_at, operation_id);
 ALTER TABLE ONLY public.entitlement_audit_default
@@ -592,6 +769,9 @@ ALTER TABLE ONLY public.processed_messages
     ADD CONSTRAINT processed_messages_pkey PRIMARY KEY (idempotency_key);
 ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY public.user_rights
+    ADD CONSTRAINT user_rights_pkey PRIMARY KEY (user_id, stock_keeping_unit);
+CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE INDEX notification_dlq_closed_at ON public.notification_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
 CREATE INDEX notification_dlq_open ON public.notification_dlq USING btree (failed_at, notification_id) WHERE (closed_at IS NULL);
