@@ -83,6 +83,14 @@ def copy(rows: Rows) -> None:
     rows.execute("INSERT INTO user_rights SELECT * FROM entitlements")
 
 
+def clear(rows: Rows) -> None:
+    """Empty every table that a test of the read model writes."""
+    rows.execute(
+        "TRUNCATE entitlements, entitlement_audit, idempotency_keys, outbox_events, processed_events, notifications,"
+        " user_rights"
+    )
+
+
 def deadlocks(rows: Rows) -> int:
     """How often PostgreSQL has ended somebody in a circle, in this test's database."""
     (row,) = rows.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchall()

@@ -19,7 +19,7 @@ from grantwire.notifications.inbox import record_valid
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
-from tests.projection import Right, event_of, model, right
+from tests.projection import Right, clear, event_of, model, right
 from tests.workers.bridge_stream import Stream, event
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from grantwire.notifications.events import Event
     from tests.integration.conftest import Rows
+    from tests.servers import Databases
 
 # Both must always have seen the same events: of each right, the newest that the inbox knows is what the model shows.
 _DISAGREEMENT = """
@@ -36,6 +37,19 @@ SELECT user_id, stock_keeping_unit
   FULL JOIN user_rights r USING (user_id, stock_keeping_unit)
  WHERE recorded.version IS DISTINCT FROM r.version
 """
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all; each test begins with empty tables."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture(autouse=True)
+def _empty(rows: Rows) -> None:
+    clear(rows)
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_rebuild_in_the_midst_of_traffic_ends_as_the_record(
     """P2: again and again, two rebuilds at once; nobody stops for them, and when it is quiet no row differs."""
     with Flow(environ) as flow:
         until("all rights are projected", lambda: len(model(rows)) == len(USERS) * 6)
-        for _ in range(4):
+        for _ in range(3):
             do(damage, rows)
             if "later" not in flow.skus:
                 flow.skus.append("later")

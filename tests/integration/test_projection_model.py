@@ -20,7 +20,7 @@ from grantwire.projection.model import project
 from tests.client import Client
 from tests.concurrency import at_once
 from tests.paths import MIGRATIONS
-from tests.projection import Right, event_of, model, payloads, record, right
+from tests.projection import Right, clear, event_of, model, payloads, record, right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,19 @@ if TYPE_CHECKING:
 
 # Names whose order depends on the collation, and one that begins like another.
 NAMES = ["a", "B", "_", "Z", "é", "a/b", "ab"]
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all; each test begins with empty tables."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture(autouse=True)
+def _empty(rows: Rows) -> None:
+    clear(rows)
 
 
 def projected(database_url: str, *rights: Right) -> int:
@@ -113,13 +126,11 @@ def test_rights_in_common_are_waited_for_in_one_order(database_url: str, rows: R
         assert model(rows) == sorted(right(user, 4, sku) for user, sku in rights)
 
 
-@pytest.fixture(scope="module")
-def shared(databases: Databases) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A database that all histories use, each from empty tables."""
-    url = databases.migrated()
-    with psycopg.connect(url, autocommit=True) as tx:
+@pytest.fixture
+def tx(database_url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """The connection of all histories."""
+    with psycopg.connect(database_url, autocommit=True) as tx:
         yield tx
-    databases.drop(url)
 
 
 @st.composite
@@ -139,17 +150,17 @@ def histories(draw: st.DrawFn) -> tuple[list[Right], list[list[Event]]]:
 
 
 @given(histories())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_history_ends_as_the_record_says(
-    shared: psycopg.Connection[tuple[Any, ...]], history: tuple[list[Right], list[list[Event]]]
+    tx: psycopg.Connection[tuple[Any, ...]], history: tuple[list[Right], list[list[Event]]]
 ) -> None:
     """P1: every order, every repeat, every division into batches, through the inbox as the bridge does it."""
     last, batches = history
-    shared.execute("TRUNCATE processed_events, notifications, user_rights")
+    tx.execute("TRUNCATE processed_events, notifications, user_rights")
     for batch in batches:
-        with shared.transaction():
-            record_valid(shared, batch)
-    with shared.cursor(row_factory=dict_row) as cursor:
+        with tx.transaction():
+            record_valid(tx, batch)
+    with tx.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute("SELECT * FROM user_rights ORDER BY user_id, stock_keeping_unit").fetchall()
     assert [Right(*row.values()) for row in found] == last
 

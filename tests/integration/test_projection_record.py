@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,13 +14,15 @@ from grantwire.projection.model import project
 from grantwire.projection.record import RecordReport, compare, rebuild
 from grantwire.settings import load
 from tests.concurrency import at_once
-from tests.projection import DAMAGE, Right, copy, keep, model, payloads, record, right
+from tests.projection import DAMAGE, Right, clear, copy, keep, model, payloads, record, right
+from tests.workers.relay_support import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from infra.local.postgres import PostgresServer
     from tests.integration.conftest import Rows
+    from tests.servers import Databases
 
 HEALTHY = {"missing": 0, "behind": 0, "wrong": 0, "ahead": 0, "extra": 0}
 _BLOCKED = "SELECT FROM pg_stat_activity WHERE application_name = 'rebuild' AND wait_event_type = 'Lock'"
@@ -31,6 +32,14 @@ def connected(database_url: str, **environ: str) -> Database:
     """A rebuild's database, with time enough."""
     settings = load(DatabaseSettings, {"DATABASE_URL": database_url, "DATABASE_STATEMENT_TIMEOUT": "20s", **environ})
     return Database(settings, application_name="rebuild")
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all; each test begins with empty tables."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
 
 
 @pytest.fixture
@@ -44,6 +53,7 @@ def database(database_url: str) -> Iterator[Database]:
 @pytest.fixture
 def rights(rows: Rows) -> list[Right]:
     """A healthy read model: ten users with two rights each, one granted and revoked, one granted once more."""
+    clear(rows)
     made = [right(f"u{number}", 2 + number % 2, sku) for number in range(10) for sku in ("B", "a")]
     keep(rows, made)
     copy(rows)
@@ -65,33 +75,23 @@ def written(rows: Rows) -> list[dict[str, Any]]:
 
 
 class Held:
-    """A rebuild in a thread, held up at the first row that it has to mend, when it has seen everything already."""
+    """A rebuild that is held up at the first row that it has to mend, when it has seen everything already."""
 
     def __init__(self, database: Database, rows: Rows, first: Right) -> None:
         self._database = database
         self._rows = rows
-        self._first = first
-        self.report: RecordReport | None = None
-        self._thread = threading.Thread(target=self._rebuild, daemon=True)
-
-    def _rebuild(self) -> None:
-        self.report = rebuild(self._database)
+        self._user = first.user_id
 
     def until_released(self, database_url: str, meanwhile: Callable[[], object]) -> RecordReport:
         """Do something in the midst of it, and let it go on to its end."""
-        self._rows.execute("UPDATE user_rights SET version = 1 WHERE user_id = %s", (self._first.user_id,))
-        with psycopg.connect(database_url) as blocker:
-            blocker.execute("SELECT FROM user_rights WHERE user_id = %s FOR UPDATE", (self._first.user_id,))
-            self._thread.start()
-            deadline = time.monotonic() + 10
-            while not self._rows.execute(_BLOCKED).fetchall():
-                assert time.monotonic() < deadline, "it did not wait"
-                time.sleep(0.005)
+        self._rows.execute("UPDATE user_rights SET version = 1 WHERE user_id = %s", (self._user,))
+        with ThreadPoolExecutor(1) as pool, psycopg.connect(database_url) as blocker:
+            blocker.execute("SELECT FROM user_rights WHERE user_id = %s FOR UPDATE", (self._user,))
+            report = pool.submit(rebuild, self._database)
+            until("the rebuild waits", lambda: bool(self._rows.execute(_BLOCKED).fetchall()))
             meanwhile()
             blocker.rollback()
-        self._thread.join(timeout=20)
-        assert self.report is not None
-        return self.report
+            return report.result(timeout=20)
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -132,8 +132,9 @@ def test_an_emptied_read_model_comes_back_whole(database: Database, rows: Rows, 
     assert model(rows) == []
 
 
-def test_an_empty_database_needs_nothing(database: Database) -> None:
+def test_an_empty_database_needs_nothing(database: Database, rows: Rows) -> None:
     """P2: a rebuild before the first grant."""
+    clear(rows)
     assert compare(database).found == HEALTHY
     assert rebuild(database).as_dict() == {
         "source": "record",
@@ -164,24 +165,59 @@ def test_a_healthy_read_model_is_neither_locked_nor_waited_for(
 def test_what_was_projected_after_the_look_is_not_overwritten(
     database: Database, database_url: str, rows: Rows, rights: list[Right]
 ) -> None:
-    """P2: seen wrong, missing and without a right; then an event makes each newer than what the rebuild saw."""
+    """P2: seen wrong or missing; then an event makes each newer than what the rebuild saw of the record."""
     rows.execute(DAMAGE["wrong status"], ("u4",))
     rows.execute(DAMAGE["missing"], ("u5",))
-    rows.execute("INSERT INTO user_rights VALUES ('u9', 'new', 'REVOKED', 1, now())")
-    newer = [*(right(one.user_id, 7, one.stock_keeping_unit) for one in rights if one.user_id in {"u4", "u5"})]
-    granted = right("u9", 2, "new")
+    newer = [right(one.user_id, 7, one.stock_keeping_unit) for one in rights if one.user_id in {"u4", "u5"}]
 
     def flow() -> None:
         for one in newer:
             changed(rows, one)
-        keep(rows, [granted])
         with psycopg.connect(database_url) as tx:
-            assert project(tx, payloads([*newer, granted])) == 5
+            assert project(tx, payloads(newer)) == 4
 
     report = Held(database, rows, rights[0]).until_released(database_url, flow)
-    assert report.complete
-    assert set(model(rows)) >= {*newer, granted}
+    assert (report.mended, report.complete) == (2, True)
+    assert set(model(rows)) >= set(newer)
     assert model(rows) == record(rows)
+
+
+def test_a_row_whose_right_was_granted_after_the_look_is_not_removed(
+    database: Database, database_url: str, rows: Rows, rights: list[Right]
+) -> None:
+    """P2: seen without a right; then the right is there, and its event has made a good row of it."""
+    rows.execute("INSERT INTO user_rights VALUES ('u9', 'new', 'ACTIVE', 1, now())")
+    granted = right("u9", 2, "new")
+
+    def flow() -> None:
+        keep(rows, [granted])
+        with psycopg.connect(database_url) as tx:
+            assert project(tx, payloads([granted])) == 1
+
+    report = Held(database, rows, rights[0]).until_released(database_url, flow)
+    assert (report.removed, report.complete) == (0, True)
+    assert granted in model(rows)
+    assert model(rows) == record(rows)
+
+
+def test_rebuilds_take_turns(database: Database, database_url: str, rows: Rows, rights: list[Right]) -> None:
+    """P2: the second looks when the first has done, and finds nothing left to do."""
+    rows.execute(DAMAGE["extra"], ("u4",))
+    waiting = "SELECT FROM pg_locks WHERE mode = 'ShareUpdateExclusiveLock' AND NOT granted"
+    second = connected(database_url)
+
+    started: list[Future[RecordReport]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def start_second() -> None:
+            started.append(pool.submit(rebuild, second))
+            until("the second waits", lambda: bool(rows.execute(waiting).fetchall()))
+
+        first = Held(database, rows, rights[0]).until_released(database_url, start_second)
+        found = started[0].result(timeout=20).found
+    second.close()
+    assert (first.mended, first.removed) == (2, 1)
+    assert found == HEALTHY
 
 
 @pytest.mark.parametrize("kind", ["ahead", "extra"])
@@ -229,6 +265,7 @@ def test_a_row_without_a_right_that_somebody_holds_is_left_and_said(
 
 def test_rebuilds_and_bridges_at_once_neither_deadlock_nor_spoil_anything(database_url: str, rows: Rows) -> None:
     """P2: two rebuilds and two bridges over the same damaged rows, again and again; the rebuilds take turns."""
+    clear(rows)
     users = [f"{name}{number}" for number in range(40) for name in ("a", "B", "_", "é")]
     keep(rows, [right(user, 4) for user in users])
 

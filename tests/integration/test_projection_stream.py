@@ -21,7 +21,7 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from tests.concurrency import at_once
-from tests.projection import DAMAGE, Right, event_of, keep, model, record, right
+from tests.projection import DAMAGE, Right, clear, event_of, keep, model, record, right
 from tests.workers.bridge_stream import Stream, event
 
 if TYPE_CHECKING:
@@ -32,8 +32,22 @@ if TYPE_CHECKING:
     from grantwire.projection.stream import StreamReport
     from infra.local.nats import NatsServer
     from tests.integration.conftest import Rows
+    from tests.servers import Databases
 
 USERS = [f"u{number:02}" for number in range(30)]
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all; each test begins with empty tables."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture(autouse=True)
+def _empty(rows: Rows) -> None:
+    clear(rows)
 
 
 @pytest.fixture
