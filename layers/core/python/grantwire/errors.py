@@ -10,6 +10,8 @@
     ├── RejectedError              never retry as it is                     (4xx with code · TERM · log and go on)
     │   ├── BadRequestError        BAD_REQUEST
     │   ├── TooLargeError          TOO_LARGE
+    │   ├── UnauthenticatedError   UNAUTHENTICATED
+    │   ├── ForbiddenError         FORBIDDEN
     │   ├── NotFoundError          NOT_FOUND
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
@@ -77,6 +79,18 @@ class TooLargeError(RejectedError):
     """The request is larger than any valid one can be."""
 
     code = "TOO_LARGE"
+
+
+class UnauthenticatedError(RejectedError):
+    """It is not known who calls."""
+
+    code = "UNAUTHENTICATED"
+
+
+class ForbiddenError(RejectedError):
+    """The caller is known, and may not do that."""
+
+    code = "FORBIDDEN"
 
 
 class NotFoundError(RejectedError):

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from grantwire.callers.scopes import ROUTES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
 from grantwire.observability import MetricUnit, log, metrics
@@ -72,6 +73,7 @@ class HttpHandler(Generic[R]):
         self._method, _, self._resource = route.partition(" ")
         self._runtime = Once(build)
         self._handle = handle
+        self._scope = ROUTES[route]
         self._cold = True
 
     def with_runtime(self, runtime: R) -> HttpHandler[R]:
@@ -100,6 +102,7 @@ class HttpHandler(Generic[R]):
     def answer(self, request: Request) -> Response:
         """The answer to a request; every error is one too."""
         try:
+            request.require(self._scope)
             self._check_route(request)
             return self._handle(request, self._runtime.get())
         except RejectedError as error:

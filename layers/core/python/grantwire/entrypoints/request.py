@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from grantwire.errors import BadRequestError, TooLargeError
+from grantwire.errors import BadRequestError, ForbiddenError, TooLargeError, UnauthenticatedError
 from grantwire.idempotency import RequestIdentity, parse_key, request_hash
 from grantwire.observability import trace_id_of
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LARGEST_BODY = 16 * 1024
+NO_CALLER = "send a valid bearer token"
 
 _NEVER_IN_AN_ENCODED_PATH = re.compile(r"[^!-~]|%(?![0-9A-Fa-f]{2})")
 
@@ -33,7 +34,8 @@ class Request:
     headers: Mapping[str, Sequence[str]]
     body: str | None
     is_base64: bool
-    caller: str
+    caller: str | None
+    scopes: frozenset[str]
     request_id: str
     trace_id: str
 
@@ -41,6 +43,7 @@ class Request:
     def of(cls, event: Mapping[str, Any]) -> Request:
         """Read a REST proxy event. Header names are lower-cased: AWS keeps the client's case, emulators do not."""
         context = event.get("requestContext") or {}
+        authorizer = context.get("authorizer") or {}
         headers: dict[str, Sequence[str]] = {
             name.lower(): [value] for name, value in (event.get("headers") or {}).items()
         }
@@ -56,8 +59,8 @@ class Request:
             headers=headers,
             body=event.get("body"),
             is_base64=bool(event.get("isBase64Encoded")),
-            # Until callers are known, everyone who reaches the API is the same one.
-            caller=(context.get("authorizer") or {}).get("principalId", "local"),
+            caller=authorizer.get("principalId"),
+            scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
             trace_id=trace_id_of({name: values[-1] for name, values in headers.items() if values}),
         )
@@ -69,8 +72,17 @@ class Request:
 
     def identity(self, fields: Mapping[str, str]) -> RequestIdentity:
         """What the idempotency guard needs to recognise this request, which asks for `fields`."""
+        if self.caller is None:
+            raise UnauthenticatedError(NO_CALLER)
         key = parse_key(self.headers.get("idempotency-key", []))
         return RequestIdentity(self.caller, self.route, key, request_hash(fields))
+
+    def require(self, scope: str) -> None:
+        """Let nobody through whom the authorizer did not name with this scope, whatever the gateway allows."""
+        if self.caller is None:
+            raise UnauthenticatedError(NO_CALLER)
+        if scope not in self.scopes:
+            raise ForbiddenError(f"this caller has not got the scope {scope}")
 
     def json_object(self) -> dict[str, Any]:
         """The body as a JSON object, in which every member stands once."""

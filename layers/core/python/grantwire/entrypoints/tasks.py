@@ -24,10 +24,13 @@ class TaskHandler(Generic[R]):
         name: str,
         build: Callable[[Mapping[str, str]], R],
         handle: Callable[[Mapping[str, Any], R], dict[str, Any]],
+        *,
+        secret_result: bool = False,
     ) -> None:
         self._name = name
         self._runtime = Once(build)
         self._handle = handle
+        self._secret_result = secret_result
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Run the task once."""
@@ -37,5 +40,5 @@ class TaskHandler(Generic[R]):
         except Exception:
             log.exception("task failed", task=self._name)
             raise
-        log.info("task done", task=self._name, result=result)
+        log.info("task done", task=self._name, result=sorted(result) if self._secret_result else result)
         return result

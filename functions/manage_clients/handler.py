@@ -1,0 +1,21 @@
+"""Create, list, rotate or revoke service clients, for an operator.
+
+The event: `{"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": "90d"}`,
+`{"action": "rotate", "client_id": "…", "overlap": "24h"}`, `{"action": "revoke", "client_id": "…"}` or
+`{"action": "list"}`. The answer to create and rotate has the token, which is kept nowhere.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grantwire.callers.orders import ClientOrder
+from grantwire.entrypoints.tasks import TaskHandler
+from grantwire.runtime.callers import CallerRuntime
+
+
+def handle(event: Mapping[str, Any], rt: CallerRuntime) -> dict[str, Any]:
+    """One action."""
+    return ClientOrder.parse(event).carry_out(rt.clients)
+
+
+handler = TaskHandler("manage_clients", CallerRuntime.build, handle, secret_result=True)

@@ -1,0 +1,46 @@
+"""API Gateway's question who calls: TOKEN authorizer event in, IAM policy out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from grantwire.observability import MetricUnit, log, metrics
+from grantwire.runtime.once import Once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+R = TypeVar("R")
+
+
+class AuthorizerHandler(Generic[R]):
+    """A Lambda authorizer.
+
+    What it raises lets nobody in and is not cached: API Gateway answers 500, or what the template makes of that.
+    """
+
+    def __init__(
+        self, name: str, build: Callable[[Mapping[str, str]], R], authorize: Callable[[R, str, str], dict[str, Any]]
+    ) -> None:
+        self.name = name
+        self._runtime = Once(build)
+        self._authorize = authorize
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        """The policy for one token."""
+        log.append_keys(aws_request_id=getattr(context, "aws_request_id", None))
+        metrics.add_dimension("worker", self.name)
+        try:
+            policy = self._authorize(
+                self._runtime.get(), str(event.get("authorizationToken") or ""), str(event["methodArn"])
+            )
+        except Exception:
+            log.exception("nobody is let in, because it is not known who calls")
+            metrics.add_metric("AuthorizerFailures", MetricUnit.Count, 1)
+            raise
+        else:
+            refused = policy["policyDocument"]["Statement"][0]["Effect"] == "Deny"
+            metrics.add_metric("CallersRefused", MetricUnit.Count, int(refused))
+            return policy
+        finally:
+            metrics.flush_metrics()
