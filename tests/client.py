@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
 from functions.revoke.handler import handler as revoke
+from grantwire.callers.scopes import Scope
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.entrypoints.request import Request
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
 RIGHTS = "/v1/users/{user_id}/entitlements"
+CALLER = {"principalId": "tests", "scopes": " ".join(Scope)}
 CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
 
 _HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {GRANTS: grant, REVOKES: revoke, RIGHTS: query}
@@ -58,7 +60,7 @@ class Reply:
 
 
 def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
-    """A REST proxy event, complete enough for a function; `parts` replace what they name."""
+    """A REST proxy event, complete enough for a function, of a caller who may do all; `parts` replace what they name."""
     return {
         "httpMethod": method,
         "resource": resource,
@@ -69,7 +71,7 @@ def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
         "multiValueQueryStringParameters": None,
         "body": None,
         "isBase64Encoded": False,
-        "requestContext": {"requestId": str(uuid.uuid4())},
+        "requestContext": {"requestId": str(uuid.uuid4()), "authorizer": CALLER},
     } | parts
 
 
@@ -109,9 +111,9 @@ class Client:
 
     def change(self, path: str, key: str, *, caller: str | None = None, **fields: Any) -> Reply:
         """POST a change as `caller`."""
-        context: dict[str, Any] = {"requestId": str(uuid.uuid4())}
+        context: dict[str, Any] = {"requestId": str(uuid.uuid4()), "authorizer": CALLER}
         if caller is not None:
-            context["authorizer"] = {"principalId": caller}
+            context["authorizer"] = CALLER | {"principalId": caller}
         body = json.dumps(CHANGE | fields)
         return self.send(event("POST", path, headers={"Idempotency-Key": key}, body=body, requestContext=context))
 
