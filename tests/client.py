@@ -18,6 +18,7 @@ from grantwire.idempotency import IdempotencySettings
 from grantwire.runtime.api import ApiRuntime
 from grantwire.settings import load
 from tests.contract import assert_matches_contract
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +80,7 @@ class Client:
     """One execution environment: its own runtime and so its own connection."""
 
     def __init__(self, database_url: str, **environ: str) -> None:
-        environ = {"DATABASE_URL": database_url, **environ}
+        environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
         self.database = Database(load(DatabaseSettings, environ))
         self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ)))
 

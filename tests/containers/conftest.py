@@ -18,6 +18,7 @@ from infra.local.postgres import UNSAFE, PostgresServer
 from infra.local.progress import Progress
 from infra.local.sam_local import SamLocal, build
 from tests.containers.sandbox import Sandbox
+from tests.plaintext import PLAINTEXT
 from tests.servers import STATE, Databases
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def environment(database_url: str, nats_url: str) -> dict[str, str]:
     """The variables of every worker, with streams that nobody else has."""
     name = uuid.uuid4().hex[:12]
     return {
+        **PLAINTEXT,
         "DATABASE_URL": database_url,
         "NATS_URL": nats_url,
         "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",

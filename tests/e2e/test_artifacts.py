@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.paths import FUNCTIONS
+from tests.plaintext import PLAINTEXT
 from tests.sam_template import load_template
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ LOGICAL_NAMES = {
 
 # Enough for any function's init phase, which opens no connection.
 ENVIRONMENT = {
+    **PLAINTEXT,
     "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
     "NATS_URL": "nats://127.0.0.1:1",
     "ENTITLEMENT_NATS_SUBJECT": "events",

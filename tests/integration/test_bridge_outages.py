@@ -15,6 +15,7 @@ from grantwire.budget import Budget
 from grantwire.migrations import migrate
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.paths import MIGRATIONS
+from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import Stream, event
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def environ(server: PostgresServer, nats_url: str) -> Iterator[dict[str, str]]:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     migrate(server.url(name), MIGRATIONS)
     yield {
+        **PLAINTEXT,
         "DATABASE_URL": server.url(name),
         "NATS_URL": nats_url,
         "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",

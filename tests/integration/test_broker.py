@@ -12,6 +12,7 @@ from grantwire.errors import AmbiguousError, ConfigError, RejectedError, Retryab
 from grantwire.settings import load
 from grantwire.topology import TopologySettings, ensure_topology
 from tests.concurrency import at_once
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from infra.local.nats import NatsServer
@@ -90,7 +91,9 @@ def test_failures_are_told_apart(nats_server: NatsServer) -> None:
     """Nobody listens: not stored. Too large: never. Server gone: not known, then not connected."""
 
     async def scenario() -> None:
-        broker = Broker(load(BrokerSettings, {"NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms"}))
+        broker = Broker(
+            load(BrokerSettings, {**PLAINTEXT, "NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms"})
+        )
         await broker.connect()
         with pytest.raises(RetryableError, match="no stream listens"):
             await broker.publish("nobody", b"x", {})
@@ -131,7 +134,7 @@ def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
 def test_an_address_that_makes_no_sense_is_a_config_error(url: str) -> None:
     """It must not look like a server that is down, which is waited for."""
     with pytest.raises(ConfigError, match="NATS_URL must be nats:// or tls:// URLs"):
-        load(BrokerSettings, {"NATS_URL": url})
+        load(BrokerSettings, {**PLAINTEXT, "NATS_URL": url})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from grantwire.notifications.wakeup import Wakeup
 from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 from tests.workers.deliver_receiver import Receiver
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Scene:
         self.now = NOON
         self.seconds = 1000.0
         self.breaker = CircuitBreaker("receiver", failures=3, rest=timedelta(seconds=REST), clock=lambda: self.seconds)
-        self._database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+        self._database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
         self.delivery = Delivery(
             self._database,
             self,
@@ -279,6 +280,7 @@ class Returning(Receiver):
 def environment(database_url: str, receiver: Receiver, **more: str) -> dict[str, str]:
     """A worker that tells `receiver`; without a circuit every notification would be dead within a second."""
     return {
+        **PLAINTEXT,
         "DATABASE_URL": database_url,
         "NOTIFICATION_SENDER": "webhook",
         "NOTIFICATION_WEBHOOK_URL": receiver.url,

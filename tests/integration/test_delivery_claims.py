@@ -19,6 +19,7 @@ from grantwire.notifications.store import claim_due, mark_failed, mark_sent, rel
 from grantwire.notifications.wakeup import Wakeup
 from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +76,7 @@ def deliver(
     database_url: str, receiver: Receiver, *, now: datetime = NOON, budget: Budget | None = None, **settings: str
 ) -> dict[str, int]:
     """Deliver at a given time, until there is nothing due."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     leases = load(LeaseSettings, settings)
     delivery = Delivery(database, receiver, Wakeup(None), leases, "test", now=lambda: now, rand=lambda: 0.5)
     try:
@@ -239,7 +240,7 @@ def test_a_lease_is_renewed_while_sending_is_slow(database_url: str, rows: Rows)
         (row,) = rows.execute("SELECT max(lease_until) AS lease_until FROM notifications").fetchall()
         until.append(row["lease_until"])
 
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     delivery = Delivery(database, Receiver(slow), Wakeup(None), load(LeaseSettings, {"LEASE": "1s"}), "test")
     assert delivery.run(Budget(time.monotonic() + 20, until_idle=True)) == _counts(sent=3)
     assert until[2] > until[0]

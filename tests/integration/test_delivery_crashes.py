@@ -20,6 +20,7 @@ from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
 from grantwire.runtime.delivery import DeliveryRuntime
 from tests.paths import LAYER, ROOT
+from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import event
 from tests.workers.deliver_receiver import Received, Receiver
 
@@ -62,6 +63,7 @@ def deliver(environ: dict[str, str]) -> dict[str, int]:
 def webhook(database_url: str, receiver: Receiver) -> dict[str, str]:
     """The environment of a worker that tells `receiver`, one at a time."""
     return {
+        **PLAINTEXT,
         "DATABASE_URL": database_url,
         "NOTIFICATION_SENDER": "webhook",
         "NOTIFICATION_WEBHOOK_URL": receiver.url,
@@ -156,7 +158,7 @@ def test_a_receiver_is_told_all_of_it(database_url: str, rows: Rows) -> None:
 def test_the_function_works_with_its_event_file(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """S2, O7: it stops when nothing is due; the default sender writes a line for each; metrics are written."""
     add(database_url, 3)
-    runtime = DeliveryRuntime.build({"DATABASE_URL": database_url})
+    runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url})
     handler = WorkerHandler("deliver_notifications", lambda _: runtime, work)
     asked = json.loads((ROOT / "infra/events/deliver_notifications.json").read_text())
     assert handler(asked, None)["sent"] == 3
@@ -184,7 +186,7 @@ def test_without_a_wake_up_the_worker_polls(database_url: str, rows: Rows) -> No
 
 def _time_to_sent(database_url: str, rows: Rows, **environ: str) -> float:
     """From the commit of a notification to its sending by a worker that has been idle."""
-    runtime = DeliveryRuntime.build({"DATABASE_URL": database_url, **environ})
+    runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url, **environ})
     over = False
     worker = threading.Thread(target=lambda: runtime.delivery.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)))
     worker.start()

@@ -19,6 +19,7 @@ from grantwire.runtime.inbox import InboxRuntime
 from grantwire.settings import load
 from tests.client import event as http_event
 from tests.paths import LAYER, ROOT
+from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import event
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ROUTE = "/debug/notification/inbox/{user_id}"
 
 def get(database_url: str, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
     """Status and body of the answer, where the route is switched on."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     try:
         return answer(InboxRuntime(Inbox(database)), user_id, **query)
     finally:
@@ -124,7 +125,7 @@ def test_a_bad_user_is_refused(database_url: str, user_id: str) -> None:
 @pytest.mark.parametrize("enabled", [{}, {"NOTIFICATION_INBOX_ENABLED": "false"}])
 def test_it_is_off_unless_switched_on(database_url: str, enabled: dict[str, str]) -> None:
     """D4: as if it were not there."""
-    environ = {"DATABASE_URL": database_url}
+    environ = {**PLAINTEXT, "DATABASE_URL": database_url}
     off = InboxRuntime.build(environ | enabled)
     assert answer(off) == (404, {"code": "NOT_FOUND", "message": "no such path"})
     assert InboxRuntime.build(environ | {"NOTIFICATION_INBOX_ENABLED": "true"}).inbox is not None

@@ -22,6 +22,7 @@ from infra.local.schema import MAJOR, dump_schema
 from tests.client import Client
 from tests.concurrency import at_once
 from tests.paths import MIGRATIONS, ROOT
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +121,7 @@ def test_a_failing_file_is_rolled_back_whole(empty_url: str, folder: Path) -> No
 def test_the_function_ships_and_applies_the_same_files(empty_url: str) -> None:
     """A deployed stack migrates with the files of its own build."""
     assert SHIPPED.resolve() == MIGRATIONS
-    runtime = MigrationRuntime.build({"DATABASE_URL": empty_url})
+    runtime = MigrationRuntime.build({**PLAINTEXT, "DATABASE_URL": empty_url})
     assert handle({}, runtime)["applied"] == [migration.name for migration in read_migrations(MIGRATIONS)]
     assert handle({}, runtime) == {"applied": []}
 

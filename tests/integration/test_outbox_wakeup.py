@@ -14,6 +14,7 @@ from grantwire.database import DatabaseSettings
 from grantwire.outbox import Wakeup
 from grantwire.outbox.wakeup import AWAKE
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 from tests.workers.relay_support import budget, relay, stream, until
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def wakeup(database_url: str) -> Iterator[Wakeup]:
     """One relay's sleep."""
-    wakeup = Wakeup(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    wakeup = Wakeup(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     yield wakeup
     wakeup.close()
 
@@ -62,7 +63,7 @@ def test_grants_notify_only_while_no_relay_is_awake(
 
 def test_one_of_several_relays_holds_the_lock(client: Client, database_url: str, listener: psycopg.Connection) -> None:
     """O9: the others poll, without waiting for it; when it goes, another takes the lead."""
-    settings = load(DatabaseSettings, {"DATABASE_URL": database_url})
+    settings = load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url})
     first, second = Wakeup(settings), Wakeup(settings)
     try:
         first.stay_awake()

@@ -14,6 +14,7 @@ from grantwire.projection.model import project
 from grantwire.projection.record import RecordReport, compare, rebuild
 from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.plaintext import PLAINTEXT
 from tests.projection import DAMAGE, Right, clear, copy, keep, model, payloads, record, right
 from tests.workers.relay_support import until
 
@@ -30,7 +31,9 @@ _BLOCKED = "SELECT FROM pg_stat_activity WHERE application_name = 'rebuild' AND 
 
 def connected(database_url: str, **environ: str) -> Database:
     """A rebuild's database, with time enough."""
-    settings = load(DatabaseSettings, {"DATABASE_URL": database_url, "DATABASE_STATEMENT_TIMEOUT": "20s", **environ})
+    settings = load(
+        DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url, "DATABASE_STATEMENT_TIMEOUT": "20s", **environ}
+    )
     return Database(settings, application_name="rebuild")
 
 

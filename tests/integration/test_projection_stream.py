@@ -21,6 +21,7 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.plaintext import PLAINTEXT
 from tests.projection import DAMAGE, Right, clear, event_of, keep, model, record, right
 from tests.workers.bridge_stream import Stream, event
 
@@ -243,7 +244,7 @@ def test_a_server_that_fails_in_the_middle_is_told_with_where_to_go_on(
 ) -> None:
     """P2: NATS is killed after a batch; what was replayed stays, and the rest is replayed when it is back."""
     monkeypatch.setattr(replaying, "_BATCH", 10)
-    environ |= {"DATABASE_URL": database_url, "NATS_URL": nats_server.url}
+    environ |= {**PLAINTEXT, "DATABASE_URL": database_url, "NATS_URL": nats_server.url}
     with Stream(environ) as stream:
         stream.publish(*(event_of(right(user, 1)) for user in USERS))
     with rebuilding(environ) as runtime:

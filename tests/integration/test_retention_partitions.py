@@ -15,6 +15,7 @@ from grantwire.retention import RetentionSettings, Sweep
 from grantwire.settings import load
 from tests.concurrency import at_once
 from tests.dead_letters import budget
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ NOW = datetime(2031, 5, 10, 12, tzinfo=UTC)
 @pytest.fixture
 def sweep(database_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
     """Run a sweep with these settings at NOW, unless told otherwise."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
 
     def run(now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
         return Sweep(database, load(RetentionSettings, settings)).run(budget(), now)
@@ -107,7 +108,7 @@ def test_two_sweeps_at_once_make_each_month_once(database_url: str, rows: Rows) 
     _make(rows, "2001-01-15", "2001-02-15")
 
     def run(_: int) -> dict[str, Any]:
-        database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
         settings = load(RetentionSettings, {"ENTITLEMENT_AUDIT_RETENTION_MONTHS": "240"})
         try:
             return Sweep(database, settings).run(budget(), NOW)

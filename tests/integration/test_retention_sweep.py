@@ -22,6 +22,7 @@ from grantwire.settings import load
 from tests.concurrency import at_once
 from tests.dead_letters import budget
 from tests.paths import ROOT
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ DAY = timedelta(days=1)
 @pytest.fixture
 def sweep(database_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
     """Run a sweep with these settings at NOW, unless told otherwise."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
 
     def run(until: Budget | None = None, now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
         return Sweep(database, load(RetentionSettings, settings)).run(until or budget(60), now)
@@ -217,7 +218,7 @@ def test_two_sweeps_at_once_share_the_work(database_url: str, rows: Rows) -> Non
     _expired_keys(rows, 20_000)
 
     def run(_: int) -> int:
-        database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
         try:
             settings = load(RetentionSettings, {"RETENTION_BATCH_SIZE": "500"})
             return int(Sweep(database, settings).run(budget(60), NOW)["deleted"].get("idempotency_keys", 0))
@@ -256,7 +257,7 @@ def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
 
 def test_no_database_is_told_at_once() -> None:
     """One error, not one for each policy."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": "postgresql://127.0.0.1:1/x"}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": "postgresql://127.0.0.1:1/x"}))
     with pytest.raises(RetryableError):
         Sweep(database, load(RetentionSettings, {})).run(budget())
 
@@ -298,7 +299,7 @@ def test_an_event_that_got_stuck_is_promoted_and_told_about(
 
 def test_the_function_sweeps(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2: with its event file."""
-    runtime = SweepRuntime.build({"DATABASE_URL": database_url})
+    runtime = SweepRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url})
     monkeypatch.setattr(handler, "_runtime", Once(lambda _: runtime))
     rows.execute(INSERT["idempotency_keys"], {"n": 1, "at": datetime.now(UTC) - DAY})
     event = json.loads((ROOT / "infra" / "events" / "sweep_retention.json").read_text())

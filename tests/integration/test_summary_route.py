@@ -18,6 +18,7 @@ from grantwire.settings import load
 from tests.client import Client, Reply, event
 from tests.contract import assert_matches_contract
 from tests.paths import ROOT
+from tests.plaintext import PLAINTEXT
 from tests.projection import Right, clear, payloads, right
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def database_url(databases: Databases) -> Iterator[str]:
 @contextmanager
 def running(database_url: str) -> Iterator[SummaryRuntime]:
     """What the function works with."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     yield SummaryRuntime(Summaries(database))
     database.close()
 
@@ -66,7 +67,7 @@ def runtime(database_url: str, rows: Rows) -> Iterator[SummaryRuntime]:
 @pytest.fixture
 def unconnected() -> SummaryRuntime:
     """A runtime that no answer may come from: what is refused asks no database."""
-    return SummaryRuntime.build({"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"})
+    return SummaryRuntime.build({**PLAINTEXT, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"})
 
 
 def known(database_url: str, *rights: Right) -> None:

@@ -19,6 +19,7 @@ from grantwire.idempotency.locks.postgres import PostgresLocks
 from grantwire.idempotency.locks.redis import RedisLocks
 from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,9 @@ def locks(kind: str, url: str) -> LockManager:
     """Locks on a server, whose waiting is short."""
     if kind == "redis":
         return RedisLocks(connect(url), sleep=lambda _: time.sleep(0.001))
-    return PostgresLocks(Database(load(DatabaseSettings, {"DATABASE_URL": url})), sleep=lambda _: time.sleep(0.001))
+    return PostgresLocks(
+        Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url})), sleep=lambda _: time.sleep(0.001)
+    )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     """What a function makes of its environment, once."""
-    with closing(Database(load(DatabaseSettings, {"DATABASE_URL": database_url}))) as database:
+    with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))) as database:
         yield database
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from grantwire.errors import LockHeldError
 from grantwire.idempotency import Duplicate, Key, New
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from grantwire.database import Database
@@ -30,7 +31,8 @@ def assert_remembers(store: Store) -> None:
 
 def test_postgres_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the database is there anyway."""
-    monkeypatch.setenv("DATABASE_URL", database_url)
+    for name, value in {**PLAINTEXT, "DATABASE_URL": database_url}.items():
+        monkeypatch.setenv(name, value)
     # example postgres-store
     import os
 

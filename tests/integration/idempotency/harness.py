@@ -11,6 +11,7 @@ from grantwire.idempotency.stores.memory import MemoryStore
 from grantwire.idempotency.stores.postgres import PostgresStore
 from grantwire.idempotency.stores.redis import RedisStore, connect
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,7 @@ class PostgresHarness:
         self._opened.close()
 
     def _connect(self) -> Database:
-        database = Database(load(DatabaseSettings, {"DATABASE_URL": self.url}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": self.url}))
         self._opened.callback(database.close)
         return database
 

@@ -17,6 +17,7 @@ from grantwire.idempotency.stores.postgres import PostgresStore
 from grantwire.idempotency.stores.redis import RedisStore, connect
 from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.plaintext import PLAINTEXT
 from tests.round_trips import RoundTrips
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def stoppable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Store]]:
     """A store, and the server that it is in, to be stopped."""
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("server")
-        database = Database(load(DatabaseSettings, {"DATABASE_URL": server.url()}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": server.url()}))
         yield server, PostgresStore(database)
         database.close()
     else:

@@ -13,6 +13,7 @@ from grantwire.errors import RequestInProgressError, RetryableError
 from grantwire.idempotency import FailMode, IdempotentConsumer, Message, PostgresStore, RedisStore, Retry, idempotent
 from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 from tests.unit.idempotency.doubles import Counted, logged
 
 if TYPE_CHECKING:
@@ -163,6 +164,6 @@ class TestPostgresStore(Suite):
     @pytest.fixture
     def shop(self, server: PostgresServer) -> Iterator[Shop]:
         """On the server that may be stopped."""
-        with closing(Database(load(DatabaseSettings, {"DATABASE_URL": server.url()}))) as database:
+        with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": server.url()}))) as database:
             yield Shop(PostgresStore(database), server, durable=True)
         server.start()

@@ -23,6 +23,7 @@ from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ class PostgresScene:
 
     def locks(self, **waiting: Any) -> LockManager:
         """With a connection of its own."""
-        database = Database(load(DatabaseSettings, {"DATABASE_URL": self.url}), application_name="locks")
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": self.url}), application_name="locks")
         self._opened.callback(database.close)
         return PostgresLocks(database, clock=lambda: datetime.now(UTC) + self._ahead, **waiting)
 
@@ -376,7 +377,7 @@ class TestPostgresLocks(Conformance):
 
     def test_a_lock_is_a_row_that_its_release_deletes(self, scene: PostgresScene) -> None:
         """C7: by the database's clock, unless a test has another one; taken over in place."""
-        database = Database(load(DatabaseSettings, {"DATABASE_URL": scene.url}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": scene.url}))
         lock = PostgresLocks(database).acquire("job", HOUR)
         (row,) = scene.rows.execute("SELECT *, now() AS now FROM distributed_locks").fetchall()
         assert (row["lock_key"], row["owner"]) == ("job", lock.token)
@@ -450,7 +451,7 @@ def unreachable(locks: LockManager, lock: Lock, capsys: pytest.CaptureFixture[st
 
 def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:
     """C7: RetryableError while it is away; the lock is still there when it is back."""
-    database = Database(load(DatabaseSettings, {"DATABASE_URL": server.url()}))
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": server.url()}))
     locks = PostgresLocks(database)
     lock = locks.acquire("killed", HOUR)
     server.kill()

@@ -21,6 +21,7 @@ from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
 from tests.concurrency import at_once
 from tests.paths import MIGRATIONS
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +42,7 @@ KEY = Key("billing:order-1", message_id="m-1", message_type="order.created")
 
 def connect(url: str, **environ: str) -> Database:
     """A connection as a function has one."""
-    return Database(load(DatabaseSettings, {"DATABASE_URL": url, **environ}))
+    return Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url, **environ}))
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ class SentTwice(Database):
 
 def test_a_statement_whose_answer_was_lost_may_be_sent_again(database_url: str) -> None:
     """The connection broke after the commit: the claim is still mine, the result is stored, the key is released."""
-    database = SentTwice(load(DatabaseSettings, {"DATABASE_URL": database_url}))
+    database = SentTwice(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     store = PostgresStore(database)
     store.store_failure(claimed(store), "no", HOUR)
     assert store.get_result(KEY) == Record(Status.FAILED, error="no")

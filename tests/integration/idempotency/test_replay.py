@@ -15,6 +15,7 @@ from grantwire.broker import Broker, BrokerSettings
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
 from grantwire.settings import load
+from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import Stream, event
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def environ(nats_url: str) -> dict[str, str]:
     """Streams that nobody else has; no database."""
     name = uuid.uuid4().hex[:12]
     return {
+        **PLAINTEXT,
         "NATS_URL": nats_url,
         "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
         "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",

@@ -23,6 +23,7 @@ from grantwire.errors import (
 from grantwire.idempotency import Answer, IdempotencySettings, RequestIdentity, TransactionGuard, request_hash
 from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.plaintext import PLAINTEXT
 from tests.round_trips import RoundTrips
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ SETTINGS = IdempotencySettings(ttl=timedelta(hours=24), lock_wait=timedelta(seco
 @contextmanager
 def guarding(url: str, settings: IdempotencySettings = SETTINGS) -> Iterator[TransactionGuard]:
     """A guard with a connection of its own."""
-    with closing(Database(load(DatabaseSettings, {"DATABASE_URL": url}))) as database:
+    with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url}))) as database:
         yield TransactionGuard(database, settings)
 
 
