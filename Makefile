@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env invoke test test-containers check schema proto redrive rebuild lock clean
+.PHONY: help up down demo status logs env invoke test test-containers check schema proto redrive rebuild clients lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -26,5 +26,6 @@ schema: ; $(RUN) schema
 proto: ; $(RUN) proto
 redrive: ; $(RUN) redrive $(ARGS)
 rebuild: ; $(RUN) rebuild $(ARGS)
+clients: ; $(RUN) clients $(ARGS)
 lock: ; $(RUN) lock $(ARGS)
 clean: ; $(RUN) clean

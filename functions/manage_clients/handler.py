@@ -14,8 +14,11 @@ from grantwire.runtime.callers import CallerRuntime
 
 
 def handle(event: Mapping[str, Any], rt: CallerRuntime) -> dict[str, Any]:
-    """One action."""
-    return ClientOrder.parse(event).carry_out(rt.clients)
+    """One action, over a connection of its own: the next one may be days away."""
+    try:
+        return ClientOrder.parse(event).carry_out(rt.clients)
+    finally:
+        rt.close()
 
 
 handler = TaskHandler("manage_clients", CallerRuntime.build, handle, secret_result=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import urllib.request
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra.local import database
+from infra.local import clients, database, private
 from infra.local.backing import TITLES
 from infra.local.deployment import STACK_NAME, Aws, Deployment
 from infra.local.errors import LocalStackError
@@ -133,15 +132,28 @@ class DeployedStack(ABC):
                 database.create(self.cluster)
                 database.migrate(self.cluster, self.state / "migrations")
             self._deploy()
+            with self.progress.step("Making sure of the development client"):
+                clients.development_token(self.database_url, self._token_file)
             with self.progress.step("Waiting for the API"):
                 self._await_healthy()
             self._start_workers()
             self._describe()
 
+    @property
+    def token(self) -> str:
+        """The development client's token; none before the first start."""
+        return self._token_file.read_text() if self._token_file.exists() else ""
+
+    @property
+    def _token_file(self) -> Path:
+        return self.state / "token"
+
     def healthy(self) -> bool:
         """Tell whether the API answers from the database."""
         try:
-            with urllib.request.urlopen(self.api_url + HEALTH, timeout=10) as answer:  # noqa: S310
+            headers = {"Authorization": f"Bearer {self.token}"}
+            request = urllib.request.Request(self.api_url + HEALTH, headers=headers)  # noqa: S310
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
                 return bool(answer.status == 200)  # noqa: PLR2004
         except (OSError, LocalStackError):
             return False
@@ -169,18 +181,14 @@ class DeployedStack(ABC):
             time.sleep(0.5)
 
     def _describe(self) -> None:
-        """Write down what scripts need: for the owner's eyes only, and never half of it."""
+        """Write down what scripts need, for the owner's eyes only."""
         description: dict[str, Any] = {
             "stack": self.kind,
             "api_url": self.api_url,
             "database_url": self.database_url,
             "nats_url": self.nats_url,
             "emulator_url": self.emulator_url,
-            "token": "",
+            "token": self.token,
             "pids": {server.name: server.pid for server in self.servers if server.pid},
         }
-        fresh = self.description.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(description, file, indent=2)
-        fresh.replace(self.description)
+        private.write(self.description, json.dumps(description, indent=2))

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.local import aws, database
+from infra.local.clients import TOKEN_ENVIRONMENT
 from infra.local.compose import Compose
 from infra.local.deployed import DeployedStack
 from infra.local.deployment import Deployment
@@ -154,11 +155,14 @@ class LocalStackStack(DeployedStack):
 
     def _make_deployment(self) -> Deployment:
         """What differs from the embedded stack: the functions' addresses, and layers only with a licence."""
+        owner = self._postgres.inner_url(database.NAME, database.NAME)
         given = {
-            "DatabaseUrl": self._postgres.inner_url(database.NAME, database.NAME),
+            "DatabaseUrl": database.for_functions(owner, self._postgres),
+            "MigrationDatabaseUrl": owner,
             "NatsUrl": f"nats://{self._nats.name}:{self._nats.inside}",
             "Stage": "local",
             "InboxEnabled": "true",
+            "TokenEnvironment": TOKEN_ENVIRONMENT,
         }
         folder = self.state / "deployment"
         return Deployment(folder, self._localstack, given, layers=self.compose.licensed, on_host=False)

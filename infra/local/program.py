@@ -70,6 +70,9 @@ COMMANDS = {
     "rebuild": Command(
         "rebuild the read model from the record or the stream; see --help", "rebuild.rebuild", Needs.INSTALLED
     ),
+    "clients": Command(
+        "create, list, rotate or revoke callers of the API; see --help", "clients.clients", Needs.INSTALLED
+    ),
     "lock": Command("renew the locked requirements", "requirements.lock", Needs.CURRENT),
     "clean": Command("stop the stack and delete everything under .grantwire", "basics.clean", Needs.NOTHING),
 }

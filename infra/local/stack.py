@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infra.local import database
 from infra.local.backing import Backing
+from infra.local.clients import TOKEN_ENVIRONMENT
 from infra.local.deployed import DeployedStack
 from infra.local.deployment import Deployment
 
@@ -54,9 +56,11 @@ class Stack(Backing, DeployedStack):
 
     def _make_deployment(self) -> Deployment:
         given = {
-            "DatabaseUrl": self.database_url,
+            "DatabaseUrl": database.for_functions(self.database_url, self.cluster),
+            "MigrationDatabaseUrl": self.database_url,
             "NatsUrl": self.nats_url,
             "Stage": "local",
             "InboxEnabled": "true",
+            "TokenEnvironment": TOKEN_ENVIRONMENT,
         }
         return Deployment(self.state / "deployment", self.emulator, {**given, **self._parameters})

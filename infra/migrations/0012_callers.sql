@@ -15,7 +15,6 @@ CREATE TABLE api_clients (
     revoked_at     timestamptz,
     -- To about a minute: not every request writes it.
     last_used_at   timestamptz,
-    CONSTRAINT api_clients_name UNIQUE (name),
     CONSTRAINT api_clients_id_form CHECK (client_id ~ '^[a-z0-9]{12}$'),
     CONSTRAINT api_clients_name_length CHECK (char_length(name) BETWEEN 1 AND 64),
     CONSTRAINT api_clients_scopes CHECK (
@@ -26,5 +25,8 @@ CREATE TABLE api_clients (
         (previous_hash IS NULL) = (previous_until IS NULL) AND coalesce(previous_hash ~ '^[0-9a-f]{64}$', true)),
     CONSTRAINT api_clients_lifetime CHECK (expires_at IS NULL OR expires_at > created_at)
 );
+
+-- A revoked client's name may be given to its successor.
+CREATE UNIQUE INDEX api_clients_name ON api_clients (name) WHERE revoked_at IS NULL;
 
 COMMENT ON TABLE api_clients IS 'Service clients of the API; a revoked one stays, because the audit names it.';

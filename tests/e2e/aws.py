@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from infra.local import aws
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 def client(stack: Stack, service: str) -> Any:
     """A client of one of the stack's AWS services."""
-    return aws.client(service, stack.emulator_url)
+    return _client(service, stack.emulator_url)
+
+
+@cache
+def _client(service: str, url: str) -> Any:
+    """Made once: it takes a second."""
+    return aws.client(service, url)
 
 
 def invoke(stack: Stack, name: str, event: Mapping[str, Any] | None = None) -> Any:

@@ -31,5 +31,5 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
 
 @pytest.fixture
 def http(stack: Stack) -> Http:
-    """A client of the deployed API."""
-    return Http(stack.api_url)
+    """The development client of the deployed API, who may do everything."""
+    return Http(stack.api_url, stack.token)

@@ -1,4 +1,4 @@
-"""Calls the deployed API as a client would: over HTTP, knowing nothing but its address."""
+"""Calls the deployed API as a client would: over HTTP, knowing nothing but its address and a token."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 
 class Http:
-    """A caller."""
+    """A caller, with a token or without one."""
 
-    def __init__(self, api_url: str) -> None:
+    def __init__(self, api_url: str, token: str = "") -> None:
         self._address = urlsplit(api_url)
+        self._token = token
 
     def send(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b"") -> Reply:
-        """Send exactly this; a header may stand twice."""
+        """Send exactly this, and the caller's token; a header may stand twice."""
+        token = [("Authorization", f"Bearer {self._token}")] if self._token else []
         connection = http.client.HTTPConnection(self._address.netloc, timeout=60)
         try:
             connection.putrequest(method, self._address.path + path)
             data = body.encode() if isinstance(body, str) else body
-            for name, value in (*headers, ("Content-Length", str(len(data)))):
+            for name, value in (*token, *headers, ("Content-Length", str(len(data)))):
                 connection.putheader(name, value)
             connection.endheaders(data)
             answer = connection.getresponse()

@@ -53,10 +53,10 @@ def test_no_function_has_a_layer(flattened: Deployment, emulator: EmulatorServer
     assert [one["FunctionName"] for one in deployed if one.get("Layers")] == []
 
 
-def test_a_grant_and_its_replay(flattened: Deployment, emulator: EmulatorServer) -> None:
+def test_a_grant_and_its_replay(stack: Stack, flattened: Deployment, emulator: EmulatorServer) -> None:
     """S4: the API answers from the database, and a repeat gets the stored answer."""
     outputs = flattened.outputs()
-    http, user = Http(emulator.api_url(outputs["ApiId"], outputs["ApiStage"])), f"u_{uuid.uuid4()}"
+    http, user = Http(emulator.api_url(outputs["ApiId"], outputs["ApiStage"]), stack.token), f"u_{uuid.uuid4()}"
     granted, replayed = (http.grant(f"{user}-1", user_id=user) for _ in range(2))
     assert (granted.status, granted.json["version"]) == (200, 1)
     assert (replayed.body, replayed.replayed) == (granted.body, True)

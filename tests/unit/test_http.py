@@ -80,13 +80,53 @@ def test_a_bug_tells_the_caller_nothing_but_a_number_to_quote(error: Exception) 
     }
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [{}, {"requestContext": None, "headers": None}, {"httpMethod": "POST"}, {"resource": "/v1/other"}],
-)
+@pytest.mark.parametrize("broken", [{"resource": None}, {"resource": ""}, {"resource": "/v1/other"}])
 def test_an_event_that_is_not_for_this_function_is_answered(broken: dict[str, Any]) -> None:
     """Somebody invoked the function by hand, or the template is wrong."""
-    assert failing(AssertionError())(broken, None)["statusCode"] == 404
+    assert failing(AssertionError())(event("POST", GRANTS) | broken, None)["statusCode"] == 404
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        None,
+        {},
+        {"requestId": "r"},
+        {"requestId": "r", "authorizer": None},
+        {"requestId": "r", "authorizer": {}},
+        {"requestId": "r", "authorizer": {"scopes": "entitlements:write"}},
+        {"requestId": "r", "authorizer": {"principalId": "", "scopes": "entitlements:write"}},
+        {"requestId": "r", "authorizer": {"principalId": None, "scopes": "entitlements:write"}},
+    ],
+)
+def test_an_event_without_a_caller_is_refused_before_anything_else(context: dict[str, Any] | None) -> None:
+    """E5, I7: the function lets nobody in whom no authorizer has named, whatever stands in front of it."""
+    for sent in (event("POST", GRANTS), event("DELETE", GRANTS), event("POST", "/v1/other"), {"body": "x"}):
+        response = failing(AssertionError())(sent | {"requestContext": context}, None)
+        assert (response["statusCode"], json.loads(response["body"])["code"]) == (401, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    ["", " ", "entitlements", "entitlements:write:all", "ENTITLEMENTS:WRITE", "entitlements:read ops", None, 7],
+)
+def test_a_caller_without_the_route_s_scope_is_refused(scopes: object) -> None:
+    """E5: also by the function itself, should the gateway's policy allow too much."""
+    context = {"requestId": "r", "authorizer": {"principalId": "shop", "scopes": scopes}}
+    response = failing(AssertionError())(event("POST", GRANTS, requestContext=context), None)
+    assert response["statusCode"] == 403
+    assert json.loads(response["body"]) == {
+        "code": "FORBIDDEN",
+        "message": "this caller has not got the scope entitlements:write",
+    }
+
+
+@pytest.mark.parametrize("scopes", ["entitlements:write", "ops  entitlements:write"])
+def test_a_caller_with_the_route_s_scope_is_served(scopes: str) -> None:
+    """Whatever other scopes it has."""
+    context = {"requestId": "r", "authorizer": {"principalId": "shop", "scopes": scopes}}
+    handler = answering(lambda request, _: Response(200, json.dumps(request.caller)))
+    assert handler(event("POST", GRANTS, requestContext=context), None)["body"] == '"shop"'
 
 
 @pytest.mark.parametrize("broken", [[], {"headers": 7}, {"pathParameters": {"user_id": 7}}, {"requestContext": "x"}])
@@ -118,7 +158,7 @@ def test_a_request_leaves_one_line_and_one_metric(capsys: pytest.CaptureFixture[
     assert line["message"] == "request"
     assert (line["route"], line["status_code"], line["outcome"]) == (f"POST {GRANTS}", 200, "REPLAYED")
     assert (line["trace_id"], line["correlation_id"]) == (trace, sent["requestContext"]["requestId"])
-    assert (line["cold_start"], line["caller"]) == (True, "local")
+    assert (line["cold_start"], line["caller"]) == (True, "tests")
     assert metric["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Grantwire"
     assert (metric["route"], metric["outcome"], metric["Requests"]) == (f"POST {GRANTS}", "REPLAYED", [1.0])
 
@@ -146,8 +186,8 @@ def test_the_runtime_s_trace_goes_before_the_caller_s(monkeypatch: pytest.Monkey
 
 
 def test_the_authorizer_s_principal_is_the_caller() -> None:
-    """I7: until there is one, everybody is `local`."""
-    assert Request.of(event("POST", GRANTS)).caller == "local"
+    """I7: by its id, which no token of it changes; without an authorizer there is none."""
+    assert Request.of(event("POST", GRANTS, requestContext={})).caller is None
     context = {"requestId": "r", "authorizer": {"principalId": "shop"}}
     assert Request.of(event("POST", GRANTS, requestContext=context)).caller == "shop"
 

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.budget import Budget
+from grantwire.callers.orders import ClientOrder
+from grantwire.callers.scopes import ROUTES, Scope
+from grantwire.callers.tokens import Token
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
-from grantwire.errors import ConfigError
+from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.projection.orders import RebuildOrder
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.callers import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.inbox import InboxSettings
+from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
@@ -40,12 +45,14 @@ RESOURCES: dict[str, Any] = {
     if resource["Type"] == "AWS::Serverless::Function"
 }
 SETTINGS: dict[str, type] = {
+    "authorize_caller": CallerSettings,
+    "manage_clients": CallerSettings,
     "grant": ApiSettings,
     "revoke": ApiSettings,
     "query": DatabaseSettings,
     "show_summary": DatabaseSettings,
     "show_inbox": InboxSettings,
-    "migrate_database": DatabaseSettings,
+    "migrate_database": MigrationSettings,
     "relay_outbox": RelaySettings,
     "bridge_events": BridgeSettings,
     "deliver_notifications": DeliverySettings,
@@ -137,6 +144,7 @@ def test_a_function_says_what_it_is_and_has_an_event_to_try_it_with(name: str) -
         route = next(one["Properties"] for one in _events(name) if one["Properties"]["Method"] != "any")
         request = Request.of(event)
         assert request.route == f"{route['Method'].upper()} {route['Path']}"
+        request.require(ROUTES[request.route])
     elif name in SCHEDULED and name != "sweep_retention":
         assert event == {"budget": "3s", "until": "idle"}
 
@@ -206,7 +214,7 @@ def test_each_alarm_watches_a_metric_with_the_dimensions_that_a_worker_gives_it(
     for alarm in alarms:
         dimensions = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
         assert dimensions["service"] == "grantwire"
-        assert dimensions["worker"] in SCHEDULED
+        assert dimensions["worker"] in {*SCHEDULED, "authorize_caller"}
         assert f'"{alarm["MetricName"]}"' in sources
 
 
@@ -216,13 +224,18 @@ def test_a_function_may_do_what_its_variables_are_for_and_nothing_else(name: str
     assert "Role" not in RESOURCES[name]
     given = RESOURCES[name]["Environment"]["Variables"]
     wanted = [("HasDatabaseSecret", "secretsmanager:GetSecretValue", "DatabaseSecretArn")]
+    if name == "migrate_database":
+        wanted = [
+            ("HasMigrationSecret", "secretsmanager:GetSecretValue", "MigrationDatabaseSecretArn"),
+            ("MigratesWithTheFunctionsSecret", "secretsmanager:GetSecretValue", "DatabaseSecretArn"),
+        ]
     if "NOTIFICATION_SNS_TOPIC_ARN" in given:
         wanted += [("HasSnsTopic", "sns:Publish", "SnsTopicArn")]
     assert _statements(name) == [
         {"Effect": "Allow", "Action": action, "Resource": {"Ref": resource}, "If": condition}
         for condition, action, resource in wanted
     ]
-    assert {"Ref": "DatabaseSecretArn"} in given.values()
+    assert "DatabaseSecretArn" in _references(given)
 
 
 def test_a_wildcard_resource_has_its_reason_beside_it() -> None:
@@ -243,20 +256,22 @@ def test_a_function_s_log_has_a_group_that_forgets(name: str) -> None:
     assert group["Properties"] == {
         "LogGroupName": {"Fn::Sub": f"/aws/lambda/{title}"},
         "RetentionInDays": {"Ref": "LogRetentionDays"},
+        "KmsKeyId": {"Fn::If": ["HasKey", {"Ref": "KmsArn"}, {"Ref": "AWS::NoValue"}]},
     }
 
 
 def test_an_api_function_s_concurrency_can_be_limited() -> None:
     """Each concurrent execution is a database connection; workers are one or two by their schedule."""
     limited = {name for name in RESOURCES if "LimitsApiConcurrency" in _references(RESOURCES[name])}
-    assert limited == {name for name in RESOURCES if _is_route(name)}
+    assert limited == {name for name in RESOURCES if _is_route(name)} | {"authorize_caller"}
 
 
 @pytest.mark.parametrize("name", RESOURCES)
 def test_a_secret_comes_from_a_parameter_that_is_not_shown(name: str) -> None:
     """What the code keeps out of its logs, CloudFormation keeps out of its console."""
     given = RESOURCES[name]["Environment"]["Variables"]
-    secret = {given[variable]["Ref"] for variable in _secret_variables(SETTINGS[name]) if variable in given}
+    variables_given = [given[variable] for variable in _secret_variables(SETTINGS[name]) if variable in given]
+    secret = set(_references(variables_given)) & PARAMETERS.keys()
     assert secret
     assert {parameter for parameter in secret if not PARAMETERS[parameter].get("NoEcho")} == set()
 
@@ -264,7 +279,7 @@ def test_a_secret_comes_from_a_parameter_that_is_not_shown(name: str) -> None:
 def test_no_secret_has_a_default_or_is_given_away() -> None:
     """A NoEcho parameter in an output would be shown after all."""
     hidden = {name for name, one in PARAMETERS.items() if one.get("NoEcho")}
-    assert hidden >= {name for name in PARAMETERS if re.search(r"Url|Password|Token|Key", name)}
+    assert hidden >= {name for name in PARAMETERS if re.search(r"Url|Password|Token$|Key", name)}
     assert {PARAMETERS[name].get("Default", "") for name in hidden} == {""}
     assert not hidden & set(_references(TEMPLATE["Outputs"]))
 
@@ -295,10 +310,99 @@ def test_the_database_is_given_in_one_way(url: str, arn: str) -> None:
         accepted = True
     except ConfigError:
         accepted = False
-    (rule,) = TEMPLATE["Rules"].values()
+    rule = TEMPLATE["Rules"]["OneWayToTheDatabase"]
     given = {"DatabaseUrl": url, "DatabaseSecretArn": arn}
     assert all(_holds(one["Assert"], given) for one in rule["Assertions"]) == accepted
     assert all(one["AssertDescription"] for one in rule["Assertions"])
+
+
+def test_every_route_has_a_scope_and_every_scope_s_route_exists() -> None:
+    """E5: what is not in `ROUTES` is open to nobody; what is there without a route is a leftover."""
+    served = {
+        f"{event['Properties']['Method'].upper()} {event['Properties']['Path']}"
+        for name in RESOURCES
+        for event in _events(name)
+        if event["Type"] == "Api" and event["Properties"]["Method"] != "any"
+    }
+    assert served == ROUTES.keys()
+    assert set(Scope) - set(ROUTES.values()) == {Scope.OPERATE}
+
+
+def test_every_event_of_the_api_is_behind_the_authorizer() -> None:
+    """Closed by default: no event names an authorizer of its own, which could be none."""
+    auth = TEMPLATE["Resources"]["Api"]["Properties"]["Auth"]
+    assert auth.keys() == {"DefaultAuthorizer", "Authorizers"}
+    authorizer = auth["Authorizers"][auth["DefaultAuthorizer"]]
+    assert authorizer["FunctionArn"] == {"Fn::GetAtt": ["AuthorizeCallerFunction", "Arn"]}
+    assert authorizer["FunctionPayloadType"] == "TOKEN"
+    assert authorizer["Identity"]["ReauthorizeEvery"] == {"Ref": "AuthorizerCacheSeconds"}
+    cache = PARAMETERS["AuthorizerCacheSeconds"]
+    assert (cache["Default"], cache["MinValue"], cache["MaxValue"]) == (60, 0, 3600)
+    for name in RESOURCES:
+        for event in _events(name):
+            assert "Auth" not in event["Properties"]
+
+
+def test_nobody_but_api_gateway_is_let_near_the_authorizer() -> None:
+    """SAM's own permission is for this API's authorizers; the template adds none."""
+    kinds = {one["Type"] for one in TEMPLATE["Resources"].values()}
+    assert "AWS::Lambda::Permission" not in kinds
+    for name in ("authorize_caller", "manage_clients"):
+        assert RESOURCES[name].keys().isdisjoint({"FunctionUrlConfig", "Events"})
+
+
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        (f"Bearer {Token.mint('dev', '0123456789ab').text}", True),
+        (f"bearer   {Token.mint('a' * 16, 'abcdefghijkl').text}", True),
+        (Token.mint("dev", "0123456789ab").text, False),
+        (f"Bearer {Token.mint('dev', '0123456789ab').text}x", False),
+        (f"Bearer {Token.mint('dev', '0123456789ab').text}\n", False),
+        (f"Bearer {Token.mint('', '0123456789ab').text}", False),
+        (f"Bearer {Token.mint('dev', '0123456789AB').text}", False),
+        ("Bearer ", False),
+        ("Basic Z3c6Z3c=", False),
+        ("", False),
+    ],
+)
+def test_the_gateway_takes_the_tokens_that_the_authorizer_takes(header: str, accepted: bool) -> None:
+    """What the expression refuses is a 401 without an invocation; it must not refuse a valid one."""
+    expression = TEMPLATE["Resources"]["Api"]["Properties"]["Auth"]["Authorizers"]["CallerAuthorizer"]["Identity"]
+    assert bool(re.fullmatch(expression["ValidationExpression"], header)) == accepted
+    try:
+        Token.of_header(header)
+    except UnauthenticatedError:
+        assert not accepted
+    else:
+        assert accepted
+
+
+def test_every_route_has_a_limit_of_its_own_and_the_stage_one_for_the_rest() -> None:
+    """E5: each limit is a parameter; rate and burst are the same, so that there is one number to think about."""
+    limits = {}
+    for one in TEMPLATE["Resources"]["Api"]["Properties"]["MethodSettings"]:
+        assert one["ThrottlingRateLimit"] == one["ThrottlingBurstLimit"]
+        limits[f"{one['HttpMethod']} {one['ResourcePath'][1:].replace('~1', '/')}"] = one["ThrottlingRateLimit"]["Ref"]
+    assert limits.keys() == ROUTES.keys() | {"* *"}
+    assert len(set(limits.values())) == len(limits)
+    assert {PARAMETERS[name]["Type"] for name in limits.values()} == {"Number"}
+
+
+def test_a_failing_authorizer_is_a_503_and_a_broken_one_a_500() -> None:
+    """E5: with the codes that callers know; the first may be tried again."""
+    answers = TEMPLATE["Resources"]["Api"]["Properties"]["GatewayResponses"]
+    failure, broken = answers["AUTHORIZER_FAILURE"], answers["AUTHORIZER_CONFIGURATION_ERROR"]
+    assert (failure["StatusCode"], broken["StatusCode"]) == (503, 500)
+    assert failure["ResponseParameters"] == {"Headers": {"Retry-After": "'1'"}}
+    bodies = [json.loads(one["ResponseTemplates"]["application/json"]) for one in (failure, broken)]
+    assert [body["code"] for body in bodies] == ["UNAVAILABLE", "INTERNAL"]
+
+
+def test_the_order_to_try_manage_clients_with_changes_nothing() -> None:
+    """S2: it lists."""
+    event = json.loads((ROOT / "infra" / "events" / "manage_clients.json").read_text())
+    assert ClientOrder.parse(event).action == "list"
 
 
 def test_the_deployment_guide_explains_every_parameter() -> None:

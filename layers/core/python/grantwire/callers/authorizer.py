@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.callers.scopes import ROUTES
 from grantwire.callers.tokens import Token
-from grantwire.errors import RetryableError, UnauthenticatedError
+from grantwire.errors import GrantwireError, UnauthenticatedError
 from grantwire.observability import log
 
 if TYPE_CHECKING:
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 # What an unknown client's token is compared with, so that it takes as long as a known one's.
 _NOBODY = ("0" * 64,)
 _NO_CLIENT = "anonymous"
+# In a policy's resource `*` stands for slashes too: in place of the method it would allow any path that ends as ours.
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who it is and what it may do; `reason` is for the log."""
+    """Who it is and what it may do; `reason` is for the log, and so is the client whom a wrong token names."""
 
     client_id: str
     scopes: frozenset[str]
     reason: str
+    claimed: str | None = None
 
 
 class Authorizer:
@@ -44,7 +47,7 @@ class Authorizer:
     def authorize(self, header: str, method_arn: str) -> dict[str, Any]:
         """The policy for whoever sent this Authorization header; RetryableError if it cannot be known."""
         decision = self._decide(header)
-        log.info("caller", client_id=decision.client_id, reason=decision.reason)
+        log.info("caller", client_id=decision.client_id, reason=decision.reason, claimed_client_id=decision.claimed)
         return _policy(decision, method_arn)
 
     def _decide(self, header: str) -> Decision:
@@ -57,7 +60,7 @@ class Authorizer:
         client = self._clients.find(token.client_id)
         known = [hmac.compare_digest(token.hash, each) for each in (client.hashes if client else _NOBODY)]
         if client is None or not any(known):
-            return Decision(_NO_CLIENT, frozenset(), "unknown token")
+            return Decision(_NO_CLIENT, frozenset(), "unknown token", claimed=token.client_id)
         if client.refusal:
             return Decision(client.client_id, frozenset(), client.refusal)
         if client.worth_noting:
@@ -65,10 +68,10 @@ class Authorizer:
         return Decision(client.client_id, client.scopes, "allowed")
 
     def _note(self, client_id: str) -> None:
-        """Not worth refusing anybody for."""
+        """Not worth refusing anybody for, whatever goes wrong."""
         try:
             self._clients.seen(client_id)
-        except RetryableError as error:
+        except GrantwireError as error:
             log.warning("a client's last use was not noted", client_id=client_id, reason=str(error))
 
 
@@ -76,7 +79,7 @@ def _policy(decision: Decision, method_arn: str) -> dict[str, Any]:
     """Every method of a path that the scopes allow: the function itself tells a wrong method so (405)."""
     api, stage = method_arn.split("/")[:2]
     paths = sorted({route.partition(" ")[2] for route, scope in ROUTES.items() if scope in decision.scopes})
-    allowed = [f"{api}/{stage}/*{_pattern(path)}" for path in paths]
+    allowed = [f"{api}/{stage}/{method}{_pattern(path)}" for path in paths for method in _METHODS]
     statement = {
         "Action": "execute-api:Invoke",
         "Effect": "Allow" if allowed else "Deny",

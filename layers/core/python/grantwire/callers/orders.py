@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire.callers.scopes import Scope
 from grantwire.errors import BadRequestError
+from grantwire.observability import log
 from grantwire.settings import parse_duration
 from grantwire.validation import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from grantwire.callers.clients import Clients
 
@@ -23,6 +25,7 @@ _ACTIONS = {
     "revoke": {"action", "client_id"},
 }
 _OVERLAP = "24h"
+_SHORTEST = timedelta(seconds=1)
 _LONGEST = timedelta(days=3650)
 
 
@@ -38,21 +41,22 @@ class ClientOrder:
     expires_in: timedelta | None = None
 
     @classmethod
-    def parse(cls, event: Mapping[str, Any]) -> ClientOrder:
+    def parse(cls, event: Any) -> ClientOrder:
         """Read an event, or raise BadRequestError that says what to send."""
-        action = event.get("action")
+        action = event.get("action") if isinstance(event, Mapping) else None
         if not isinstance(action, str) or action not in _ACTIONS:
             raise BadRequestError(f"action must be one of {', '.join(_ACTIONS)}")
         if unknown := sorted(set(event) - _ACTIONS[action]):
             raise BadRequestError(f"{action} takes no {', '.join(unknown)}")
         takes = _ACTIONS[action]
+        ends = event.get("expires_in")
         return cls(
             action,
             name=clean_text("name", event.get("name"), longest=64) if "name" in takes else "",
             scopes=_scopes(event) if "scopes" in takes else (),
             client_id=clean_text("client_id", event.get("client_id"), longest=12) if "client_id" in takes else "",
-            overlap=_duration("overlap", event.get("overlap", _OVERLAP)),
-            expires_in=_duration("expires_in", event["expires_in"]) if event.get("expires_in") is not None else None,
+            overlap=_duration("overlap", event.get("overlap", _OVERLAP), shortest=timedelta(0)),
+            expires_in=None if ends is None else _duration("expires_in", ends, shortest=_SHORTEST),
         )
 
     def carry_out(self, clients: Clients) -> dict[str, Any]:
@@ -61,12 +65,15 @@ class ClientOrder:
             return {"clients": clients.all()}
         if self.action == "revoke":
             clients.revoke(self.client_id)
+            log.info("service client", action=self.action, client_id=self.client_id)
             return {"client_id": self.client_id, "revoked": True}
         if self.action == "create":
-            token = clients.create(self.name, self.scopes, self.expires_in)
+            issued = clients.create(self.name, self.scopes, self.expires_in)
         else:
-            token = clients.rotate(self.client_id, self.overlap, self.expires_in)
-        return {"client_id": token.client_id, "token": token.text}
+            issued = clients.rotate(self.client_id, self.overlap, self.expires_in)
+        token = issued.token
+        log.info("service client", action=self.action, client_id=token.client_id, expires_at=issued.expires_at)
+        return {"client_id": token.client_id, "token": token.text, "expires_at": issued.expires_at}
 
 
 def _scopes(event: Mapping[str, Any]) -> Sequence[Scope]:
@@ -77,11 +84,11 @@ def _scopes(event: Mapping[str, Any]) -> Sequence[Scope]:
     return [Scope(scope) for scope in dict.fromkeys(asked)]
 
 
-def _duration(name: str, value: Any) -> timedelta:
+def _duration(name: str, value: Any, *, shortest: timedelta) -> timedelta:
     try:
         length = parse_duration(value) if isinstance(value, str) else None
-    except ValueError:
+    except (ValueError, OverflowError):
         length = None
-    if length is None or not timedelta(0) <= length <= _LONGEST:
+    if length is None or not shortest <= length <= _LONGEST:
         raise BadRequestError(f"{name} must be a duration such as 24h or 90d, up to {_LONGEST.days}d")
     return length

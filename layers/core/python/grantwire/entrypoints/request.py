@@ -59,7 +59,7 @@ class Request:
             headers=headers,
             body=event.get("body"),
             is_base64=bool(event.get("isBase64Encoded")),
-            caller=authorizer.get("principalId"),
+            caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
             trace_id=trace_id_of({name: values[-1] for name, values in headers.items() if values}),

@@ -37,6 +37,7 @@ class CallerSettings:
 class CallerRuntime:
     """What authorize_caller and manage_clients work with."""
 
+    database: Database
     clients: Clients
     authorizer: Authorizer
 
@@ -44,5 +45,10 @@ class CallerRuntime:
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings; the connection is made when it is first used."""
         settings = load(CallerSettings, environ)
-        clients = Clients(Database(settings.database), settings.environment)
-        return cls(clients, Authorizer(clients, settings.environment))
+        database = Database(settings.database)
+        clients = Clients(database, settings.environment)
+        return cls(database, clients, Authorizer(clients, settings.environment))
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.database.close()

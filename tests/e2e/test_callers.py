@@ -1,0 +1,274 @@
+"""Nobody gets in where they do not belong: every route of the deployed API, with every kind of token."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from grantwire.callers.scopes import ROUTES, Scope
+from grantwire.callers.tokens import Token
+from infra.local.clients import TOKEN_ENVIRONMENT
+from tests.client import CHANGE, GRANTS, RIGHTS
+from tests.concurrency import at_once
+from tests.e2e.aws import client, invoke
+from tests.e2e.http import Http
+from tests.sam_template import load_template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from infra.local.stack import Stack
+    from tests.client import Reply
+
+# Taken from the template, so that a new route cannot be forgotten here.
+SERVED = [
+    (event["Properties"]["Method"].upper(), event["Properties"]["Path"])
+    for resource in load_template()["Resources"].values()
+    for event in resource.get("Properties", {}).get("Events", {}).values()
+    if event["Type"] == "Api"
+]
+SUMMARY = "/v1/users/{user_id}/summary"
+
+WRITTEN = """
+SELECT (SELECT count(*) FROM entitlements), (SELECT count(*) FROM idempotency_keys),
+       (SELECT count(*) FROM outbox_events), (SELECT count(*) FROM entitlement_audit),
+       (SELECT count(*) FROM api_clients)
+"""
+EXPIRE = """
+UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now() - interval '1 day'
+ WHERE client_id = %s
+"""
+AUDITED = "SELECT caller, outcome FROM entitlement_audit WHERE user_id = %s ORDER BY occurred_at"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A client that was made for a test."""
+
+    client_id: str
+    token: str
+
+
+def created(stack: Stack, *scopes: str) -> Caller:
+    """A new client, made by the deployed function as an operator would."""
+    answer = manage(stack, action="create", name=f"e2e {uuid.uuid4()}", scopes=list(scopes or Scope))
+    return Caller(answer["client_id"], answer["token"])
+
+
+def manage(stack: Stack, **order: Any) -> Any:
+    """What the deployed function manage_clients answers."""
+    answer = invoke(stack, "manage-clients", order)
+    assert "errorMessage" not in answer
+    return answer
+
+
+def written(stack: Stack) -> Any:
+    """How many rows there are in every table that a request may write to."""
+    with psycopg.connect(stack.database_url) as connection:
+        return connection.execute(WRITTEN).fetchone()
+
+
+def ask(stack: Stack, method: str, path: str, authorization: str | None) -> Reply:
+    """A request to a route that would succeed, if the caller were let in."""
+    user = f"u_{uuid.uuid4()}"
+    headers = [("Content-Type", "application/json"), ("Idempotency-Key", user)]
+    if authorization is not None:
+        headers.append(("Authorization", authorization))
+    body = json.dumps(CHANGE | {"user_id": user}) if method == "POST" else ""
+    asked = "PUT" if method == "ANY" else method
+    return Http(stack.api_url).send(asked, path.replace("{user_id}", user), headers, body)
+
+
+@pytest.fixture(scope="module")
+def refused(stack: Stack) -> dict[str, str | None]:
+    """Authorization headers that let nobody in anywhere, by what is wrong with them."""
+    known, expired, revoked = (created(stack) for _ in range(3))
+    with psycopg.connect(stack.database_url) as connection:
+        connection.execute(EXPIRE, (expired.client_id,))
+    manage(stack, action="revoke", client_id=revoked.client_id)
+    secret = known.token.rpartition("_")[2]
+    return {
+        "no token": None,
+        "an empty token": "Bearer ",
+        "another scheme": "Basic Z3c6Z3c=",
+        "a malformed token": "Bearer gw_dev_short",
+        "a token without its scheme": known.token,
+        "two tokens": f"Bearer {known.token} {known.token}",
+        "a wrong secret": f"Bearer {Token.mint(TOKEN_ENVIRONMENT, known.client_id).text}",
+        "an unknown client": f"Bearer gw_dev_{'0' * 12}_{secret}",
+        "another environment": f"Bearer gw_live_{known.client_id}_{secret}",
+        "an expired client": f"Bearer {expired.token}",
+        "a revoked client": f"Bearer {revoked.token}",
+    }
+
+
+@pytest.fixture(scope="module")
+def scoped(stack: Stack) -> dict[Scope, str]:
+    """The Authorization header of a client for each scope, who has no other."""
+    return {scope: f"Bearer {created(stack, scope).token}" for scope in Scope}
+
+
+@pytest.mark.parametrize(("method", "path"), SERVED)
+def test_a_route_is_closed_to_everybody_without_a_valid_token(
+    stack: Stack, refused: dict[str, str | None], method: str, path: str
+) -> None:
+    """E5: 401 for what is no token, 403 for one that is not valid; nothing is written."""
+    before = written(stack)
+    answers = {kind: ask(stack, method, path, header).status for kind, header in refused.items()}
+    assert {kind for kind, status in answers.items() if status not in {401, 403}} == set()
+    assert method == "ANY" or answers["no token"] == answers["a malformed token"] == 401
+    assert written(stack) == before
+
+
+@pytest.mark.parametrize(("method", "path"), SERVED)
+def test_a_route_is_open_to_its_own_scope_alone(stack: Stack, scoped: dict[Scope, str], method: str, path: str) -> None:
+    """E5: each wrong scope is a 403 and writes nothing; the right one is let in, with the same request."""
+    own = {scope for route, scope in ROUTES.items() if route.partition(" ")[2] == path}
+    before = written(stack)
+    answers = {scope: ask(stack, method, path, scoped[scope]).status for scope in Scope if scope not in own}
+    assert answers == dict.fromkeys(answers, 403)
+    assert written(stack) == before
+    if method != "ANY":  # which the emulator does not serve
+        assert [ask(stack, method, path, scoped[scope]).status for scope in own] == [200]
+
+
+def test_one_token_opens_several_routes_within_the_cache_time(stack: Stack) -> None:
+    """The policy that API Gateway keeps for a token names all that its client may do, not only the first route."""
+    http, user = Http(stack.api_url, created(stack).token), f"u_{uuid.uuid4()}"
+    assert http.rights(user).status == 200
+    assert http.grant(f"{user}-1", user_id=user).status == 200
+    assert http.revoke(f"{user}-2", user_id=user).status == 200
+    assert http.send("GET", SUMMARY.replace("{user_id}", user)).status == 200
+
+
+def test_a_retry_with_the_rotated_token_replays(stack: Stack) -> None:
+    """I7: a key belongs to the client, not to its token; both tokens are good for a while."""
+    caller, user = created(stack), f"u_{uuid.uuid4()}"
+    first = Http(stack.api_url, caller.token).grant(f"{user}-1", user_id=user)
+    rotated = manage(stack, action="rotate", client_id=caller.client_id)
+    again = Http(stack.api_url, rotated["token"]).grant(f"{user}-1", user_id=user)
+    assert (first.status, again.status, again.body, again.replayed) == (200, 200, first.body, True)
+    assert Http(stack.api_url, caller.token).rights(user).status == 200
+
+
+def test_a_caller_never_gets_another_s_answer(stack: Stack) -> None:
+    """I7, A1: the same key and body by somebody else is another request, and the audit names who asked."""
+    ours, theirs = created(stack), created(stack)
+    user = f"u_{uuid.uuid4()}"
+    granted = Http(stack.api_url, ours.token).grant("key", user_id=user)
+    refused = Http(stack.api_url, theirs.token).grant("key", user_id=user)
+    assert granted.status == 200
+    assert (refused.status, refused.code, refused.replayed) == (409, "ENTITLEMENT_STATE_CONFLICT", False)
+    with psycopg.connect(stack.database_url) as connection:
+        audited = connection.execute(AUDITED, (user,)).fetchall()
+    assert audited == [(ours.client_id, "APPLIED"), (theirs.client_id, "ENTITLEMENT_STATE_CONFLICT")]
+
+
+def test_a_revoked_token_ends_with_the_cache_time(stack: Stack) -> None:
+    """A token that is in use is refused as soon as API Gateway asks again."""
+    with cached_for(stack, 1):
+        caller = created(stack)
+        http = Http(stack.api_url, caller.token)
+        assert http.rights("u").status == 200
+        manage(stack, action="revoke", client_id=caller.client_id)
+        deadline = time.monotonic() + 30
+        while (status := http.send("GET", RIGHTS.replace("{user_id}", "u")).status) == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert status == 403
+
+
+def test_nobody_is_let_in_while_it_cannot_be_known_who_calls(stack: Stack) -> None:
+    """PostgreSQL is down and nothing is cached: a valid token is turned away, and works when it is back."""
+    caller, user = created(stack), f"u_{uuid.uuid4()}"
+    http = Http(stack.api_url, caller.token)
+    stack.postgres.stop()
+    try:
+        statuses = [
+            ask(stack, method, path, f"Bearer {caller.token}").status for method, path in SERVED if method != "ANY"
+        ]
+    finally:
+        stack.postgres.start()
+    assert statuses == [500] * len(ROUTES)  # 503 on AWS, by the template's GatewayResponses
+    assert http.grant(f"{user}-1", user_id=user).status == 200
+
+
+def test_too_many_requests_are_told_so(stack: Stack) -> None:
+    """E5: the limit of one route, which stops nobody at another one."""
+    caller, path = created(stack), SUMMARY.replace("{user_id}", "u")
+    http = Http(stack.api_url, caller.token)
+    assert http.send("GET", path).status == 200
+    with limited(stack, "/~1v1~1users~1{user_id}~1summary/GET"):
+        statuses = at_once(6, lambda _: http.send("GET", path).status)
+        assert http.rights("u").status == 200
+    assert set(statuses) == {200, 429}
+    assert http.send("GET", path).status == 200
+
+
+def test_every_route_has_its_limit(stack: Stack) -> None:
+    """The parameters' values reach the deployed stage."""
+    outputs = stack.deployment.outputs()
+    stage = client(stack, "apigateway").get_stage(restApiId=outputs["ApiId"], stageName=outputs["ApiStage"])
+    limits = {key.replace("~1", "/"): one["throttlingRateLimit"] for key, one in stage["methodSettings"].items()}
+    expected = {f"/{path}/{method}" for method, _, path in (route.partition(" ") for route in ROUTES)}
+    assert limits.keys() == expected | {"*/*"}
+    assert limits[f"/{GRANTS}/POST"] == load_template()["Parameters"]["GrantRateLimit"]["Default"]
+
+
+def test_a_token_is_not_logged(stack: Stack) -> None:
+    """Neither where it is made nor where it is judged."""
+    caller = created(stack)
+    assert Http(stack.api_url, caller.token).rights("u").status == 200
+    logs, texts = client(stack, "logs"), {}
+    deadline = time.monotonic() + 20
+    while not all(caller.client_id in text for text in texts.values()) or not texts:
+        assert time.monotonic() < deadline
+        for name in ("authorize-caller", "manage-clients"):
+            events = logs.filter_log_events(logGroupName=f"/aws/lambda/grantwire-local-{name}")["events"]
+            texts[name] = "\n".join(event["message"] for event in events)
+        time.sleep(0.2)
+    assert [name for name, text in texts.items() if caller.token.rpartition("_")[2] in text] == []
+
+
+@contextlib.contextmanager
+def cached_for(stack: Stack, seconds: int) -> Iterator[None]:
+    """Let API Gateway remember what a token may do for so long."""
+    gateway, api = client(stack, "apigateway"), stack.deployment.outputs()["ApiId"]
+    (found,) = gateway.get_authorizers(restApiId=api)["items"]
+
+    def remember(seconds: int) -> None:
+        change = {"op": "replace", "path": "/authorizerResultTtlInSeconds", "value": str(seconds)}
+        gateway.update_authorizer(restApiId=api, authorizerId=found["id"], patchOperations=[change])
+
+    assert int(found["authorizerResultTtlInSeconds"]) == 60
+    remember(seconds)
+    try:
+        yield
+    finally:
+        remember(60)
+
+
+@contextlib.contextmanager
+def limited(stack: Stack, method: str) -> Iterator[None]:
+    """Let one method take one request in ten seconds."""
+    gateway, outputs = client(stack, "apigateway"), stack.deployment.outputs()
+    where = {"restApiId": outputs["ApiId"], "stageName": outputs["ApiStage"]}
+
+    def change(**limits: str) -> None:
+        patches = [
+            {"op": "replace", "path": f"/{method}/throttling/{name}", "value": value} for name, value in limits.items()
+        ]
+        gateway.update_stage(**where, patchOperations=patches)
+
+    change(rateLimit="0.1", burstLimit="1")
+    try:
+        yield
+    finally:
+        change(rateLimit="1000", burstLimit="1000")
