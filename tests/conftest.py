@@ -11,8 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A test must behave as on a machine that knows nothing of AWS.
-for name in [name for name in os.environ if name.startswith(("AWS_", "DATABASE_", "IDEMPOTENCY_"))]:
+# A test must behave as on a machine that knows nothing of AWS, nor of another stack.
+_OTHERS = ("AWS_", "DATABASE_", "IDEMPOTENCY_", "NATS_", "PLAINTEXT_")
+for name in [name for name in os.environ if name.startswith(_OTHERS)]:
     del os.environ[name]
 os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
 

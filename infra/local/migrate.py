@@ -1,4 +1,8 @@
-"""Apply the migrations to DATABASE_URL: a program of its own, because the layer logs to standard output."""
+"""Apply the migrations as the owner, to what DATABASE_URL or DATABASE_SECRET_ARN leads to.
+
+A program of its own, because the layer logs to standard output. It connects as the functions do: over TLS, unless that
+is switched off.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,20 @@ import sys
 from infra.local.environments import CHECKOUT
 
 LAYER = CHECKOUT / "layers" / "core" / "python"
+# Nobody ends this program after a while, as Lambda ends the function.
+STATEMENT_TIMEOUT = "15m"
 
 
 def main() -> None:
     """Run the same code as the deployed migration function."""
     sys.path.insert(0, str(LAYER))
-    from grantwire.migrations import migrate  # noqa: PLC0415  # found only now
+    from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # found only now
+    from grantwire.migrations import apply, read_migrations  # noqa: PLC0415
+    from grantwire.settings import load  # noqa: PLC0415
 
-    applied = migrate(os.environ["DATABASE_URL"], CHECKOUT / "infra" / "migrations")
+    settings = load(DatabaseSettings, {"DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT, **os.environ})
+    with connect(settings, application_name="grantwire-migrate") as connection:
+        applied = apply(connection, read_migrations(CHECKOUT / "infra" / "migrations"))
     print(f"applied: {', '.join(applied) or 'nothing new'}")
 
 

@@ -1,4 +1,4 @@
-"""`make rebuild`: rebuild the read model behind the summaries, of the running stack or one that is given by address."""
+"""`make rebuild`: rebuild the read model behind the summaries, of the running stack or of the environment's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from infra.local.basics import description
+from infra.local import target
 from infra.local.deployment import declared_parameters
 from infra.local.environments import CHECKOUT
 from infra.local.errors import LocalStackError
@@ -28,8 +28,11 @@ BUDGET = "30d"
 def rebuild(arguments: Sequence[str], progress: Progress) -> int:
     """Do what the options say, as the function rebuild_summaries does; 1 if it is not complete."""
     options = _parser().parse_args(arguments)
-    environ = {"DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT, **os.environ, **_addresses(options)}
-    environ.pop("DATABASE_SECRET_ARN", None)
+    environ = {
+        "DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT,
+        **target.environment(os.environ, needs_nats=options.source == "stream"),
+        "ENTITLEMENT_NATS_STREAM": options.stream or declared_parameters()["EventStream"],
+    }
     sys.path.insert(0, str(LAYER))
     from grantwire.errors import GrantwireError  # noqa: PLC0415  # found only now
     from grantwire.observability import log  # noqa: PLC0415
@@ -51,7 +54,9 @@ def rebuild(arguments: Sequence[str], progress: Progress) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rebuild", description="Rebuild the read model, while events flow.")
+    parser = argparse.ArgumentParser(
+        prog="rebuild", description="Rebuild the read model, while events flow.", epilog=target.EPILOG
+    )
     parser.add_argument(
         "--source",
         required=True,
@@ -60,21 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dry-run", action="store_true", help="say what differs, or what would be replayed")
     parser.add_argument("--from-sequence", type=int, metavar="N", help="go on with this message (stream)")
-    parser.add_argument("--database-url", metavar="URL", help="another stack's PostgreSQL")
-    parser.add_argument("--nats-url", metavar="URL", help="another stack's NATS (stream)")
     parser.add_argument("--stream", metavar="NAME", help="its name, if it is not the template's (stream)")
     return parser
-
-
-def _addresses(options: argparse.Namespace) -> Mapping[str, str]:
-    """Both of the running stack, or those that are given: never one of each."""
-    stream = {"ENTITLEMENT_NATS_STREAM": options.stream or declared_parameters()["EventStream"]}
-    if options.database_url is None and options.nats_url is None:
-        found = description()
-        return {"DATABASE_URL": found["database_url"], "NATS_URL": found["nats_url"], **stream}
-    if options.database_url is None or (options.nats_url is None and options.source == "stream"):
-        raise LocalStackError("--database-url and --nats-url belong together.", hint="Give both, or neither.")
-    return {"DATABASE_URL": options.database_url, "NATS_URL": options.nats_url or "nats://not-needed", **stream}
 
 
 def _event(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`make redrive`: list, redrive or discard dead letters, on the running stack or on one that is given by address."""
+"""`make redrive`: list, redrive or discard dead letters, on the running stack or on one that the environment names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from infra.local.basics import description
+from infra.local import target
 from infra.local.environments import CHECKOUT
 from infra.local.errors import LocalStackError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from grantwire.dead_letters import Report
     from infra.local.progress import Progress
@@ -26,8 +26,7 @@ SHOWN = 20
 def redrive(arguments: Sequence[str], progress: Progress) -> int:
     """Carry out what the options say, as the function redrive_dead_letters does; 1 if anything chosen was left."""
     options = _parser().parse_args(arguments)
-    environ = {**os.environ, **_addresses(options)}
-    environ.pop("DATABASE_SECRET_ARN", None)
+    environ = target.environment(os.environ, needs_nats=options.kind == "nats")
     sys.path.insert(0, str(LAYER))
     from grantwire.dead_letters import Order  # noqa: PLC0415  # found only now
     from grantwire.errors import GrantwireError  # noqa: PLC0415
@@ -49,7 +48,9 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="redrive", description="List, redrive or discard dead letters.")
+    parser = argparse.ArgumentParser(
+        prog="redrive", description="List, redrive or discard dead letters.", epilog=target.EPILOG
+    )
     parser.add_argument("--kind", required=True, choices=("outbox", "notification", "nats"), help="which dead letters")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="show them, change nothing")
@@ -66,19 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--actor", metavar="WHO", default=getpass.getuser(), help="kept too; you, unless given")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--force", action="store_true", help="also what the inbox may have forgotten")
-    parser.add_argument("--database-url", metavar="URL", help="another stack's PostgreSQL")
-    parser.add_argument("--nats-url", metavar="URL", help="another stack's NATS")
     return parser
-
-
-def _addresses(options: argparse.Namespace) -> Mapping[str, str]:
-    """Both of the running stack, or those that are given: never one of each."""
-    if options.database_url is None and options.nats_url is None:
-        found = description()
-        return {"DATABASE_URL": found["database_url"], "NATS_URL": found["nats_url"]}
-    if options.database_url is None or (options.nats_url is None and options.kind == "nats"):
-        raise LocalStackError("--database-url and --nats-url belong together.", hint="Give both, or neither.")
-    return {"DATABASE_URL": options.database_url, "NATS_URL": options.nats_url or "nats://not-needed"}
 
 
 def _event(options: argparse.Namespace) -> dict[str, Any]:

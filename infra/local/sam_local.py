@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from infra.local.conditions import Decisions
 from infra.local.deployment import TEMPLATE, Deployment, aws_environment
 from infra.local.emulator import EmulatorServer
 from infra.local.errors import LocalStackError
@@ -82,11 +83,12 @@ class SamLocal:
         """
         if unknown := parameters.keys() - self.template["Parameters"].keys():
             raise LocalStackError(f"The template has no parameter {', '.join(sorted(unknown))}.")
+        decisions = Decisions(self.template, parameters)
         return {
             name: {
-                variable: LOOPBACK.sub(rf"{CONTAINER_HOST}:\1", parameters[value["Ref"]])
+                variable: LOOPBACK.sub(rf"{CONTAINER_HOST}:\1", decisions.text(value) or "")
                 for variable, value in resource["Properties"]["Environment"]["Variables"].items()
-                if isinstance(value, dict) and value.get("Ref") in parameters
+                if isinstance(value, dict) and ("Fn::If" in value or value.get("Ref") in parameters)
             }
             for name, resource in self.template["Resources"].items()
             if resource["Type"] == FUNCTION

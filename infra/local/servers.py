@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 HOST = "127.0.0.1"
+
+# What the product's own programs must be told about servers of this machine: that they speak without TLS.
+PLAINTEXT = {"DATABASE_TLS": "off", "NATS_TLS": "off", "PLAINTEXT_ALLOWED": "true"}
 LOG_LIMIT = 10_000_000
 
 

@@ -75,7 +75,7 @@ class Sandbox:
     @contextlib.contextmanager
     def _options(self, environ: Mapping[str, str]) -> Iterator[list[str | Path]]:
         given = {PARAMETERS[name]: value for name, value in environ.items() if name in PARAMETERS}
-        with self._sam.options(self._engine, {**given, "InboxEnabled": "true"}) as options:
+        with self._sam.options(self._engine, {**given, "Stage": "local", "InboxEnabled": "true"}) as options:
             yield options
 
 

@@ -17,6 +17,7 @@ from infra.local import rebuild as command
 from infra.local.errors import LocalStackError
 from infra.local.progress import Progress
 from tests.paths import ROOT
+from tests.plaintext import PLAINTEXT
 from tests.projection import clear, event_of, keep, model, right
 from tests.workers.bridge_stream import Stream
 
@@ -86,12 +87,13 @@ def test_the_function_rebuilds_both_ways(environ: dict[str, str], runtime: Rebui
 
 @pytest.mark.usefixtures("_command")
 def test_the_command_compares_and_mends(
-    environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: what differs, in words; 1 if something impossible is left."""
     clear(rows)
     keep(rows, [right("u", 2)])
-    order = ["--source", "record", "--database-url", environ["DATABASE_URL"]]
+    _set(monkeypatch, {name: value for name, value in environ.items() if name != "NATS_URL"})
+    order = ["--source", "record"]
     assert command.rebuild([*order, "--dry-run"], Progress()) == 0
     assert "1 missing, 0 behind, 0 wrong, 0 ahead, 0 extra.\nMissing or behind is normal" in capsys.readouterr().out
     assert model(rows) == []
@@ -115,8 +117,8 @@ def test_the_command_replays_and_shows_how_far_it_is(
     monkeypatch.setattr("grantwire.projection.stream._BATCH", 1)
     with Stream(environ) as stream:
         stream.publish(*(event_of(right("u", version)) for version in (1, 2, 3, 4)), b"poison")
-    order = ["--source", "stream", "--database-url", environ["DATABASE_URL"], "--nats-url", environ["NATS_URL"]]
-    order += ["--stream", environ["ENTITLEMENT_NATS_STREAM"]]
+    _set(monkeypatch, environ)
+    order = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
     assert command.rebuild([*order, "--dry-run"], Progress()) == 0
     assert "4 events would be replayed; 1 messages left out." in capsys.readouterr().out
     assert model(rows) == []
@@ -130,22 +132,30 @@ def test_the_command_replays_and_shows_how_far_it_is(
     assert model(rows) == [right("u", 4)]
 
 
+_NOWHERE = "postgresql://127.0.0.1:1/x"
+
+
 @pytest.mark.usefixtures("_command")
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "environ", "says"),
     [
-        (["--source", "stream", "--database-url", "postgresql://x"], "belong together"),
-        (["--source", "record", "--nats-url", "nats://x"], "belong together"),
-        (["--source", "record", "--database-url", "postgresql://127.0.0.1:1/x"], "temporarily unavailable"),
-        (["--source", "record", "--from-sequence", "3", "--database-url", "postgresql://x"], "only for the source"),
-        (
-            ["--source", "stream", "--database-url", "postgresql://x", "--nats-url", "nats://127.0.0.1:1"],
-            "NATS is unreachable",
-        ),
+        (["--source", "stream"], {"DATABASE_URL": _NOWHERE}, "belong together"),
+        (["--source", "record"], {"NATS_URL": "nats://127.0.0.1:1"}, "belong together"),
+        (["--source", "record"], {"DATABASE_URL": _NOWHERE}, "temporarily unavailable"),
+        (["--source", "record", "--from-sequence", "3"], {"DATABASE_URL": _NOWHERE}, "only for the source"),
+        (["--source", "stream"], {"DATABASE_URL": _NOWHERE, "NATS_URL": "nats://127.0.0.1:1"}, "NATS is unreachable"),
+        (["--source", "record"], {"DATABASE_URL": _NOWHERE, "PLAINTEXT_ALLOWED": "false"}, "DATABASE_TLS=off needs"),
     ],
 )
-def test_the_command_explains_what_is_wrong(monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
+def test_the_command_explains_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], environ: dict[str, str], says: str
+) -> None:
     """No traceback: a message and what to do."""
-    monkeypatch.setenv("NATS_CONNECT_TIMEOUT", "100ms")
+    _set(monkeypatch, {**PLAINTEXT, "NATS_CONNECT_TIMEOUT": "100ms", **environ})
     with pytest.raises(LocalStackError, match=says):
         command.rebuild(arguments, Progress())
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)

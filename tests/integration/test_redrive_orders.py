@@ -22,6 +22,7 @@ from infra.local.progress import Progress
 from tests.concurrency import at_once
 from tests.dead_letters import Scene
 from tests.paths import ROOT
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,19 +251,24 @@ def test_the_function_answers_its_event_file(
 
 @pytest.mark.usefixtures("_command")
 def test_the_command_does_the_same(
-    environ: dict[str, str], client: Client, rows: Rows, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str],
+    client: Client,
+    rows: Rows,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Q2: with a dry run, a result that a person can read, and 1 if something chosen was left."""
     failed = _failed_event(client, rows)
-    where = ["--database-url", environ["DATABASE_URL"], "--nats-url", environ["NATS_URL"]]
-    order = ["--kind", "outbox", "--error", "broken", "--reason", "NATS is back", *where]
-    assert command.redrive(["--kind", "outbox", "--list", *where], Progress()) == 0
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    order = ["--kind", "outbox", "--error", "broken", "--reason", "NATS is back"]
+    assert command.redrive(["--kind", "outbox", "--list"], Progress()) == 0
     assert f"{failed}" in capsys.readouterr().out
     assert command.redrive([*order, "--dry-run"], Progress()) == 0
     assert f"1 would be redriven:\n  {failed}\n" in capsys.readouterr().out
     assert command.redrive([*order, "--actor", "bob"], Progress()) == 0
     assert f"1 redriven:\n  {failed}\n" in capsys.readouterr().out
-    again = ["--kind", "outbox", "--discard", "--ids", str(failed), "--reason", "again", *where]
+    again = ["--kind", "outbox", "--discard", "--ids", str(failed), "--reason", "again"]
     assert command.redrive(again, Progress()) == 1
     assert "1 left: not open" in capsys.readouterr().out
     (kept,) = rows.execute("SELECT actor, reason FROM operator_actions WHERE NOT dry_run AND count > 0").fetchall()
@@ -273,14 +279,16 @@ def test_the_command_does_the_same(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--kind", "nats", "--all", "--reason", "r", "--database-url", "postgresql://x"], "belong together"),
-        (["--kind", "outbox", "--all", "--database-url", "postgresql://x"], "reason is missing"),
-        (["--kind", "outbox", "--reason", "r", "--database-url", "postgresql://x"], "exactly one of"),
-        (["--kind", "outbox", "--list", "--database-url", "postgresql://127.0.0.1:1/x"], "temporarily unavailable"),
+        (["--kind", "nats", "--all", "--reason", "r"], "belong together"),
+        (["--kind", "outbox", "--all"], "reason is missing"),
+        (["--kind", "outbox", "--reason", "r"], "exactly one of"),
+        (["--kind", "outbox", "--list"], "temporarily unavailable"),
     ],
 )
-def test_the_command_explains_what_is_wrong(arguments: list[str], says: str) -> None:
+def test_the_command_explains_what_is_wrong(monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
     """No traceback: a message and what to do."""
+    for name, value in {**PLAINTEXT, "DATABASE_URL": "postgresql://127.0.0.1:1/x"}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(LocalStackError, match=says):
         command.redrive(arguments, Progress())
 

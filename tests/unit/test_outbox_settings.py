@@ -62,9 +62,9 @@ def test_the_broker_must_remember_an_event_for_longer_than_it_is_retried(window:
 
 def test_the_wake_up_has_a_way_of_its_own_to_the_database() -> None:
     """O9: LISTEN does not work through a pooler; it can be switched off."""
-    direct = load(RelaySettings, REQUIRED | {"DATABASE_LISTEN_URL": "postgresql://direct"}).listening
+    direct = load(RelaySettings, REQUIRED | {"DATABASE_LISTEN_HOST": "direct:5433"}).listening
     assert direct is not None
-    assert direct.url == "postgresql://direct"
+    assert (direct.url, direct.listen_host) == ("postgresql://db", "direct:5433")
     assert load(RelaySettings, REQUIRED | {"ENTITLEMENT_OUTBOX_WAKEUP": "false"}).listening is None
 
 

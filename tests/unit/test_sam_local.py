@@ -36,10 +36,18 @@ def test_each_function_is_known_by_its_folder() -> None:
 def test_addresses_of_this_machine_are_rewritten(sam: SamLocal) -> None:
     """Only the host, and only of addresses on the loopback interface."""
     variables = sam.variables(GIVEN)["RelayOutboxFunction"]
-    assert variables == {
+    assert {name: variables[name] for name in ("DATABASE_URL", "NATS_URL")} == {
         "DATABASE_URL": "postgresql://u:127.0.0.1%3A1@host.docker.internal:5432/grantwire",
         "NATS_URL": "nats://host.docker.internal:4222,nats://host.docker.internal:4223,tls://nats.example.com:4222",
     }
+
+
+def test_conditions_are_decided_for_the_parameters_that_are_given(sam: SamLocal) -> None:
+    """The stage says whether anything may travel in clear; the defaults, which SAM takes, are those of production."""
+    names = ("DATABASE_TLS", "NATS_TLS", "PLAINTEXT_ALLOWED")
+    local, production = (sam.variables(GIVEN | more)["RelayOutboxFunction"] for more in ({"Stage": "local"}, {}))
+    assert [local[name] for name in names] == ["off", "off", "true"]
+    assert [production[name] for name in names] == ["verify-full", "verify", "false"]
 
 
 def test_only_declared_variables_are_set(sam: SamLocal) -> None:

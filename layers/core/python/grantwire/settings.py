@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from grantwire.errors import ConfigError
@@ -29,6 +30,16 @@ T = TypeVar("T")
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+_PEM = "-----BEGIN CERTIFICATE-----"
+
+# Where Amazon Linux, Debian, Alpine and macOS keep the certificates that they trust. libpq from a wheel has a folder of
+# its own in mind, which exists nowhere.
+_SYSTEM_CERTIFICATES = (
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,45 @@ def _value(variable: Variable[T], environ: Mapping[str, str], problems: list[str
 def text(value: str) -> str:
     """Any text."""
     return value
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """One of several words."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise ValueError(f"must be {' or '.join(choices)}, not {value!r}")
+        return value
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The authorities whose certificates are believed: a PEM file, or PEM text; neither if none was found."""
+
+    file: str | None = None
+    text: str | None = field(default=None, repr=False)
+
+    @property
+    def found(self) -> bool:
+        """Whether there are any."""
+        return self.file is not None or self.text is not None
+
+
+def certificates(value: str) -> Certificates:
+    """`system`, the path of a PEM file, or PEM text, whose lines may end with a written backslash and n."""
+    if value == "system":
+        return Certificates(file=next((path for path in _SYSTEM_CERTIFICATES if Path(path).is_file()), None))
+    if value.startswith(_PEM):
+        return Certificates(text=value.replace("\\n", "\n"))
+    try:
+        readable = _PEM in Path(value).read_text(encoding="latin-1")
+    except (OSError, ValueError):
+        readable = False
+    if not readable:
+        raise ValueError("must be system, the path of a PEM file with certificates that can be read, or PEM text")
+    return Certificates(file=value)
 
 
 def flag(value: str) -> bool:

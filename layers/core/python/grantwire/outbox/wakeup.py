@@ -110,7 +110,7 @@ class Wakeup:
 
 
 def _listen(settings: DatabaseSettings) -> BoundedConnection:
-    connection = connect(settings, application_name="grantwire-wakeup")
+    connection = connect(settings, application_name="grantwire-wakeup", listening=True)
     connection.execute(_PREPARE)
     connection.execute(_LISTEN)
     return connection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
@@ -11,7 +11,7 @@ from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.senders.choice import build_breaker
 from grantwire.notifications.wakeup import Wakeup
-from grantwire.settings import flag, group, load, setting, text
+from grantwire.settings import flag, group, load, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,6 @@ class DeliverySettings:
     leases: LeaseSettings = group(LeaseSettings, prefix="NOTIFICATION_DELIVERY_")
     sender: SenderSettings = group(SenderSettings)
     wakeup: bool = setting("NOTIFICATION_DELIVERY_WAKEUP", flag, default="true")
-    # LISTEN needs a session of its own, which RDS Proxy does not give; by default the same address as all else.
-    listen_url: str | None = setting("DATABASE_LISTEN_URL", text, optional=True, secret=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,8 @@ class DeliveryRuntime:
         """Read the settings; connections are made when they are first used."""
         settings = load(DeliverySettings, environ)
         database = Database(settings.database, application_name="grantwire-delivery")
-        wakeup = Wakeup(_listener(settings) if settings.wakeup else None)
+        listener = Database(settings.database, application_name="grantwire-delivery-wakeup", listening=True)
+        wakeup = Wakeup(listener if settings.wakeup else None)
         delivery = Delivery(
             database,
             build_sender(settings.sender),
@@ -59,10 +58,3 @@ class DeliveryRuntime:
         self.delivery.close()
         self.wakeup.close()
         self.database.close()
-
-
-def _listener(settings: DeliverySettings) -> Database:
-    where = settings.database
-    if settings.listen_url is not None:
-        where = replace(where, url=settings.listen_url, secret_arn=None)
-    return Database(where, application_name="grantwire-delivery-wakeup")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from grantwire.broker import Broker, BrokerSettings
 from grantwire.database import Database, DatabaseSettings
 from grantwire.leases import LeaseSettings, worker_name
 from grantwire.outbox import Relay, Wakeup
-from grantwire.settings import flag, group, load, setting, text
+from grantwire.settings import flag, group, load, setting
 from grantwire.topology import TopologySettings
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ class RelaySettings:
     broker: BrokerSettings = group(BrokerSettings)
     topology: TopologySettings = group(TopologySettings)
     leases: LeaseSettings = group(LeaseSettings, prefix="ENTITLEMENT_OUTBOX_")
-    # A direct way to the database: LISTEN and the lock of a session do not work through RDS Proxy.
-    listen_url: str | None = setting("DATABASE_LISTEN_URL", text, optional=True, secret=True)
     wakeup: bool = setting("ENTITLEMENT_OUTBOX_WAKEUP", flag, default="true")
 
     def problems(self) -> Iterator[str]:
@@ -44,11 +42,7 @@ class RelaySettings:
     @property
     def listening(self) -> DatabaseSettings | None:
         """Where to wait for a wake-up; None if that is switched off."""
-        if not self.wakeup:
-            return None
-        return (
-            self.database if self.listen_url is None else replace(self.database, url=self.listen_url, secret_arn=None)
-        )
+        return self.database if self.wakeup else None
 
 
 @dataclass(frozen=True, slots=True)

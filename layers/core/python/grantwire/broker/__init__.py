@@ -3,6 +3,8 @@
 A connection belongs to one event loop, and a frozen sandbox loses its socket: it never reconnects by itself, it is
 checked when an invocation begins and made anew when it is gone. So nothing is ever buffered for later, and no late
 publish can overtake one that came after it.
+
+Where the settings ask for TLS, the server must prove its name with a certificate before it is told who we are.
 """
 
 from __future__ import annotations
@@ -13,44 +15,24 @@ import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-import nats
 import nats.errors
 from nats.js.errors import APIError
 
+from grantwire.broker.access import BrokerSettings
+from grantwire.broker.connecting import advice, connect
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
-from grantwire.observability import log
-from grantwire.settings import duration, setting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-    from datetime import timedelta
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
+__all__ = ["Ack", "Broker", "BrokerSettings", "translated"]
+
 _MESSAGE_TOO_LARGE = 10054
-
-
-def _addresses(value: str) -> tuple[str, ...]:
-    """One address or several, separated by commas; a wrong one must not look like a server that is down."""
-    addresses = tuple(address.strip() for address in value.split(","))
-    for address in addresses:
-        parts = urlsplit(address)
-        if parts.scheme not in {"nats", "tls", "ws", "wss"} or not parts.hostname:
-            raise ValueError("must be nats:// or tls:// URLs, separated by commas")
-    return addresses
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """Where NATS is and how long to wait for it."""
-
-    servers: tuple[str, ...] = setting("NATS_URL", _addresses, secret=True)
-    connect_timeout: timedelta = setting("NATS_CONNECT_TIMEOUT", duration(low="100ms", high="30s"), default="2s")
-    publish_timeout: timedelta = setting("NATS_PUBLISH_TIMEOUT", duration(low="10ms", high="1m"), default="5s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +80,13 @@ class Broker:
                     await self._client.flush(timeout=1)
                     return
             await self.close()
-        limit = self._settings.connect_timeout.total_seconds()
         self._answers = answers = _Answers(self._settings.publish_timeout.total_seconds())
         try:
-            client = await asyncio.wait_for(
-                nats.connect(
-                    list(self._settings.servers),
-                    name=self._name,
-                    allow_reconnect=False,
-                    connect_timeout=limit,
-                    error_cb=_log_error,
-                    closed_cb=answers.give_up,
-                ),
-                timeout=limit,
-            )
+            client = await connect(self._settings, name=self._name, closed=answers.give_up)
             self._inbox = client.new_inbox()
             await client.subscribe(f"{self._inbox}.*", cb=answers.arrived)
         except (OSError, TimeoutError, nats.errors.Error) as error:
-            raise RetryableError(f"NATS is unreachable: {error!r}") from error
+            raise RetryableError(f"NATS is unreachable: {error!r}{advice(error)}") from error
         self._client = client
 
     async def close(self) -> None:
@@ -232,7 +203,3 @@ async def translated() -> AsyncIterator[None]:
         raise RetryableError(f"JetStream: {error.description or error!r}") from error
     except (nats.errors.Error, OSError, TimeoutError) as error:
         raise RetryableError(f"NATS: {error!r}") from error
-
-
-async def _log_error(error: Exception) -> None:
-    log.warning("NATS connection", reason=repr(error))

@@ -1,9 +1,4 @@
-"""PostgreSQL: one connection for each execution environment, and the one place that knows psycopg's errors.
-
-The connection is made when it is first needed and made again when it turns out to be lost: PostgreSQL restarted, or the
-sandbox was frozen long enough for the network to forget it. Every wait has an end: connecting, a lock, a statement, and
-a server that no longer answers at all.
-"""
+"""One connection for each execution environment: what runs on it, and what happens when it is lost."""
 
 from __future__ import annotations
 
@@ -12,77 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
-from grantwire.errors import AmbiguousError, InternalError, RejectedError, RetryableError
+from grantwire.database.connecting import connect
+from grantwire.database.failures import reason, translated
+from grantwire.errors import AmbiguousError, InternalError
 from grantwire.observability import log
-from grantwire.secrets import database_url, read_secret
-from grantwire.settings import duration, flag, setting, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from datetime import timedelta
     from typing import LiteralString, Self, TypeVar
 
-    from psycopg.abc import PQGen
+    from grantwire.database.connecting import BoundedConnection, Connection
+    from grantwire.database.settings import DatabaseSettings
 
-    RV = TypeVar("RV")
     T = TypeVar("T")
-
-# Past the server's own statement timeout by this much, the server is no longer answering.
-_GRACE_SECONDS = 1.0
-
-# Nothing was committed and a later try may succeed: contention, timeouts, a server that is starting, stopping, full or
-# in recovery. Everything else that PostgreSQL refuses is a bug of ours.
-_RETRYABLE = {
-    "25006",  # read_only_sql_transaction: connected to a replica during a failover
-    "40001",  # serialization_failure
-    "40P01",  # deadlock_detected
-    "53100",  # disk_full
-    "53200",  # out_of_memory
-    "53300",  # too_many_connections
-    "55P03",  # lock_not_available
-    "57014",  # query_canceled: the statement timeout
-    "57P01",  # admin_shutdown
-    "57P02",  # crash_shutdown
-    "57P03",  # cannot_connect_now
-    "58030",  # io_error
-}
 
 # The connection itself is of no more use: no answer within the longest wait, or the wrong server.
 _UNUSABLE = {None, "25006"}
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseSettings:
-    """Where PostgreSQL is and how long to wait for it."""
-
-    url: str | None = setting("DATABASE_URL", text, optional=True, secret=True)
-    secret_arn: str | None = setting("DATABASE_SECRET_ARN", text, optional=True)
-    connect_timeout: timedelta = setting("DATABASE_CONNECT_TIMEOUT", duration(low="2s", high="10s"), default="2s")
-    statement_timeout: timedelta = setting(
-        "DATABASE_STATEMENT_TIMEOUT", duration(low="100ms", high="15m"), default="5s"
-    )
-    # RDS Proxy refuses startup options; behind it, set the statement timeout on the role.
-    startup_options: bool = setting("DATABASE_STARTUP_OPTIONS", flag, default="true")
-
-    def problems(self) -> Iterator[str]:
-        """Exactly one way to the database."""
-        if (self.url is None) == (self.secret_arn is None):
-            yield "exactly one of DATABASE_URL and DATABASE_SECRET_ARN must be set"
-
-
-class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that gives up on a server that has stopped answering, which no server-side timeout can."""
-
-    longest_wait: float | None = None
-
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """As psycopg's, with `longest_wait` in place of waiting for ever."""
-        return super().wait(gen, interval=interval, timeout=self.longest_wait if timeout is None else timeout)
-
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +80,12 @@ def _roll_back(connection: Connection) -> None:
 class Database:
     """The execution environment's connection to PostgreSQL."""
 
-    def __init__(self, settings: DatabaseSettings, *, application_name: str = "grantwire") -> None:
+    def __init__(
+        self, settings: DatabaseSettings, *, application_name: str = "grantwire", listening: bool = False
+    ) -> None:
         self._settings = settings
         self._application_name = application_name
+        self._listening = listening
         self._connection: BoundedConnection | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
 
@@ -200,7 +144,7 @@ class Database:
         except psycopg.Error as error:
             if not self._forget_if_lost(error):
                 raise translated(error) from error
-            log.warning("database connection lost, connecting again", reason=_reason(error))
+            log.warning("database connection lost, connecting again", reason=reason(error))
             try:
                 return begin(self._ready_connection())
             except psycopg.Error as again:
@@ -216,7 +160,9 @@ class Database:
 
     def _ready_connection(self) -> Connection:
         if self._connection is None:
-            self._connection = connect(self._settings, application_name=self._application_name)
+            self._connection = connect(
+                self._settings, application_name=self._application_name, listening=self._listening
+            )
         return self._connection
 
     def _forget_if_lost(self, error: psycopg.Error) -> bool:
@@ -225,46 +171,3 @@ class Database:
         if lost or error.sqlstate in _UNUSABLE:
             self.close()
         return lost
-
-
-def connect(settings: DatabaseSettings, *, application_name: str) -> BoundedConnection:
-    """A new connection in autocommit, with its limits set; raises psycopg's own errors."""
-    url = settings.url if settings.url is not None else database_url(read_secret(settings.secret_arn or ""))
-    statement_ms = int(settings.statement_timeout.total_seconds() * 1000)
-    connect_seconds = int(settings.connect_timeout.total_seconds())
-    connection = BoundedConnection.connect(
-        url,
-        autocommit=True,
-        prepare_threshold=0,
-        row_factory=tuple_row,
-        application_name=application_name,
-        connect_timeout=connect_seconds,
-        tcp_user_timeout=connect_seconds * 1000,
-        options=f"-c statement_timeout={statement_ms}" if settings.startup_options else None,
-    )
-    connection.longest_wait = settings.statement_timeout.total_seconds() + _GRACE_SECONDS
-    return connection
-
-
-def translated(error: psycopg.Error) -> RetryableError | InternalError:
-    """The error that the rest of Grantwire knows; the original is its cause."""
-    unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-    if unreachable or error.sqlstate in _RETRYABLE or (error.sqlstate or "").startswith("08"):
-        # The server itself refused the connection: a wrong password, no such database. Waiting will not mend that.
-        complain = log.error if unreachable and "FATAL" in str(error) else log.warning
-        complain("database unavailable", reason=_reason(error), sqlstate=error.sqlstate)
-        return RetryableError("temporarily unavailable, send the same request again")
-    return InternalError(f"PostgreSQL refused a statement: {_reason(error)} ({error.sqlstate})")
-
-
-@contextmanager
-def refusing_data() -> Iterator[None]:
-    """Data that a constraint or a type refuses are at fault themselves: RejectedError, with what PostgreSQL says."""
-    try:
-        yield
-    except (psycopg.IntegrityError, psycopg.DataError) as error:
-        raise RejectedError(_reason(error)) from error
-
-
-def _reason(error: psycopg.Error) -> str:
-    return error.diag.message_primary or str(error).partition("\n")[0]

@@ -1,0 +1,27 @@
+"""PostgreSQL: one connection for each execution environment, and the one place that knows psycopg's errors.
+
+The connection is made when it is first needed and made again when it turns out to be lost: PostgreSQL restarted, or the
+sandbox was frozen long enough for the network to forget it. Every wait has an end: connecting, a lock, a statement, and
+a server that no longer answers at all.
+
+Where the settings ask for TLS, the server must prove its name with a certificate, or there is no connection: nothing in
+an address can weaken that.
+"""
+
+from __future__ import annotations
+
+from grantwire.database.connecting import BoundedConnection, Connection, connect
+from grantwire.database.failures import refusing_data, translated
+from grantwire.database.sessions import Database, Transaction
+from grantwire.database.settings import DatabaseSettings
+
+__all__ = [
+    "BoundedConnection",
+    "Connection",
+    "Database",
+    "DatabaseSettings",
+    "Transaction",
+    "connect",
+    "refusing_data",
+    "translated",
+]
