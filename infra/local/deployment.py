@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import yaml
 
-from infra.local import tools
+from infra.local import private, tools
 from infra.local.emulator import CREDENTIALS, REGION
 from infra.local.environments import CHECKOUT, STATE, uv
 from infra.local.errors import LocalStackError
@@ -100,20 +101,30 @@ class Deployment:
         if not self._layers:
             flatten(self.build, self.artifacts)
         fingerprint = self._fingerprint()
-        overrides = [f"{name}={value}" for name, value in self.parameters.items()]
         self._unfinished.touch()
         self._emulator.make_bucket(BUCKET)
-        self._sam(
-            *("deploy", "--template-file", self.artifacts / "template.yaml", *CONFIG),
-            *("--stack-name", STACK_NAME, "--s3-bucket", BUCKET, "--region", REGION),
-            *("--parameter-overrides", *overrides),
-        )
+        with self._parameter_file() as file:
+            self._sam(
+                *("deploy", "--template-file", self.artifacts / "template.yaml", *CONFIG),
+                *("--stack-name", STACK_NAME, "--s3-bucket", BUCKET, "--region", REGION),
+                *("--parameter-overrides", f"file://{file}"),
+            )
         self._fingerprint_file.write_text(fingerprint)
         self._unfinished.unlink()
 
     def outputs(self) -> dict[str, str]:
         """Give the stack's outputs; none if it is not deployed."""
         return self._emulator.stack_outputs(STACK_NAME)
+
+    @contextlib.contextmanager
+    def _parameter_file(self) -> Iterator[Path]:
+        """Give SAM the parameters, some of them secret, in a file of ours: anybody can read a command line."""
+        file = self._state / "parameters.yaml"
+        private.write(file, yaml.safe_dump(self.parameters))
+        try:
+            yield file
+        finally:
+            file.unlink()
 
     @property
     def _unfinished(self) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.broker import BrokerSettings
 from grantwire.budget import Budget
 from grantwire.callers.orders import ClientOrder
 from grantwire.callers.scopes import ROUTES, Scope
@@ -229,6 +230,8 @@ def test_a_function_may_do_what_its_variables_are_for_and_nothing_else(name: str
             ("HasMigrationSecret", "secretsmanager:GetSecretValue", "MigrationDatabaseSecretArn"),
             ("MigratesWithTheFunctionsSecret", "secretsmanager:GetSecretValue", "DatabaseSecretArn"),
         ]
+    if "NATS_SECRET_ARN" in given:
+        wanted += [("HasNatsSecret", "secretsmanager:GetSecretValue", "NatsSecretArn")]
     if "NOTIFICATION_SNS_TOPIC_ARN" in given:
         wanted += [("HasSnsTopic", "sns:Publish", "SnsTopicArn")]
     assert _statements(name) == [
@@ -296,9 +299,33 @@ def test_every_parameter_and_condition_is_used_and_described() -> None:
     assert all(one["Description"].endswith(".") for one in TEMPLATE["Outputs"].values())
 
 
-def test_only_what_nobody_can_guess_has_no_default() -> None:
-    """`sam deploy` asks for it; everything else works as it is."""
-    assert {name for name, one in PARAMETERS.items() if "Default" not in one} == {"NatsUrl"}
+def test_every_parameter_has_a_default() -> None:
+    """What must be given is given in one of two ways, which a rule checks; everything else works as it is."""
+    assert {name for name, one in PARAMETERS.items() if "Default" not in one} == set()
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_only_the_local_stage_may_speak_in_clear(name: str) -> None:
+    """Neither by a parameter nor by an address: only where Stage is local."""
+    given = RESOURCES[name]["Environment"]["Variables"]
+    assert TEMPLATE["Conditions"]["IsLocal"] == {"Fn::Equals": [{"Ref": "Stage"}, "local"]}
+    assert given["PLAINTEXT_ALLOWED"] == {"Fn::If": ["IsLocal", "true", "false"]}
+    assert given["DATABASE_TLS"] == {"Fn::If": ["IsLocal", "off", "verify-full"]}
+    assert given.get("NATS_TLS") == ({"Fn::If": ["IsLocal", "off", "verify"]} if "NATS_URL" in given else None)
+
+
+@pytest.mark.parametrize("url", ["", " ", "tls://n"])
+@pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:n"])
+def test_nats_is_given_in_one_way(url: str, arn: str) -> None:
+    """As the database is."""
+    try:
+        load(BrokerSettings, {"NATS_URL": url, "NATS_SECRET_ARN": arn})
+        accepted = True
+    except ConfigError:
+        accepted = False
+    rule = TEMPLATE["Rules"]["OneWayToNats"]
+    given = {"NatsUrl": url, "NatsSecretArn": arn}
+    assert all(_holds(one["Assert"], given) for one in rule["Assertions"]) == accepted
 
 
 @pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
