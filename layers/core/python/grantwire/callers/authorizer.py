@@ -65,7 +65,8 @@ class Authorizer:
             return Decision(client.client_id, frozenset(), client.refusal)
         if client.worth_noting:
             self._note(client.client_id)
-        return Decision(client.client_id, client.scopes, "allowed")
+        reason = "allowed" if client.scopes.intersection(ROUTES.values()) else "no route for its scopes"
+        return Decision(client.client_id, client.scopes, reason)
 
     def _note(self, client_id: str) -> None:
         """Not worth refusing anybody for, whatever goes wrong."""
