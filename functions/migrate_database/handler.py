@@ -6,16 +6,18 @@ from typing import Any
 
 from grantwire.database import connect
 from grantwire.entrypoints.tasks import TaskHandler
-from grantwire.migrations import apply, read_migrations
+from grantwire.migrations import apply, limit_audit_retention, read_migrations
 from grantwire.runtime.migration import MigrationRuntime
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 def handle(_event: Mapping[str, Any], rt: MigrationRuntime) -> dict[str, Any]:
-    """Apply what is missing, each in a transaction of its own."""
+    """Apply what is missing, each in a transaction of its own, and write down what the functions may forget."""
     with connect(rt.database, application_name="grantwire-migrate") as connection:
-        return {"applied": apply(connection, read_migrations(MIGRATIONS))}
+        applied = apply(connection, read_migrations(MIGRATIONS))
+        limit_audit_retention(connection, rt.audit_months)
+    return {"applied": applied}
 
 
 handler = TaskHandler("migrate_database", MigrationRuntime.build, handle)

@@ -13,6 +13,7 @@ from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
 from tests.client import Client
 from tests.paths import MIGRATIONS
+from tests.plaintext import PLAINTEXT
 from tests.servers import STATE, Databases, clusters, nats
 from tests.valkey import ValkeyServer
 
@@ -39,16 +40,22 @@ def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
 
 @pytest.fixture
 def database_url(databases: Databases) -> Iterator[str]:
-    """A migrated database that nobody else has."""
+    """A migrated database that nobody else has, for the functions' role."""
     url = databases.migrated()
     yield url
     databases.drop(url)
 
 
 @pytest.fixture
-def rows(database_url: str) -> Iterator[Rows]:
-    """A connection of the test's own, to look at what was written and to stand in the way."""
-    with psycopg.connect(database_url, autocommit=True, row_factory=dict_row) as connection:
+def owner_url(databases: Databases, database_url: str) -> str:
+    """The same database for its owner, who may do what the functions may not."""
+    return databases.of_owner(database_url)
+
+
+@pytest.fixture
+def rows(owner_url: str) -> Iterator[Rows]:
+    """A connection of the test's own, as the owner: to look at what was written and to stand in the way."""
+    with psycopg.connect(owner_url, autocommit=True, row_factory=dict_row) as connection:
         yield connection
 
 
@@ -118,6 +125,7 @@ def environ(database_url: str, nats_url: str) -> dict[str, str]:
     """The environment of a worker, with streams that nobody else has; change it before you load settings from it."""
     name = uuid.uuid4().hex[:12]
     return {
+        **PLAINTEXT,
         "DATABASE_URL": database_url,
         "NATS_URL": nats_url,
         "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",

@@ -26,9 +26,9 @@ NOW = datetime(2031, 5, 10, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def sweep(database_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Run a sweep with these settings at NOW, unless told otherwise."""
-    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
+def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run a sweep with these settings at NOW, unless told otherwise: only the owner may claim another time."""
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
 
     def run(now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
         return Sweep(database, load(RetentionSettings, settings)).run(budget(), now)
@@ -103,12 +103,12 @@ def test_a_month_in_use_is_dropped_another_time(
     assert sweep(now, **keep)["months_dropped"] == ["entitlement_audit_y2001m01"]
 
 
-def test_two_sweeps_at_once_make_each_month_once(database_url: str, rows: Rows) -> None:
+def test_two_sweeps_at_once_make_each_month_once(owner_url: str, rows: Rows) -> None:
     """A1: and drop each once; neither fails."""
     _make(rows, "2001-01-15", "2001-02-15")
 
     def run(_: int) -> dict[str, Any]:
-        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
         settings = load(RetentionSettings, {"ENTITLEMENT_AUDIT_RETENTION_MONTHS": "240"})
         try:
             return Sweep(database, settings).run(budget(), NOW)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from infra.local import basics, compose, stacks
+from infra.local import basics, compose, database, stacks
 from infra.local.compose import FILE, LICENSED_IMAGE, Compose
 from infra.local.errors import LocalStackError
 from infra.local.localstack import LocalStackStack
@@ -180,8 +180,10 @@ def test_functions_and_people_get_different_addresses(docker: FakeDocker, tmp_pa
     """A function lives on the project's network; this machine sees published ports."""
     stack = LocalStackStack(tmp_path, progress=Progress())
     password = stack.compose.password
+    owner = f"postgresql://grantwire:{password}@postgres:5432/grantwire"
     assert stack.deployment.parameters == {
-        "DatabaseUrl": f"postgresql://grantwire:{password}@postgres:5432/grantwire",
+        "DatabaseUrl": database.for_functions(owner, stack.cluster),
+        "MigrationDatabaseUrl": owner,
         "NatsUrl": "nats://nats:4222",
         "Stage": "local",
         "InboxEnabled": "true",

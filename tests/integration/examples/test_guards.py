@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def test_transaction_guard(database: Database, rows: Rows) -> None:
     """A handler of its own, with the guarantee of grant and revoke."""
     rows.execute("CREATE TABLE orders (order_id int GENERATED ALWAYS AS IDENTITY, customer text, total int)")
+    rows.execute("GRANT SELECT, INSERT ON orders TO grantwire_functions")
     # example transaction-guard
     from grantwire.database import Connection
     from grantwire.entrypoints.http import Request, Response

@@ -59,6 +59,7 @@ def guard(database_url: str, orders: Rows) -> Iterator[TransactionGuard]:
 def orders(rows: Rows) -> Rows:
     """A table that has nothing to do with entitlements."""
     rows.execute(ORDERS)
+    rows.execute("GRANT SELECT, INSERT ON orders TO grantwire_functions")
     return rows
 
 

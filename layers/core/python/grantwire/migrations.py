@@ -43,6 +43,13 @@ _SELECT_APPLIED = "SELECT name, checksum FROM schema_migrations"
 
 _RECORD = "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)"
 
+_FORGET_AUDIT_RETENTION = "DELETE FROM audit_retention"
+
+_SET_AUDIT_RETENTION = """
+INSERT INTO audit_retention (keep_months) VALUES (%s)
+ON CONFLICT (single) DO UPDATE SET keep_months = EXCLUDED.keep_months
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -84,6 +91,17 @@ def apply(connection: Connection, migrations: list[Migration]) -> list[str]:
     while (name := _apply_next(connection, migrations)) is not None:
         applied.append(name)
     return applied
+
+
+def limit_audit_retention(connection: Connection, months: int | None) -> None:
+    """Let the functions drop months of the audit that are older than so many, or none at all.
+
+    Only the owner can say so: whoever has merely the functions' rights cannot shorten the audit's memory.
+    """
+    if months is None:
+        connection.execute(_FORGET_AUDIT_RETENTION)
+    else:
+        connection.execute(_SET_AUDIT_RETENTION, (months,))
 
 
 def _apply_next(connection: Connection, migrations: list[Migration]) -> str | None:
