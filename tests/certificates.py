@@ -1,0 +1,86 @@
+"""Certificates for servers on this machine, made when they are needed and valid for an hour."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A server's certificate and its key, each in a file."""
+
+    file: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """What a server speaks TLS with."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.file, self.key)
+        return context
+
+
+class Authority:
+    """Somebody who signs certificates; `file` is what those need who believe it."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Grantwire test {name}")])
+        builder = _valid(_builder(self._name, self._name, self._key), datetime.now(UTC) + HOUR)
+        certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
+            self._key, hashes.SHA256()
+        )
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, *hosts: str, expires: datetime | None = None) -> Certificate:
+        """A certificate for these names and addresses."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+        builder = _valid(_builder(subject, self._name, key), expires or datetime.now(UTC) + HOUR)
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        certificate = builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+        made = Certificate(self._folder / f"{hosts[0]}.pem", self._folder / f"{hosts[0]}.key")
+        made.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        made.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return made
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+    )
+
+
+def _valid(builder: x509.CertificateBuilder, until: datetime) -> x509.CertificateBuilder:
+    return builder.not_valid_before(until - 24 * HOUR).not_valid_after(until)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
