@@ -13,10 +13,11 @@ import pytest
 
 from tests.client import CHANGE, GRANTS
 from tests.e2e.aws import client, invoke
+from tests.e2e.callers import created
+from tests.e2e.http import Http
 
 if TYPE_CHECKING:
     from infra.local.stack import Stack
-    from tests.e2e.http import Http
 
 
 # A sandbox that has to be started first is not the database's fault.
@@ -92,8 +93,12 @@ def test_bad_input_gets_a_code(
     assert (reply.status, reply.code) == (status, code)
 
 
-def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, http: Http, user: str) -> None:
-    """Warm sandboxes answer at once and recover by themselves; nothing was half-written."""
+def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, user: str) -> None:
+    """Warm sandboxes answer at once and recover by themselves; nothing was half-written.
+
+    The caller is new, so that API Gateway remembers who it is until the end.
+    """
+    http = Http(stack.api_url, created(stack).token)
     assert http.grant(f"{user}-1", user_id=user).status == 200
     stack.postgres.stop()
     try:

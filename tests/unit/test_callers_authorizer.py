@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import hmac
 import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.callers import authorizer as module
 from grantwire.callers.authorizer import Authorizer
 from grantwire.callers.clients import Client
 from grantwire.callers.scopes import ROUTES, Scope
@@ -150,7 +150,7 @@ def test_hashes_are_compared_in_constant_time_also_for_nobody(monkeypatch: pytes
         compared.append((left, right))
         return False
 
-    monkeypatch.setattr(module.hmac, "compare_digest", compare)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     steps = []
     for client in (CLIENT, None):
         known = Known(client)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.callers.scopes import ROUTES
 from grantwire.entitlements import Change, Page
 from grantwire.entrypoints import http
 from grantwire.errors import BadRequestError
@@ -24,9 +26,6 @@ GRANTED = (
     '"updated_at":"2026-01-08T07:10:00.000001Z"}'
 )
 JSON = {"Content-Type": "application/json"}
-
-# Only an authorizer answers with these, and there is none yet.
-NOT_GIVEN_YET = {"UNAUTHENTICATED", "FORBIDDEN"}
 
 
 def _nodes(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -96,6 +95,27 @@ def test_document_is_openapi_3_1() -> None:
     assert all(path.startswith("/") for path in document()["paths"])
 
 
+def test_every_operation_names_the_scope_that_its_route_needs() -> None:
+    """E5: a client knows which scope to ask for; each operation may refuse a caller."""
+    named = {f"{method} {path}": operation["security"] for method, path, operation in operations()}
+    assert named == {route: [{"bearer": [scope.value]}] for route, scope in ROUTES.items()}
+    for _, _, operation in operations():
+        assert {"401", "403"} <= operation["responses"].keys()
+
+
+def test_the_gateway_says_what_the_document_shows() -> None:
+    """E5: what API Gateway itself answers to a caller is one of the document's examples."""
+    answers = load_template()["Resources"]["Api"]["Properties"]["GatewayResponses"]
+    for kind, name in {
+        "UNAUTHORIZED": "Unauthenticated",
+        "ACCESS_DENIED": "Forbidden",
+        "THROTTLED": "RateLimited",
+    }.items():
+        body = json.loads(answers[kind]["ResponseTemplates"]["application/json"])
+        examples = document()["components"]["responses"][name]["content"]["application/json"]["examples"]
+        assert body in [example["value"] for example in examples.values()]
+
+
 def test_every_reference_resolves() -> None:
     """Also the ones inside components that nothing uses."""
     references = [node for _, node in _nodes(document()) if "$ref" in node]
@@ -153,7 +173,7 @@ def test_every_answer_has_an_example() -> None:
 def test_error_codes_are_those_of_the_code() -> None:
     """Every code that a route can give stands under its status, and in the list of codes."""
     given = {(code, int(status)) for _, status, response in _responses() for code in _codes(response)}
-    assert given == {item for item in http._STATUS.items() if item[0] not in NOT_GIVEN_YET}  # noqa: SLF001
+    assert given == set(http._STATUS.items())  # noqa: SLF001
     assert set(document()["components"]["schemas"]["Error"]["properties"]["code"]["enum"]) == {
         code for code, _ in given
     }
