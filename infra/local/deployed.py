@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
 from functools import cached_property
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from infra.local import clients, database, private
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 HEALTH = "/v1/users/healthcheck/entitlements"
 HEALTHY_WITHIN = 60.0
+UNAUTHORIZED = (
+    "  This AWS runs no authorizers, so the API lets nobody in (401); everything else works. See docs/local.md."
+)
 WORKERS = ("relay-outbox", "bridge-events", "deliver-notifications", "record-advisories", "sweep-retention")
 
 
@@ -148,15 +153,27 @@ class DeployedStack(ABC):
     def _token_file(self) -> Path:
         return self.state / "token"
 
+    @property
+    def authorizes(self) -> bool:
+        """Whether this AWS runs authorizers; where it does not, the API lets nobody in."""
+        return True
+
     def healthy(self) -> bool:
         """Tell whether the API answers from the database."""
+        return self._status() == HTTPStatus.OK
+
+    def _status(self) -> int | None:
+        """Give the API's answer to the development client, if it gives any."""
         try:
             headers = {"Authorization": f"Bearer {self.token}"}
             request = urllib.request.Request(self.api_url + HEALTH, headers=headers)  # noqa: S310
             with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-                return bool(answer.status == 200)  # noqa: PLR2004
+                return int(answer.status)
+        except urllib.error.HTTPError as refusal:
+            refusal.close()
+            return refusal.code
         except (OSError, LocalStackError):
-            return False
+            return None
 
     def _deploy(self) -> None:
         if self.deployment.current():
@@ -174,7 +191,10 @@ class DeployedStack(ABC):
 
     def _await_healthy(self) -> None:
         deadline = time.monotonic() + HEALTHY_WITHIN
-        while not self.healthy():
+        while (status := self._status()) != HTTPStatus.OK:
+            if status == HTTPStatus.UNAUTHORIZED and not self.authorizes:
+                self.progress.say(UNAUTHORIZED)
+                return
             if time.monotonic() > deadline:
                 hint = "`make logs` shows what the functions wrote."
                 raise LocalStackError("The API does not answer.", log=self.aws.log, hint=hint)

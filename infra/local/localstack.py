@@ -147,6 +147,11 @@ class LocalStackStack(DeployedStack):
         """The file that tells scripts where everything is: the same as for any other stack of the checkout."""
         return self.state.parent / "stack.json"
 
+    @property
+    def authorizes(self) -> bool:
+        """Only with a licence: the community image accepts authorizers and does not run them."""
+        return self.compose.licensed
+
     def start(self) -> None:
         """Start the containers and wait until they are healthy."""
         self.compose.check()
