@@ -116,4 +116,5 @@ def environment(database_url: str, nats_url: str) -> dict[str, str]:
         "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
         "NOTIFICATION_NATS_DURABLE": "bridge",
         "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
+        "TOKEN_ENVIRONMENT": "dev",
     }

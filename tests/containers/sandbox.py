@@ -27,6 +27,7 @@ PARAMETERS = {
     "ENTITLEMENT_NATS_STREAM": "EventStream",
     "NOTIFICATION_NATS_DURABLE": "EventConsumer",
     "NOTIFICATION_NATS_ADVISORY_STREAM": "AdvisoryStream",
+    "TOKEN_ENVIRONMENT": "TokenEnvironment",
 }
 ANSWERS_WITHIN = 300.0  # the first time, the image is pulled and the layer added to it
 ENDS_WITHIN = 30.0

@@ -9,7 +9,9 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from grantwire.callers.scopes import Scope
 from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.runtime.callers import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.sam_local import logical_names
 from tests.client import GRANTS, REVOKES, RIGHTS, Client
@@ -109,6 +111,21 @@ def test_redrive_dead_letters_lists_them(sandbox: Sandbox, environ: dict[str, st
         scene.record()
     report = sandbox.invoke("redrive_dead_letters", environ)
     assert (report["action"], report["kind"], len(report["letters"])) == ("list", "nats", 1)
+
+
+def test_authorize_caller_denies_the_token_of_the_event_file(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """E5: it was never given to anybody."""
+    policy = sandbox.invoke("authorize_caller", environ)
+    assert [one["Effect"] for one in policy["policyDocument"]["Statement"]] == ["Deny"]
+
+
+def test_manage_clients_lists_them(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """Without their tokens."""
+    runtime = CallerRuntime.build(environ)
+    token = runtime.clients.create("shop", [Scope.READ_ENTITLEMENTS]).token
+    runtime.close()
+    (listed,) = sandbox.invoke("manage_clients", environ)["clients"]
+    assert (listed["client_id"], listed["name"], listed["scopes"]) == (token.client_id, "shop", ["entitlements:read"])
 
 
 def test_sweep_retention_deletes_what_is_past_its_time(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:

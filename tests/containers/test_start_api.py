@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from grantwire.callers.scopes import Scope
+from grantwire.callers.tokens import Token, new_client_id
+from grantwire.runtime.callers import CallerRuntime
 from tests.client import CHANGE, GRANTS, REVOKES
 from tests.containers.conftest import environment
 from tests.contract import assert_matches_contract
@@ -33,9 +36,13 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def http(sandbox: Sandbox, database_url: str, nats_url: str) -> Iterator[Http]:
-    """A client of the API; it holds each answer against openapi.yaml."""
-    with sandbox.api(environment(database_url, nats_url)) as address:
-        yield Http(address)
+    """A client of the API, who may do everything; it holds each answer against openapi.yaml."""
+    environ = environment(database_url, nats_url)
+    runtime = CallerRuntime.build(environ)
+    token = runtime.clients.create("tests", list(Scope)).token
+    runtime.close()
+    with sandbox.api(environ) as address:
+        yield Http(address, token.text)
 
 
 @pytest.fixture
@@ -97,6 +104,18 @@ def test_bad_input_gets_a_code(http: Http, path: str, headers: list[tuple[str, s
     reply = http.send("POST", path, [("Content-Type", "application/json"), *headers], body)
     assert_matches_contract("POST", path, reply.status, reply.headers, reply.body)
     assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+
+
+def test_nobody_gets_in_without_a_token(http: Http, database_url: str, user: str) -> None:
+    """E5: 401 without one, 403 with one that nobody made; nothing is written."""
+    http.rights(user)
+    stranger = Token.mint("dev", new_client_id())
+    asked = [("Idempotency-Key", user), ("Content-Type", "application/json")]
+    for token, status in (("", 401), (stranger.text, 403)):
+        reply = Http(http.url, token).send("POST", GRANTS, asked, json.dumps(CHANGE | {"user_id": user}))
+        assert reply.status == status
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT FROM entitlements WHERE user_id = %s", (user,)).rowcount == 0
 
 
 def test_another_method_is_refused(http: Http) -> None:

@@ -18,6 +18,7 @@ class Http:
     """A caller, with a token or without one."""
 
     def __init__(self, api_url: str, token: str = "") -> None:
+        self.url = api_url
         self._address = urlsplit(api_url)
         self._token = token
 
