@@ -219,4 +219,7 @@ def parse_duration(value: str) -> timedelta:
     match = _DURATION.fullmatch(value)
     if match is None:
         raise ValueError(f"must be a duration such as 200ms, 1s or 24h, not {value!r}")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    try:
+        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+    except OverflowError:
+        raise ValueError("is longer than anybody can count") from None

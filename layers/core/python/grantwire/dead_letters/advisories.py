@@ -29,10 +29,16 @@ _KINDS = {
     "io.nats.jetstream.advisory.v1.max_deliver": "MAX_DELIVERIES",
     "io.nats.jetstream.advisory.v1.terminated": "MSG_TERMINATED",
 }
+# The server's own are below 1 KiB; whoever may publish to its subjects may send anything else.
+LARGEST_ADVISORY = 64 * 1024
+_LONGEST_NAME = 256
+_LONGEST_REASON = 1024
+_LONGEST_COMPLAINT = 200
 # Neither text nor jsonb can hold a NUL or half of a surrogate pair, and a header is one line.
 _UNSTORABLE = re.compile("[\x00\r\n\ud800-\udfff]")
 # A message that is younger than its advisory belongs to a stream that was lost and made anew. Servers' clocks differ.
 _CLOCKS_DIFFER = timedelta(minutes=1)
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +77,10 @@ class MessageCopy:
     def event_time(self) -> datetime:
         """When the event happened; a message that was sent again is younger than that."""
         try:
-            happened = datetime.fromisoformat(unquote(self.headers.get("occurred_at", "")))
+            happened = _time(unquote(self.headers.get("occurred_at", "")))
         except ValueError:
             return self.message_time
-        return min(happened if happened.tzinfo else happened.replace(tzinfo=UTC), self.message_time)
+        return min(happened, self.message_time)
 
     def _uuid(self, header: str) -> uuid.UUID | None:
         try:
@@ -85,20 +91,22 @@ class MessageCopy:
 
 def parse_advisory(body: bytes) -> Advisory:
     """Read an advisory; RejectedError if it is none that we know."""
+    if len(body) > LARGEST_ADVISORY:
+        raise RejectedError(f"not an advisory: {len(body)} bytes")
     try:
         found = json.loads(body)
         reason = found.get("reason")
         return Advisory(
             kind=_KINDS[found["type"]],
-            stream=_storable(found["stream"]),
-            consumer=_storable(found["consumer"]),
+            stream=_name(found["stream"]),
+            consumer=_name(found["consumer"]),
             stream_seq=_number(found["stream_seq"], bits=63),
             deliveries=_number(found.get("deliveries", 0), bits=31),
-            reason=None if reason is None else _storable(str(reason)),
+            reason=None if reason is None else _storable(str(reason)[:_LONGEST_REASON]),
             advised_at=_time(found["timestamp"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RejectedError(f"not an advisory: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise RejectedError(f"not an advisory: {error!r:.{_LONGEST_COMPLAINT}}") from error
 
 
 async def copy_message(jetstream: JetStreamContext, advisory: Advisory) -> MessageCopy | None:
@@ -121,6 +129,14 @@ def _copy_of(found: RawStreamMsg) -> MessageCopy:
     return MessageCopy(found.subject or "", headers, found.data or b"", _aware(found.time))
 
 
+def _name(value: Any) -> str:
+    """A stream's or a consumer's, which an index must be able to hold."""
+    name = _storable(value)
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(f"a name of {len(name)} characters")
+    return name
+
+
 def _storable(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
@@ -135,8 +151,11 @@ def _number(value: Any, *, bits: int) -> int:
 
 
 def _time(value: str) -> datetime:
-    """RFC 3339 with nanoseconds, which Python 3.11 reads to the microsecond."""
-    return _aware(datetime.fromisoformat(value))
+    """RFC 3339 with nanoseconds, which Python 3.11 reads to the microsecond; not at the ends of what it can count."""
+    time = _aware(datetime.fromisoformat(value))
+    if not _FIRST_YEAR <= time.year <= _LAST_YEAR:
+        raise ValueError(f"the year {time.year}")
+    return time
 
 
 def _aware(value: datetime | None) -> datetime:

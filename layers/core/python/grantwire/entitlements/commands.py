@@ -69,7 +69,7 @@ class Page:
         for name, values in query.items():
             if name not in {"limit", "after"}:
                 raise BadRequestError(f"unknown query parameter {name[:_LONGEST_NAME]!a}; known are limit, after")
-            if len(values) > 1:
+            if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         after = query.get("after")
         return cls(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ class Request:
             if len(raw) > LARGEST_BODY:
                 raise TooLargeError(f"the body must have at most {LARGEST_BODY} bytes")
             return raw.decode()
-        except (binascii.Error, UnicodeError):
+        except ValueError:  # neither base64 nor UTF-8
             raise BadRequestError("the body must be valid JSON in UTF-8") from None
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 EVENT_TYPES = frozenset({"EntitlementGranted", "EntitlementRevoked"})
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Above any event: the longest names in four-byte characters are below 3 KiB.
+LARGEST_EVENT = 64 * 1024
 _LONGEST_TRACE = 256
+_LONGEST_ENCODED_TRACE = 12 * _LONGEST_TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ def decode(data: bytes, headers: Mapping[str, str]) -> Event:
 
 def payload_of(data: bytes) -> dict[str, Any]:
     """An event's fields as the outbox has them, or RejectedError; how long names may be is the database's to say."""
+    if len(data) > LARGEST_EVENT:
+        raise RejectedError(f"not an EntitlementEvent: {len(data)} bytes")
     message = EntitlementEvent()
     try:
         message.ParseFromString(data)
@@ -88,5 +93,6 @@ def _occurred_at(message: EntitlementEvent) -> str:
 
 def _trace_id(headers: Mapping[str, str]) -> str | None:
     """A trace is a help, never a reason to refuse an event: what is no decent text is left out."""
-    trace_id = unquote(headers.get("trace_id", ""))
+    encoded = headers.get("trace_id", "")
+    trace_id = unquote(encoded) if len(encoded) <= _LONGEST_ENCODED_TRACE else ""
     return trace_id if 0 < len(trace_id) <= _LONGEST_TRACE and not _CONTROL.search(trace_id) else None

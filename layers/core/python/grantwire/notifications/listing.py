@@ -31,7 +31,7 @@ class InboxPage:
         for name, values in query.items():
             if name != "limit":
                 raise BadRequestError(f"unknown query parameter {name[:_LONGEST_NAME]!a}; known is limit")
-            if len(values) > 1:
+            if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         limit = page_size(query.get("limit", [str(_MOST)])[0], largest=_MOST)
         return cls(clean_text("user_id", user_id, longest=_LONGEST_NAME), limit)

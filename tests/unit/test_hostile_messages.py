@@ -1,0 +1,166 @@
+"""N5, Q1: whoever may publish to NATS may publish anything. It is read or rejected, never more than that."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from grantwire.dead_letters.advisories import LARGEST_ADVISORY, MessageCopy, parse_advisory
+from grantwire.errors import RejectedError
+from grantwire.events.v1 import EntitlementEvent
+from grantwire.notifications.events import EVENT_TYPES, LARGEST_EVENT, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+PATIENT = settings(deadline=timedelta(seconds=5), max_examples=150)
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
+UTF8_TEXT = st.text(max_size=200)
+ADVISORY = {
+    "type": "io.nats.jetstream.advisory.v1.max_deliver",
+    "stream": "ENTITLEMENTS",
+    "consumer": "bridge",
+    "stream_seq": 7,
+    "deliveries": 5,
+    "timestamp": "2026-11-16T06:00:00.123456789Z",
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+ALMOST_ADVISORIES = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys([*ADVISORY, "reason"], JSON) | {"type": st.sampled_from([ADVISORY["type"], "", 5])}
+)
+EVENTS = st.builds(
+    EntitlementEvent,
+    event_id=st.uuids().map(str) | UTF8_TEXT,
+    event_type=st.sampled_from([*EVENT_TYPES, ""]) | UTF8_TEXT,
+    user_id=UTF8_TEXT,
+    stock_keeping_unit=UTF8_TEXT,
+    source=UTF8_TEXT,
+    source_id=UTF8_TEXT,
+    version=st.integers(-(2**63), 2**63 - 1),
+)
+SECONDS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-70_000_000_000, 260_000_000_000)
+
+
+def _tried(parse: Callable[[], T]) -> T | None:
+    """What was read; None if it was rejected, with a reason that fits a line."""
+    try:
+        return parse()
+    except RejectedError as error:
+        reason = str(error)
+    assert 0 < len(reason) < 500
+    return None
+
+
+def _event(message: EntitlementEvent, seconds: int | None, nanos: int) -> bytes:
+    if seconds is not None:
+        message.occurred_at.seconds, message.occurred_at.nanos = seconds, nanos
+    return message.SerializeToString()
+
+
+def _assert_read_or_rejected(data: bytes, headers: dict[str, str]) -> None:
+    event = _tried(lambda: decode(data, headers))
+    if event is None:
+        return
+    assert event.payload["event_type"] in EVENT_TYPES
+    assert str(event.event_id) == event.payload["event_id"]
+    assert event.trace_id is None or 0 < len(event.trace_id) <= 256
+    datetime.fromisoformat(event.payload["occurred_at"])
+    json.dumps(event.payload)
+
+
+@PATIENT
+@given(data=st.binary(max_size=500), headers=st.dictionaries(st.just("trace_id"), ANY_TEXT))
+@example(data=b"\x0b" * 400, headers={})  # groups inside groups
+@example(data=b"\x0a\xff\xff\xff\xff\x0f", headers={})  # a length of 4 GiB
+@example(data=b"", headers={"trace_id": "%" * 100_000})
+def test_any_bytes_are_an_event_or_rejected(data: bytes, headers: dict[str, str]) -> None:
+    """N5: what cannot be parsed is TERM, with a reason that fits a line."""
+    _assert_read_or_rejected(data, headers)
+
+
+@PATIENT
+@given(message=EVENTS, seconds=SECONDS, nanos=st.integers(-(2**31), 2**31 - 1), cut=st.integers(0, 40))
+def test_any_event_is_valid_or_rejected(message: EntitlementEvent, seconds: int | None, nanos: int, cut: int) -> None:
+    """N1, N5: every field may be anything that the wire can carry, and the end may be missing."""
+    data = _event(message, seconds, nanos)
+    _assert_read_or_rejected(data[: len(data) - cut], {})
+
+
+def test_an_event_has_a_largest_size() -> None:
+    """N5: it is not even parsed above that."""
+    message = EntitlementEvent(user_id="u" * LARGEST_EVENT)
+    with pytest.raises(RejectedError, match=r"not an EntitlementEvent: \d+ bytes"):
+        decode(message.SerializeToString(), {})
+
+
+@PATIENT
+@given(st.binary(max_size=500) | JSON.map(lambda value: json.dumps(value).encode()))
+@example(b"[" * LARGEST_ADVISORY)
+@example(b'{"a":' * 10_000)
+@example(b"\xff\xfe" * 50)
+def test_any_bytes_are_an_advisory_or_rejected(body: bytes) -> None:
+    """Q1: what is unreadable is terminated, and cannot stop the recorder."""
+    _assert_advisory_or_rejected(body)
+
+
+@PATIENT
+@given(ALMOST_ADVISORIES)
+@example({"stream_seq": float("inf")})
+@example({"stream_seq": "9" * 5000})
+@example({"deliveries": 2**31})
+@example({"timestamp": "9999-12-31T23:59:59Z"})
+@example({"timestamp": "0001-01-01T00:00:00+14:00"})
+@example({"timestamp": "2026-11-16"})
+@example({"stream": "s" * 3000})
+@example({"consumer": "\0"})
+@example({"reason": "r" * 50_000})
+@example({"reason": {"a": ["b"]}})
+def test_any_fields_are_an_advisory_or_rejected(fields: dict[str, Any]) -> None:
+    """Q1: each field of a real advisory may be anything else, and what is accepted fits its column."""
+    _assert_advisory_or_rejected(json.dumps(ADVISORY | fields).encode())
+
+
+def _assert_advisory_or_rejected(body: bytes) -> None:
+    advisory = _tried(lambda: parse_advisory(body))
+    if advisory is None:
+        return
+    assert 0 <= advisory.stream_seq < 2**63
+    assert 0 <= advisory.deliveries < 2**31
+    for text in (advisory.stream, advisory.consumer, advisory.reason or ""):
+        assert "\0" not in text
+        assert len(text.encode()) <= 4096
+    assert advisory.advised_at + timedelta(days=1) > advisory.advised_at.astimezone(UTC)
+
+
+def test_an_advisory_has_a_largest_size() -> None:
+    """Q1: one that could be read is refused above it all the same."""
+    body = json.dumps(ADVISORY | {"reason": "r" * LARGEST_ADVISORY}).encode()
+    with pytest.raises(RejectedError, match=r"not an advisory: \d+ bytes"):
+        parse_advisory(body)
+    assert parse_advisory(json.dumps(ADVISORY).encode()).stream_seq == 7
+
+
+@PATIENT
+@given(st.dictionaries(st.sampled_from(["event_id", "occurred_at", "redrive_of"]), ANY_TEXT))
+@example({"occurred_at": "0001-01-01T00:00:00+14:00"})
+@example({"occurred_at": "9999-12-31T23:59:59-14:00"})
+@example({"occurred_at": "2026-11-16T06:00:00"})
+def test_any_headers_of_a_dead_letter_can_be_stored(headers: dict[str, str]) -> None:
+    """Q1: a copy says when its event happened if that is a time at all; PostgreSQL and Python can both hold it."""
+    now = datetime(2026, 11, 16, tzinfo=UTC)
+    copied = MessageCopy("s", headers, b"", now)
+    assert copied.event_time <= now
+    assert copied.event_time.astimezone(UTC).year >= 1969
+    assert copied.event_id is None or copied.event_id.int >= 0
+    assert copied.origin is None or copied.origin.int >= 0
