@@ -146,20 +146,21 @@ SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || a, v, '{}',
 """
 
 
-def test_parked_events_do_not_slow_a_claim(tx: Connection) -> None:
+def test_parked_events_do_not_slow_a_claim(owner_url: str) -> None:
     """O8: neither 100,000 events behind FAILED heads, all older, nor the heads behind the first 200 are looked at."""
-    tx.execute("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
-    tx.execute(_PARKED)
-    enqueue_many(tx, aggregates=1000, each=1)
-    _assert_reads_only_what_it_takes(tx)
-    tx.execute("ANALYZE outbox_events")
-    _assert_reads_only_what_it_takes(tx)
-    # Statistics of a time when nothing was ready.
-    tx.execute("CREATE TEMPORARY TABLE heads AS SELECT event_id FROM outbox_events WHERE ready")
-    tx.execute("UPDATE outbox_events SET ready = false WHERE ready")
-    tx.execute("VACUUM ANALYZE outbox_events")
-    tx.execute("UPDATE outbox_events SET ready = true WHERE event_id IN (SELECT event_id FROM heads)")
-    _assert_reads_only_what_it_takes(tx)
+    with psycopg.connect(owner_url, autocommit=True) as tx:
+        tx.execute("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
+        tx.execute(_PARKED)
+        enqueue_many(tx, aggregates=1000, each=1)
+        _assert_reads_only_what_it_takes(tx)
+        tx.execute("ANALYZE outbox_events")
+        _assert_reads_only_what_it_takes(tx)
+        # Statistics of a time when nothing was ready.
+        tx.execute("CREATE TEMPORARY TABLE heads AS SELECT event_id FROM outbox_events WHERE ready")
+        tx.execute("UPDATE outbox_events SET ready = false WHERE ready")
+        tx.execute("VACUUM ANALYZE outbox_events")
+        tx.execute("UPDATE outbox_events SET ready = true WHERE event_id IN (SELECT event_id FROM heads)")
+        _assert_reads_only_what_it_takes(tx)
 
 
 def _assert_reads_only_what_it_takes(tx: Connection) -> None:
