@@ -98,9 +98,10 @@ def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def rows(environ: dict[str, str]) -> Iterator[Rows]:
-    """A connection of the test's own, to look at what was written."""
-    with psycopg.connect(environ["DATABASE_URL"], autocommit=True, row_factory=dict_row) as connection:
+def rows(databases: Databases, environ: dict[str, str]) -> Iterator[Rows]:
+    """A connection of the test's own, as the owner, to look at what was written."""
+    url = databases.of_owner(environ["DATABASE_URL"])
+    with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
         yield connection
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tomllib
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import Answer, RequestIdentity, parse_key
 from grantwire.runtime.api import ApiRuntime
 from tests.client import CHANGE, GRANTS, RIGHTS, event
+from tests.paths import ROOT
 
 # A parser that does not come back is a defect; a busy machine is none.
 PATIENT = settings(deadline=timedelta(seconds=5), max_examples=100)
@@ -189,3 +191,13 @@ def test_nested_json_is_refused_at_any_depth(depth: int) -> None:
     body = '{"user_id":' + "[" * depth + "]" * depth + "}"
     status, answer, writes = _answer(grant, event("POST", GRANTS, headers={"Idempotency-Key": "k"}, body=body))
     assert (status, answer["code"], writes.changes) == (400, "BAD_REQUEST", [])
+
+
+def test_no_statement_of_the_product_is_put_together_from_text() -> None:
+    """SQL goes with parameters: ruff's S608 is on, and nothing that runs in a function is excused from it."""
+    ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    assert ruff["select"] == ["ALL"]
+    assert "S608" not in json.dumps([ruff.get("ignore", []), ruff.get("per-file-ignores", {})])
+    code = [*(ROOT / "layers" / "core" / "python" / "grantwire").rglob("*.py"), *(ROOT / "functions").rglob("*.py")]
+    assert code
+    assert [path.name for path in code if "S608" in path.read_text()] == []
