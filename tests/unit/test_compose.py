@@ -184,6 +184,7 @@ def test_functions_and_people_get_different_addresses(docker: FakeDocker, tmp_pa
     assert stack.deployment.parameters == {
         "DatabaseUrl": database.for_functions(owner, stack.cluster),
         "MigrationDatabaseUrl": owner,
+        "TokenEnvironment": "dev",
         "NatsUrl": "nats://nats:4222",
         "Stage": "local",
         "InboxEnabled": "true",
