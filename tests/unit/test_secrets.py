@@ -6,8 +6,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from grantwire.broker.access import Access, access_of
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.secrets import database_url, read_secret
+from grantwire.secrets import SecretCache, database_url, read_secret
+from tests.concurrency import at_once
 
 
 @mock_aws
@@ -55,3 +57,141 @@ def test_anything_else_is_a_clear_error_without_the_secret(secret: str) -> None:
     with pytest.raises(ConfigError, match="must be a postgresql:// URL or JSON") as caught:
         database_url(secret)
     assert "hunter2" not in str(caught.value)
+
+
+@mock_aws
+def test_a_secret_without_text_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting would not give it one."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    arn = boto3.client("secretsmanager").create_secret(Name="binary", SecretBinary=b"hunter2")["ARN"]
+    with pytest.raises(ConfigError, match="has no text") as caught:
+        read_secret(arn)
+    assert "hunter2" not in str(caught.value)
+
+
+class Manager:
+    """A Secrets Manager that counts, with a clock."""
+
+    def __init__(self) -> None:
+        self.text, self.reads, self.now, self.away = "one", 0, 0.0, False
+        self.cache = SecretCache(self._read, clock=lambda: self.now)
+
+    def _read(self, _arn: str) -> str:
+        self.reads += 1
+        if self.away:
+            raise RetryableError("away")
+        return self.text
+
+
+def test_a_secret_is_read_once_and_again_after_five_minutes() -> None:
+    """A connection costs no request to Secrets Manager; a changed host is noticed after a while."""
+    manager = Manager()
+    assert [manager.cache.text("a"), manager.cache.text("a")] == ["one", "one"]
+    manager.text, manager.now = "two", 299.9
+    assert (manager.cache.text("a"), manager.reads) == ("one", 1)
+    manager.now = 300.0
+    assert (manager.cache.text("a"), manager.reads) == ("two", 2)
+
+
+def test_an_old_text_serves_while_secrets_manager_is_away() -> None:
+    """Its outage is none of ours, unless nothing is known yet."""
+    manager = Manager()
+    manager.cache.text("a")
+    manager.away, manager.now = True, 300.0
+    assert manager.cache.text("a") == "one"
+    with pytest.raises(RetryableError, match="away"):
+        manager.cache.text("b")
+
+
+def test_a_refused_text_is_read_again_once_in_five_seconds() -> None:
+    """However often it is refused; and what is still the same is not worth another try."""
+    manager = Manager()
+    manager.cache.text("a")
+    assert [manager.cache.renewed("a", refused="one") for _ in range(10)] == [None] * 10
+    assert manager.reads == 2
+    manager.text = "two"
+    manager.now = 4.9
+    assert manager.cache.renewed("a", refused="one") is None
+    manager.now = 5.0
+    assert manager.cache.renewed("a", refused="one") == "two"
+    assert (manager.cache.text("a"), manager.reads) == ("two", 3)
+
+
+def test_a_reading_that_fails_counts_too() -> None:
+    """Secrets Manager is not asked for each request of a caller while it is away."""
+    manager = Manager()
+    manager.cache.text("a")
+    manager.away = True
+    with pytest.raises(RetryableError, match="away"):
+        manager.cache.renewed("a", refused="one")
+    assert (manager.cache.renewed("a", refused="one"), manager.reads) == (None, 2)
+
+
+def test_what_one_thread_has_found_the_others_take() -> None:
+    """Eight are refused at once: one request, and each gets the new text."""
+    manager = Manager()
+    assert at_once(8, lambda _: manager.cache.text("a")) == ["one"] * 8
+    manager.text = "two"
+    assert at_once(8, lambda _: manager.cache.renewed("a", refused="one")) == ["two"] * 8
+    assert manager.reads == 2
+
+
+PLACE = ("nats://n:4222",)
+
+
+@pytest.mark.parametrize(
+    ("secret", "access"),
+    [
+        ("nats://n", Access(PLACE)),
+        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", Access(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
+        ("nats://u:p@a:1,nats://b:2", Access(("nats://a:1", "nats://b:2"), "u", "p")),
+        ("nats://t%2B@n", Access(PLACE, token="t+")),
+        ('{"url": "nats://n"}', Access(PLACE)),
+        ('{"url": "nats://u:p@n"}', Access(PLACE, "u", "p")),
+        ('{"url": "nats://n", "user": "u", "password": "%41"}', Access(PLACE, "u", "%41")),
+        ('{"url": "nats://t@n", "user": "u", "password": "p"}', Access(PLACE, "u", "p")),
+        ('{"url": "nats://n", "credentials": "c"}', Access(PLACE, credentials="c")),
+    ],
+)
+def test_the_way_to_nats_is_understood_in_each_form(secret: str, access: Access) -> None:
+    """Percent-encoding belongs to addresses, not to JSON."""
+    assert access_of(secret) == access
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "",
+        "hunter2",
+        "http://u:hunter2@n",
+        "nats://u:hunter2/@n",
+        "nats://u:hunter2@n:port",
+        "nats://u:hunter2@n/path",
+        "nats://u:hunter2@[n",
+        "nats://u:hunter2@a,nats://v:hunter2@b",
+        "nats://u:hunter2@a,",
+        "{hunter2",
+        "{}",
+        "[]",
+        '{"url": 1}',
+        '{"url": "hunter2"}',
+        '{"url": "nats://n", "user": "hunter2"}',
+        '{"url": "nats://n", "password": "hunter2"}',
+        '{"url": "nats://n", "user": "u", "password": ""}',
+        '{"url": "nats://n", "user": "u", "password": 1}',
+        '{"url": "nats://n", "user": "u", "password": "hunter2", "credentials": "c"}',
+    ],
+)
+def test_any_other_way_to_nats_is_a_clear_error_without_the_secret(secret: str) -> None:
+    """Nor does the error remember what it came from."""
+    with pytest.raises(ConfigError, match="the NATS secret must be") as caught:
+        access_of(secret)
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_the_way_to_nats_does_not_show_its_credentials() -> None:
+    """It is part of settings, which are printed when something goes wrong."""
+    secrets = ("nats://hunter1:hunter2@n", "nats://hunter3@n", '{"url": "nats://n", "credentials": "hunter4"}')
+    assert "hunter" not in repr([access_of(secret) for secret in secrets])

@@ -6,13 +6,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from grantwire.broker import BrokerSettings
 from grantwire.database import DatabaseSettings
 from grantwire.errors import ConfigError
+from grantwire.notifications.senders import SenderSettings
 from grantwire.runtime.api import ApiSettings
-from grantwire.settings import duration, flag, group, integer, load, parse_duration, setting, text, variables
+from grantwire.settings import (
+    certificates,
+    duration,
+    flag,
+    group,
+    integer,
+    load,
+    parse_duration,
+    setting,
+    text,
+    variables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +148,91 @@ def test_a_wait_for_a_key_ends_before_its_statement_does() -> None:
     """Otherwise the caller would be told that the database is down."""
     with pytest.raises(ConfigError, match="IDEMPOTENCY_LOCK_WAIT must be shorter"):
         load(ApiSettings, {"DATABASE_URL": "postgresql://u@h/d", "IDEMPOTENCY_LOCK_WAIT": "5s"})
+
+
+@pytest.mark.parametrize("environ", [{}, {"NATS_URL": "nats://n", "NATS_SECRET_ARN": "arn"}], ids=["neither", "both"])
+def test_there_is_one_way_to_nats(environ: dict[str, str]) -> None:
+    """Addresses or a secret, not both and not none."""
+    with pytest.raises(ConfigError, match="exactly one of NATS_URL and NATS_SECRET_ARN"):
+        load(BrokerSettings, environ)
+
+
+WIRES = [(DatabaseSettings, "DATABASE", "postgresql://u@h/d"), (BrokerSettings, "NATS", "nats://h")]
+
+
+@pytest.mark.parametrize(("kind", "name", "url"), WIRES)
+def test_nothing_travels_in_clear_unless_that_is_allowed_in_so_many_words(kind: type, name: str, url: str) -> None:
+    """Off alone is not enough, nor is an address; and a mistyped word does not switch it off."""
+    assert load(kind, {f"{name}_URL": url}).tls.startswith("verify")
+    off = {f"{name}_URL": url, f"{name}_TLS": "off"}
+    for allowed in ({}, {"PLAINTEXT_ALLOWED": "false"}, {"PLAINTEXT_ALLOWED": ""}):
+        with pytest.raises(ConfigError, match=f"{name}_TLS=off needs PLAINTEXT_ALLOWED=true"):
+            load(kind, off | allowed)
+    assert load(kind, off | {"PLAINTEXT_ALLOWED": "true"}).tls == "off"
+    for wrong in ("OFF", "no", "require", "prefer"):
+        with pytest.raises(ConfigError, match=f"{name}_TLS must be verify"):
+            load(kind, off | {f"{name}_TLS": wrong, "PLAINTEXT_ALLOWED": "true"})
+
+
+@pytest.mark.parametrize(("kind", "name", "url"), WIRES)
+def test_certificates_that_are_not_there_stop_a_function_at_once(
+    kind: type, name: str, url: str, tmp_path: Path
+) -> None:
+    """Not with the first request; a file with something else in it is as good as none."""
+    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    for wrong in ("nowhere.pem", str(tmp_path), str(tmp_path / "key.pem"), "System"):
+        with pytest.raises(ConfigError, match=f"{name}_TLS_CA must be system, the path of a PEM file"):
+            load(kind, {f"{name}_URL": url, f"{name}_TLS_CA": wrong})
+
+
+def test_certificates_are_a_file_or_text(tmp_path: Path) -> None:
+    """The text may stand on one line."""
+    pem = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----"
+    (tmp_path / "ca.pem").write_text(f"# ours\n{pem}")
+    assert certificates(str(tmp_path / "ca.pem")).file == str(tmp_path / "ca.pem")
+    assert certificates(pem).text == certificates(pem.replace("\n", "\\n")).text == pem
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hunter2",
+        "hunter2=1",
+        "://hunter2",
+        "postgresql://u:hunter2@h:port/d",
+        "postgresql://u:hunter2%@h/d",
+        "postgresql://u:a/hunter2@h/d",
+        "postgresql://h/d?password=%zzhunter2",
+        "postgresql://h/d?hunter2",
+        "host=h password=hunter2",
+        "nats://u:a/hunter2@h",
+        "nats://u:hunter2@h:port",
+        "nats://u:hunter2@[h",
+        "nats://u:hunter2@\u2100",
+        "https://u:hunter2@h:port",
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(DatabaseSettings, "DATABASE_URL"), (BrokerSettings, "NATS_URL"), (SenderSettings, "NOTIFICATION_WEBHOOK_URL")],
+)
+def test_a_problem_with_a_secret_does_not_quote_it(kind: type, name: str, value: str) -> None:
+    """The problem is logged; libraries like to say what they could not read."""
+    with pytest.raises(ConfigError, match=name) as caught:
+        load(kind, {name: value})
+    assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
+
+
+@pytest.mark.parametrize("host", ["", "h", "h:5432", "10.0.0.1:1", "[::1]", "[::1]:5432"])
+def test_the_host_to_listen_at_is_a_host(host: str) -> None:
+    """It replaces the one of the address; credentials stay those of the address."""
+    assert load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", "DATABASE_LISTEN_HOST": host}).listen_host == (
+        host or None
+    )
+
+
+@pytest.mark.parametrize("host", ["postgresql://h", "u:p@h", "h:", "h:port", "h/d", "::1", "a,b"])
+def test_anything_else_is_no_host_to_listen_at(host: str) -> None:
+    """An address with credentials, above all."""
+    with pytest.raises(ConfigError, match="DATABASE_LISTEN_HOST must be a host"):
+        load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", "DATABASE_LISTEN_HOST": host})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -68,7 +68,7 @@ def access_of(secret: str) -> Access:
     complete = names.keys() in ({"user", "password"}, {"credentials"}) and all(map(_is_text, names.values()))
     if names and not complete:
         raise ConfigError([_WANTED])
-    return replace(found, user=None, password=None, token=None, **names) if names else found
+    return Access(found.servers, **names) if names else found
 
 
 def _is_text(value: object) -> bool:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # How a server says that it does not take these credentials.
 _REFUSED = re.compile(r"authori[sz]ation|authentication", re.IGNORECASE)
 
+# After a handshake that failed, the client waits for ever for the end of a connection that has ended.
+_CLOSES_WITHIN = 0.2
+
 
 async def connect(settings: BrokerSettings, *, name: str, closed: Closed) -> Client:
     """A new connection; raises the client's own errors. It calls `closed` at its end, and never connects again.
@@ -73,7 +76,7 @@ async def _open(settings: BrokerSettings, access: Access, name: str, closed: Clo
         )
     except BaseException:
         with contextlib.suppress(Exception):
-            await client.close()
+            await asyncio.wait_for(client.close(), _CLOSES_WITHIN)
         raise
     return client
 

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
 from grantwire.database.failures import is_refusal
-from grantwire.database.settings import HOST
+from grantwire.database.settings import HOST, parse_url
 from grantwire.errors import ConfigError
 from grantwire.observability import log
 from grantwire.secrets import cached, database_url
@@ -85,9 +85,9 @@ def _parameters(settings: DatabaseSettings, url: str, *, listening: bool) -> str
     options = {"options": f"-c statement_timeout={statement_ms}"} if settings.startup_options else {}
     place = _place(settings.listen_host) if listening else {}
     try:
-        return make_conninfo(url, **limits, **options, **place, **_security(settings))
-    except psycopg.ProgrammingError:  # it quotes what it cannot read
-        raise ConfigError(["the database's address cannot be read: is its password percent-encoded?"]) from None
+        return make_conninfo(parse_url(url), **limits, **options, **place, **_security(settings))
+    except ValueError as error:
+        raise ConfigError([f"the database's secret {error}"]) from None
 
 
 def _security(settings: DatabaseSettings) -> dict[str, str]:

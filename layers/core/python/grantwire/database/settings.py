@@ -19,17 +19,24 @@ if TYPE_CHECKING:
 HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?")
 
 
-def _url(value: str) -> str:
-    """A PostgreSQL URL. What is wrong with it is not said: libpq would quote a part of it, and so of the password."""
+def parse_url(value: str) -> str:
+    """A PostgreSQL URL, or ValueError.
+
+    What is wrong with it is not said: libpq would quote a part of it, and with that of the password. A password that is
+    not encoded often makes a URL of another meaning, in which it is a port or the name of a database.
+    """
     with suppress(psycopg.Error):
-        if value.startswith(("postgres://", "postgresql://")) and conninfo_to_dict(value):
+        parts = {name: str(part) for name, part in conninfo_to_dict(value).items()}
+        ports_are_numbers = re.fullmatch(r"[\d,]*", parts.get("port", "")) is not None
+        names_are_names = not any("@" in parts.get(name, "") for name in ("host", "dbname"))
+        if value.startswith(("postgres://", "postgresql://")) and ports_are_numbers and names_are_names:
             return value
     raise ValueError("must be a postgresql:// URL; in a password, anything but letters and digits is percent-encoded")
 
 
 def _host(value: str) -> str:
     if not HOST.fullmatch(value):
-        raise ValueError(f"must be a host, or host:port, not {value!r}")
+        raise ValueError("must be a host, or host:port")
     return value
 
 
@@ -37,7 +44,7 @@ def _host(value: str) -> str:
 class DatabaseSettings:
     """Where PostgreSQL is and how long to wait for it."""
 
-    url: str | None = setting("DATABASE_URL", _url, optional=True, secret=True)
+    url: str | None = setting("DATABASE_URL", parse_url, optional=True, secret=True)
     secret_arn: str | None = setting("DATABASE_SECRET_ARN", text, optional=True)
     # PostgreSQL itself where the above leads to RDS Proxy, through which LISTEN and locks of a session do not work.
     listen_host: str | None = setting("DATABASE_LISTEN_HOST", _host, optional=True)
