@@ -46,7 +46,7 @@ def rows(stack: Stack) -> Iterator[psycopg.Connection[Any]]:
 @SCHEMA.parametrize()
 @BOUNDED
 def test_a_caller_s_requests_are_answered_as_the_document_says(
-    case: schemathesis.Case, stack: Stack, rows: psycopg.Connection[Any]
+    case: schemathesis.Case[Any], stack: Stack, rows: psycopg.Connection[Any]
 ) -> None:
     """E5: 200 or a documented refusal; only a 200 and a refusal by state, which is kept, leave rows."""
     before = rows.execute(WRITTEN).fetchall()
@@ -67,7 +67,7 @@ def test_a_caller_s_requests_are_answered_as_the_document_says(
 @SCHEMA.parametrize()
 @settings(BOUNDED, max_examples=5)
 def test_nobody_else_s_requests_write_anything(
-    case: schemathesis.Case, stack: Stack, rows: psycopg.Connection[Any]
+    case: schemathesis.Case[Any], stack: Stack, rows: psycopg.Connection[Any]
 ) -> None:
     """I7: without a token every request is refused before a function sees it, whatever else is in it."""
     before = rows.execute(WRITTEN).fetchall()
