@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 import sys
@@ -15,7 +16,7 @@ import yaml
 
 from infra.local.conditions import Decisions
 from infra.local.deployment import TEMPLATE, Deployment, aws_environment
-from infra.local.emulator import EmulatorServer
+from infra.local.emulator import REGION, EmulatorServer
 from infra.local.errors import LocalStackError
 from infra.local.forwarding import forwarding
 
@@ -70,7 +71,7 @@ class SamLocal:
             json.dump(self.variables(parameters), file)
             file.flush()
             yield [
-                *("--template-file", self._template, "--env-vars", file.name),
+                *("--template-file", self.written(), "--env-vars", file.name),
                 *("--layer-cache-basedir", self._state / "layers"),
                 *(["--skip-pull-image"] if engine.has_image(self.image) else []),
                 *self._way_to_host(engine, parameters, stack),
@@ -93,6 +94,20 @@ class SamLocal:
             for name, resource in self.template["Resources"].items()
             if resource["Type"] == FUNCTION
         }
+
+    def written(self) -> Path:
+        """Write the template as SAM needs it, beside the build's: its folders are named from there.
+
+        SAM finds no authorizer that is named by `GetAtt`, if that function's own name is put together by the template.
+        """
+        template = copy.deepcopy(self.template)
+        for resource in template["Resources"].values():
+            for authorizer in resource["Properties"].get("Auth", {}).get("Authorizers", {}).values():
+                function, _ = authorizer["FunctionArn"]["Fn::GetAtt"]
+                authorizer["FunctionArn"] = f"arn:aws:lambda:{REGION}:123456789012:function:{function}"
+        path = self._template.with_name("sam-local.yaml")
+        path.write_text(yaml.safe_dump(template, sort_keys=False))
+        return path
 
     def _way_to_host(self, engine: Engine, parameters: Mapping[str, str], stack: contextlib.ExitStack) -> list[str]:
         bridge = engine.bridge()

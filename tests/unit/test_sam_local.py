@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from infra.local.errors import LocalStackError
 from infra.local.sam_local import EVENTS, SamLocal, logical_names
@@ -64,6 +65,15 @@ def test_a_parameter_that_the_template_has_not_is_refused(sam: SamLocal) -> None
     """Instead of doing nothing."""
     with pytest.raises(LocalStackError, match="Colour"):
         sam.variables({"Colour": "green"})
+
+
+def test_the_authorizer_is_named_in_a_way_that_sam_understands(sam: SamLocal) -> None:
+    """Otherwise `start-api` serves its routes without it; the build's own template stays as it is."""
+    before = json.dumps(sam.template)
+    api = yaml.safe_load(sam.written().read_text())["Resources"]["Api"]["Properties"]
+    (authorizer,) = api["Auth"]["Authorizers"].values()
+    assert authorizer["FunctionArn"].rpartition(":")[2] == logical_names()["authorize_caller"]
+    assert json.dumps(sam.template) == before
 
 
 def test_the_image_follows_from_the_template(sam: SamLocal) -> None:
