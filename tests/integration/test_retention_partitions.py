@@ -90,13 +90,13 @@ def test_old_months_are_dropped_by_the_setting(rows: Rows, sweep: Callable[..., 
 
 
 def test_a_month_in_use_is_dropped_another_time(
-    database_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]]
+    owner_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]]
 ) -> None:
     """A1: grants would wait behind a long wait for the lock, so it is short; the rest of the sweep goes on."""
     _make(rows, "2001-01-15")
     keep = {"ENTITLEMENT_AUDIT_RETENTION_MONTHS": "24"}
     now = datetime.now(UTC)
-    with psycopg.connect(database_url) as reader:
+    with psycopg.connect(owner_url) as reader:
         reader.execute("SELECT count(*) FROM entitlement_audit")
         result = sweep(now, **keep)
         assert (result["months_dropped"], result["complete"]) == ([], True)
