@@ -61,7 +61,7 @@ class Reply:
 
 
 def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
-    """A REST proxy event, complete enough for a function, of a caller who may do all; `parts` replace what they name."""
+    """A REST proxy event, enough for a function, of a caller who may do all; `parts` replace what they name."""
     return {
         "httpMethod": method,
         "resource": resource,
