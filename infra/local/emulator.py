@@ -90,6 +90,7 @@ class EmulatorServer(Server):
         for name in forget:
             shutil.rmtree(self.state / name, ignore_errors=True)
         self._saved.unlink(missing_ok=True)
+        self.state.chmod(0o700)  # it keeps the functions' environments, with the passwords in them
         self._temporary.mkdir(parents=True)
 
     def _ended(self, *, properly: bool) -> None:

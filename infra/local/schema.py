@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from infra.local import database
 from infra.local.environments import CHECKOUT, STATE
@@ -44,12 +46,14 @@ def schema(_arguments: Sequence[str], progress: Progress) -> int:
 
 def dump_schema(binaries: Path, url: str) -> str:
     """The schema of a migrated database, without what differs from run to run: comments and the months' partitions."""
+    parts = urlsplit(url)
     command: list[str | Path] = [
         binaries / "pg_dump",
         "--schema-only",
         "--no-owner",
         "--exclude-table=entitlement_audit_y*",
-        url,
+        urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.netloc.rpartition('@')[2]}")),
     ]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = {**os.environ, "PGPASSWORD": unquote(parts.password or "")}  # anybody can read a command line
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     return "\n".join(line for line in text.splitlines() if not _NOISE.match(line)) + "\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from infra.local import deployment
+from infra.local import tools
 from infra.local.deployment import Deployment
 from infra.local.errors import LocalStackError
 
@@ -61,7 +61,7 @@ class Sam:
 def test_parameters_reach_sam_in_a_file_of_ours(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly as they are, readable for us alone, and gone afterwards, also when the deployment fails."""
     sam = Sam(fails=fails)
-    monkeypatch.setattr(deployment.tools, "run", sam)
+    monkeypatch.setattr(tools, "run", sam)
     made = Deployment(tmp_path, Nowhere(), PARAMETERS)
     try:
         made.deploy()
