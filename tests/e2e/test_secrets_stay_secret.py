@@ -1,0 +1,152 @@
+"""What the deployed stack knows and must not tell; and a secret that it reads from Secrets Manager, as on AWS.
+
+This file comes late in the suite's order, so that there are the logs of everything else to look through.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from infra.local.database import RIGHTS
+from infra.local.deployment import STACK_NAME
+from infra.local.logs import FunctionLogs
+from infra.local.processes import HAS_PROC, PROC
+from tests.e2e.aws import client, invoke
+from tests.e2e.http import Http
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from infra.local.stack import Stack
+
+SUMMARY = "/v1/users/{user_id}/summary"
+
+
+@pytest.fixture
+def secrets(stack: Stack) -> dict[str, str]:
+    """Everything that the stack must keep to itself, by what it is."""
+    given = stack.deployment.parameters
+    urls = {name: value for name, value in given.items() if "://" in value and urlsplit(value).password}
+    found = {name: unquote(urlsplit(url).password or "") for name, url in urls.items()}
+    described = json.loads(stack.description.read_text())
+    assert found.keys() >= {"DatabaseUrl", "MigrationDatabaseUrl"}
+    assert described["token"] == stack.token
+    # The first part of a token says whose it is; the last is what must not be known.
+    return {**found, "superuser": stack.postgres.password, "token": stack.token.rpartition("_")[2]}
+
+
+def test_no_secret_is_in_a_log(stack: Stack, http: Http, secrets: dict[str, str]) -> None:
+    """Of the servers, of SAM, of the emulator and of every function: also after things went wrong."""
+    user = f"u_{uuid.uuid4()}"
+    assert http.grant(f"{user}-1", user_id=user).status == 200
+    assert Http(http.url, stack.token[:-1]).send("GET", f"/v1/users/{user}/entitlements").status in {401, 403}
+    assert "applied" in invoke(stack, "migrate-database")
+    for function in ("relay-outbox", "redrive-dead-letters", "manage-clients"):
+        invoke(stack, function, {"until": "idle", "budget": "1s", "action": "none"})
+    lines = FunctionLogs(stack).new_lines()
+    assert any("migrate-database" in line for line in lines)
+    files = {str(path): path.read_text(errors="replace") for path in _logs(stack.state)}
+    assert {Path(path).name for path in files} >= {"postgres.log", "nats.log", "emulator.log", "deployment.log"}
+    assert _told(secrets, {**files, "functions": "\n".join(lines)}) == []
+
+
+def test_no_secret_is_an_output_of_the_stack(stack: Stack, secrets: dict[str, str]) -> None:
+    """Whoever may look at a deployment sees them."""
+    (found,) = client(stack, "cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"]
+    assert found["Outputs"]
+    assert _told(secrets, {"outputs": json.dumps(found["Outputs"])}) == []
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="only Linux shows command lines as files")
+def test_no_secret_is_in_a_command_line(stack: Stack, secrets: dict[str, str]) -> None:
+    """Of any process of this machine, which any account can read: servers, emulator, functions."""
+    lines = {str(path): _read(path).replace("\0", " ") for path in PROC.glob("[0-9]*/cmdline")}
+    assert stack.postgres.pid is not None
+    assert "postgres" in lines[str(PROC / str(stack.postgres.pid) / "cmdline")]
+    assert _told(secrets, lines) == []
+
+
+def test_files_with_secrets_are_their_owner_s_alone(stack: Stack, secrets: dict[str, str]) -> None:
+    """What the stack and the emulator keep for themselves; the parameters of the deployment are not kept at all."""
+    known = [stack.description, stack.state / "token", stack.postgres.state / "password", stack.emulator.state]
+    assert [path.name for path in known if path.stat().st_mode & 0o077] == []
+    kept = [path for path in (stack.state / "deployment").glob("*") if path.is_file()]
+    assert _told(secrets, {str(path): _read(path) for path in kept}) == []
+
+
+def test_a_function_reads_its_secret_and_notices_a_rotation(stack: Stack, http: Http) -> None:
+    """On the local AWS as on the real one: no address in its environment, and no deployment for a new password."""
+    path = SUMMARY.replace("{user_id}", "u_rotation")
+    with psycopg.connect(stack.postgres.url("grantwire"), autocommit=True) as admin:
+        name = f"rotating_{uuid.uuid4().hex[:8]}"
+        role = {"role": sql.Identifier(name), "rights": sql.Identifier(RIGHTS)}
+        admin.execute(sql.SQL("CREATE ROLE {role} LOGIN PASSWORD 'first' IN ROLE {rights}").format(**role))
+        admin.execute(sql.SQL("GRANT CONNECT ON DATABASE grantwire TO {role}").format(**role))
+        manager = client(stack, "secretsmanager")
+        arn = manager.create_secret(Name=name, SecretString=_secret(stack, name, "first"))["ARN"]
+        try:
+            with _variables(stack, "show-summary", DATABASE_URL="", DATABASE_SECRET_ARN=arn):
+                assert _eventually_uses(admin, http, path, name)
+                admin.execute(sql.SQL("ALTER ROLE {role} PASSWORD 'second'").format(**role))
+                manager.put_secret_value(SecretId=arn, SecretString=_secret(stack, name, "second"))
+                admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [name])
+                assert http.send("GET", path).status == 200
+        finally:
+            admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", [name])
+            admin.execute(sql.SQL("REVOKE CONNECT ON DATABASE grantwire FROM {role}").format(**role))
+            admin.execute(sql.SQL("DROP ROLE {role}").format(**role))
+
+
+def _secret(stack: Stack, name: str, password: str) -> str:
+    where = urlsplit(stack.database_url)
+    parts = {"username": name, "password": password, "host": where.hostname, "port": where.port, "dbname": "grantwire"}
+    return json.dumps(parts)
+
+
+@contextmanager
+def _variables(stack: Stack, function: str, **changed: str) -> Iterator[None]:
+    """Give a deployed function other variables for a while."""
+    functions, name = client(stack, "lambda"), f"{STACK_NAME}-{function}"
+    before = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+    functions.update_function_configuration(FunctionName=name, Environment={"Variables": before | changed})
+    try:
+        yield
+    finally:
+        functions.update_function_configuration(FunctionName=name, Environment={"Variables": before})
+
+
+def _eventually_uses(admin: psycopg.Connection[Any], http: Http, path: str, role: str) -> bool:
+    """Whether the function answers as this role; an environment of before may answer for a while."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        assert http.send("GET", path).status == 200
+        if admin.execute("SELECT FROM pg_stat_activity WHERE usename = %s", [role]).fetchall():
+            return True
+    return False
+
+
+def _told(secrets: dict[str, str], texts: dict[str, str]) -> list[tuple[str, str]]:
+    """Which secret is told where."""
+    return [(name, where) for name, secret in secrets.items() for where, text in texts.items() if secret in text]
+
+
+def _logs(state: Path) -> list[Path]:
+    return [path for path in state.rglob("*.log*") if path.is_file()]
+
+
+def _read(path: Path) -> str:
+    """A process, or a file, may be gone by now."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
