@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import boto3
 import pytest
@@ -10,6 +12,7 @@ from grantwire.broker.access import Access, access_of
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.secrets import SecretCache, database_url, read_secret
 from tests.concurrency import at_once
+from tests.paths import LAYER
 
 
 @mock_aws
@@ -195,3 +198,14 @@ def test_the_way_to_nats_does_not_show_its_credentials() -> None:
     """It is part of settings, which are printed when something goes wrong."""
     secrets = ("nats://hunter1:hunter2@n", "nats://hunter3@n", '{"url": "nats://n", "credentials": "hunter4"}')
     assert "hunter" not in repr([access_of(secret) for secret in secrets])
+
+
+def test_what_only_some_need_is_not_imported_by_all() -> None:
+    """The AWS SDK for a secret, and PyNaCl for a credentials file: each when there is one, not before."""
+    program = "import sys; import grantwire.broker, grantwire.database; print(*sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(LAYER)}, capture_output=True, text=True, check=True
+    )
+    loaded = set(answer.stdout.split())
+    assert loaded >= {"psycopg", "nats"}
+    assert not loaded & {"boto3", "botocore.session", "nacl"}
