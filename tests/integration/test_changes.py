@@ -34,7 +34,7 @@ def test_a_grant_writes_right_event_audit_row_and_answer_together(client: Client
     assert before <= right["updated_at"] == datetime.fromisoformat(reply.json["updated_at"])
 
     (stored,) = rows.execute("SELECT * FROM idempotency_keys").fetchall()
-    assert (stored["caller"], stored["route"]) == ("local", "POST /v1/entitlements/grants")
+    assert (stored["caller"], stored["route"]) == ("tests", "POST /v1/entitlements/grants")
     assert (stored["status_code"], stored["response_body"]) == (200, reply.body)
 
     (event,) = rows.execute("SELECT * FROM outbox_events").fetchall()
@@ -56,7 +56,7 @@ def test_a_grant_writes_right_event_audit_row_and_answer_together(client: Client
     }
 
     (audit,) = rows.execute("SELECT * FROM entitlement_audit").fetchall()
-    assert (audit["operation"], audit["outcome"], audit["caller"]) == ("GRANT", "APPLIED", "local")
+    assert (audit["operation"], audit["outcome"], audit["caller"]) == ("GRANT", "APPLIED", "tests")
     assert audit["operation_id"] == event["event_id"]
     assert audit["trace_id"] == event["trace_id"]
     assert audit["detail"] == {

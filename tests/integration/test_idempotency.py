@@ -171,7 +171,7 @@ def test_replacing_a_live_answer_is_an_error_and_changes_nothing(client: Client,
     first = client.grant("k1")
     with pytest.raises(psycopg.Error, match="invariant broken") as caught:
         rows.execute(
-            "SELECT idempotency_finish('local', %s, 'k1', 'v1:x', 200, '{}', interval '1 h')", (f"POST {GRANTS}",)
+            "SELECT idempotency_finish('tests', %s, 'k1', 'v1:x', 200, '{}', interval '1 h')", (f"POST {GRANTS}",)
         )
     assert caught.value.sqlstate == "GW001"
     assert client.grant("k1").body == first.body

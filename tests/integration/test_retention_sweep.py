@@ -36,9 +36,9 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def sweep(database_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Run a sweep with these settings at NOW, unless told otherwise."""
-    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
+def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run a sweep with these settings at NOW, unless told otherwise: only the owner may claim another time."""
+    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
 
     def run(until: Budget | None = None, now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
         return Sweep(database, load(RetentionSettings, settings)).run(until or budget(60), now)
@@ -213,12 +213,12 @@ def test_a_sweep_that_runs_out_of_time_is_continued_by_the_next(
     assert sweep(RETENTION_BATCH_SIZE="100")["deleted"] == {"idempotency_keys": 700}
 
 
-def test_two_sweeps_at_once_share_the_work(database_url: str, rows: Rows) -> None:
+def test_two_sweeps_at_once_share_the_work(owner_url: str, rows: Rows) -> None:
     """R4: neither waits for the other, and each row is deleted once."""
     _expired_keys(rows, 20_000)
 
     def run(_: int) -> int:
-        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
+        database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
         try:
             settings = load(RetentionSettings, {"RETENTION_BATCH_SIZE": "500"})
             return int(Sweep(database, settings).run(budget(60), NOW)["deleted"].get("idempotency_keys", 0))
@@ -231,11 +231,11 @@ def test_two_sweeps_at_once_share_the_work(database_url: str, rows: Rows) -> Non
 
 
 def test_rows_that_somebody_holds_are_passed_over(
-    database_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]]
+    owner_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]]
 ) -> None:
     """R4: a request that is replacing an expired key is not waited for."""
     _expired_keys(rows, 3)
-    with psycopg.connect(database_url) as busy:
+    with psycopg.connect(owner_url) as busy:
         busy.execute("SELECT FROM idempotency_keys WHERE idempotency_key = '2' FOR UPDATE")
         assert sweep()["deleted"] == {"idempotency_keys": 2}
     assert sweep()["deleted"] == {"idempotency_keys": 1}
