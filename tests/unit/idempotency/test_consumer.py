@@ -46,6 +46,10 @@ NO_RETRY = Retry(attempts=1)
 ENTITY = entity_key("order", "id")
 
 
+def _broken(*_: object) -> None:
+    raise KeyError("an author's mistake")
+
+
 class Shop:
     """A consumer of orders, what it has sold, and what goes wrong."""
 
@@ -325,6 +329,36 @@ class TestDeadLetters:
         assert letters == ["1: version is missing", "3: the body of the message is not valid JSON"]
         assert shop.store.calls == ["check", "store_result"]
 
+    @pytest.mark.parametrize("identify", [lambda _: "k" * 252, lambda _: 7, _broken])
+    def test_a_message_whose_key_is_no_key_is_a_dead_letter_too(self, identify: Callable[..., Any]) -> None:
+        """C12: too long beside the consumer's name, not a text, or not to be had."""
+        letters: list[str] = []
+        shop = Shop(identify=identify, dead_letter=lambda one, _: letters.append(one.id))
+        assert shop.consumer.process_batch([message("1")]) == []
+        assert (letters, shop.sold, shop.store.calls) == (["1"], [], [])
+
+    def test_a_message_whose_time_is_over_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C12: its attempts were not; the next Lambda has more time."""
+        letters: list[Message] = []
+        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        shop.failing = {"1": [OSError("one"), OSError("two")]}
+        assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
+        assert (letters, shop.time.slept) == ([], [1.0])
+        assert logged(capsys, "WARNING")[-1]["message"] == "message failed and its time is over"
+        assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == []
+        assert shop.sold == ["1"]
+
+    def test_the_cause_of_an_error_is_kept(self) -> None:
+        """Whatever the hook does: the author's chain of errors is what the author has to see."""
+        shop = Shop(dead_letter=_broken, retry=NO_RETRY)
+        error = ValueError("no")
+        error.__cause__ = OSError("why")
+        shop.failing = {"1": [error]}
+        with pytest.raises(ValueError, match="no") as raised:
+            shop.consumer.process(message("1"))
+        assert raised.value.__cause__ is error.__cause__
+        assert str(raised.value.__cause__) == "why"
+
     @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
     def test_a_store_that_fails_makes_no_dead_letters(self, trouble: Exception) -> None:
         """C12: nor attempts; the message waits in the queue."""
@@ -599,6 +633,15 @@ def test_a_part_that_is_missing_or_wrong_is_an_error_at_wiring_time(wiring: dict
     assert len(raised.value.problems) == 1
 
 
+@pytest.mark.parametrize("lease", [None, timedelta(0), 5])
+def test_a_lease_is_a_length_of_time(lease: Any) -> None:
+    """C8: nothing is claimed for no time."""
+    shop = Shop()
+    with pytest.raises(ConfigError, match="lease must be a positive timedelta"):
+        shop.consumer.process(message("1"), lease)
+    assert shop.store.calls == []
+
+
 def test_every_problem_is_named_at_once() -> None:
     """C5: all three parts of document 001, and the rest."""
     with pytest.raises(ConfigError) as raised:
@@ -608,12 +651,27 @@ def test_every_problem_is_named_at_once() -> None:
 
 @pytest.mark.parametrize(
     "parts",
-    [{"attempts": 0}, {"attempts": True}, {"attempts": 2.0}, {"backoff": None}, {"permanent": ValueError}],
+    [
+        {"attempts": 0},
+        {"attempts": True},
+        {"attempts": 2.0},
+        {"backoff": None},
+        {"permanent": ValueError},
+        {"permanent": ("ValueError",)},
+        {"permanent": (ValueError, int)},
+    ],
 )
 def test_a_retry_that_could_not_work_is_an_error_at_wiring_time(parts: dict[str, Any]) -> None:
     """C12."""
     with pytest.raises(ConfigError, match="must be"):
         Retry(**parts)
+
+
+def test_pauses_grow_up_to_a_minute() -> None:
+    """C12, O4: 1 s, 2 s, 4 s and so on, with jitter."""
+    backoff = Retry().backoff
+    assert [backoff.delay(attempt, lambda: 0.5).total_seconds() for attempt in (1, 2, 6, 7, 99)] == [1, 2, 32, 60, 60]
+    assert [backoff.delay(1, rand).total_seconds() for rand in (lambda: 0.0, lambda: 1.0)] == [0.5, 1.5]
 
 
 def test_its_name_is_the_processor_s_unless_it_is_given() -> None:
