@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.servers import Databases
 
 INBOX = "/debug/notification/inbox/{user_id}"
+SUMMARY = "/v1/users/{user_id}/summary"
 
 EXPIRED = """
 INSERT INTO idempotency_keys (caller, route, idempotency_key, request_hash, status_code, response_body, created_at,
@@ -92,6 +93,21 @@ def test_show_inbox_lists_the_notifications(sandbox: Sandbox, environ: dict[str,
     _bridge(environ)
     (told,) = _body("GET", INBOX, sandbox.invoke("show_inbox", environ))["notifications"]
     assert (told["event_type"], told["status"]) == ("EntitlementGranted", "PENDING")
+
+
+def test_show_summary_shows_the_rights(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """P1: what the bridge has projected."""
+    _bridge(environ)
+    summary = _body("GET", SUMMARY, sandbox.invoke("show_summary", environ))
+    assert (summary["active"], summary["active_rights"]) == (1, ["item1"])
+
+
+def test_rebuild_summaries_compares(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """P2: the event file's order changes nothing; here the event has not been bridged yet."""
+    _grant(environ)
+    report = sandbox.invoke("rebuild_summaries", environ)
+    assert (report["dry_run"], report["found"]["missing"]) == (True, 1)
+    assert rows.execute("SELECT FROM user_rights").rowcount == 0
 
 
 def test_record_advisories_records_a_dead_letter(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
