@@ -178,11 +178,14 @@ class TestIdempotentConsumer:
         assert shop.sold == ["m_1", "m_2"]
         assert shop.kept("m_1") == Record(Status.COMPLETED, '{"sale": 1}')
 
-    def test_after_its_time_to_live_a_key_is_new(self) -> None:
-        """000: TTL."""
-        shop = Shop(ttl=timedelta(days=7))
+    @pytest.mark.parametrize(("given", "days"), [({}, 1), ({"ttl": timedelta(days=7)}, 7)])
+    def test_after_its_time_to_live_a_key_is_new(self, given: dict[str, Any], days: int) -> None:
+        """000: a day unless the consumer says otherwise."""
+        shop = Shop(**given)
         shop.consumer.process(message("m_1"))
-        shop.time.advance(timedelta(days=7))
+        shop.time.advance(timedelta(days=days, microseconds=-1))
+        assert shop.consumer.process(message("m_1")).replayed
+        shop.time.advance(timedelta(microseconds=1))
         assert not shop.consumer.process(message("m_1")).replayed
 
     def test_of_a_batch_with_a_failed_item_only_that_one_is_retried(self) -> None:
@@ -249,6 +252,15 @@ class TestRetry:
             shop.consumer.process(message("1"))
         assert shop.time.slept == []
         assert shop.sold == []
+
+    def test_what_is_permanent_is_the_author_s_choice(self) -> None:
+        """C12: also of a refusal; while attempts are left, it is given up for lack of time alone, and not for good."""
+        letters: list[Message] = []
+        shop = Shop(retry=Retry(permanent=()), dead_letter=lambda one, _: letters.append(one))
+        shop.failing = {"1": [BadRequestError("not yet"), BadRequestError("not yet")]}
+        assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
+        assert shop.consumer.process_batch([message("1")]) == []
+        assert (shop.sold, letters) == (["1"], [])
 
     def test_no_attempt_is_begun_that_the_claim_might_not_outlive(self) -> None:
         """C12: each attempt takes 20 s of a minute; the second ends at 45 s, a third would end at 70 s."""

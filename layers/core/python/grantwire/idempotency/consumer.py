@@ -189,11 +189,9 @@ class IdempotentConsumer:
             return self._execution.run(
                 key, lease, lambda: attempts.run(lambda: self._processor(message), message_id=message.id)
             )
-        except RejectedError as error:
-            # The processor's, or of a key that no store can hold.
-            return self._given_up(message, error, attempts)
         except Exception as error:
-            if error is attempts.error and attempts.final:
+            # Of the library's own errors only a refusal is the message's fault: its key is one that no store can hold.
+            if attempts.final if error is attempts.error else isinstance(error, RejectedError):
                 return self._given_up(message, error, attempts)
             self._log_return(message, error, attempts)
             raise
