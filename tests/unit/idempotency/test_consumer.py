@@ -188,6 +188,21 @@ class TestIdempotentConsumer:
         shop.time.advance(timedelta(microseconds=1))
         assert not shop.consumer.process(message("m_1")).replayed
 
+    @pytest.mark.parametrize("identify", [by_message_id(), business_key("user", "id"), by_version(ENTITY)])
+    def test_the_store_knows_which_message_it_was(self, identify: Callable[..., Any]) -> None:
+        """C1: `message_id` and `message_type`, for people who look into it."""
+        shop = Shop(identify=identify)
+        seen: list[Key] = []
+        check = shop.store.inner.check
+
+        def note(key: Key, ttl: timedelta) -> Any:
+            seen.append(key)
+            return check(key, ttl)
+
+        shop.store.inner.check = note  # type: ignore[method-assign]
+        shop.consumer.process(message("m_1", id="o_1", version=1))
+        assert [(key.message_id, key.message_type) for key in seen] == [("m_1", "shop")]
+
     def test_of_a_batch_with_a_failed_item_only_that_one_is_retried(self) -> None:
         """C8, 001: items 1, 2 (fails) and 3; the batch comes again as a whole."""
         shop = Shop(retry=NO_RETRY)
@@ -272,12 +287,12 @@ class TestRetry:
         assert shop.time.slept == [5.0]
 
     def test_no_attempt_is_begun_when_the_lambda_is_about_to_end(self) -> None:
-        """C12: with 10 s left and pauses of 4 s there is a third attempt, but no fourth."""
-        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4))))
+        """C12: with 10 s left and pauses of 4.75 s, a third attempt would begin in the last second."""
+        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4.75))))
         shop.failing = {"1": [OSError("no")] * 9}
         context = Context(shop.time, shop.time.now + 10)
         assert shop.consumer.process_batch([message("1")], context) == ["1"]
-        assert shop.time.slept == [4.0, 4.0]
+        assert shop.time.slept == [4.75]
 
     def test_an_interrupt_is_not_an_attempt(self) -> None:
         """It ends the batch; the key is free."""
@@ -372,13 +387,18 @@ class TestDeadLetters:
         assert str(raised.value.__cause__) == "why"
 
     @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
-    def test_a_store_that_fails_makes_no_dead_letters(self, trouble: Exception) -> None:
+    def test_a_store_that_fails_makes_no_dead_letters(
+        self, trouble: Exception, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """C12: nor attempts; the message waits in the queue."""
         letters: list[Message] = []
         shop = Shop(dead_letter=lambda one, _: letters.append(one))
         shop.store.failing = {"check": [trouble] * 2}
         assert shop.consumer.process_batch([message("1"), message("2"), message("3")]) == ["1", "2"]
         assert (shop.sold, letters, shop.time.slept) == (["3"], [], [])
+        lines = [line for line in logged(capsys, "WARNING", "ERROR") if line.get("message_id")]
+        assert [line["message_id"] for line in lines] == ["1", "2"]
+        assert {line["message"] for line in lines} == {"message could not be guarded"}
 
     def test_a_message_in_progress_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
         """C12: nor an attempt, nor an error: somebody else is at it."""
