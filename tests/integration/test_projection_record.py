@@ -11,7 +11,7 @@ import pytest
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RetryableError
 from grantwire.projection.model import project
-from grantwire.projection.record import RecordReport, compare, rebuild
+from grantwire.projection.record import _MEND, RecordReport, compare, rebuild
 from grantwire.settings import load
 from tests.concurrency import at_once
 from tests.projection import DAMAGE, Right, clear, copy, keep, model, payloads, record, right
@@ -289,6 +289,16 @@ def test_rebuilds_and_bridges_at_once_neither_deadlock_nor_spoil_anything(databa
         # Whoever came first brought a right up, and nobody did it a second time.
         assert sum(at_once(4, work)) == len(users)
         assert model(rows) == record(rows)
+
+
+def test_a_rebuild_looks_a_row_up_by_its_key(rows: Rows) -> None:
+    """P2: whether a row is still what was seen costs one look, however many differ."""
+    clear(rows)
+    keep(rows, [right(f"u{number}", 1) for number in range(3000)])
+    copy(rows)
+    rows.execute("ANALYZE entitlements, user_rights")
+    plan = "\n".join(line["QUERY PLAN"] for line in rows.execute(f"EXPLAIN {_MEND}").fetchall())
+    assert "Index Scan using user_rights_pkey on user_rights seen" in plan
 
 
 def test_without_postgresql_a_rebuild_fails_and_can_be_repeated(server: PostgresServer) -> None:
