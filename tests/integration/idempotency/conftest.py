@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
 
+from infra.local.processes import wait_until
 from infra.local.servers import free_port
 from tests.integration.idempotency.harness import MemoryHarness, PostgresHarness, RedisHarness
 from tests.servers import STATE
@@ -60,8 +60,7 @@ def valkey_cluster() -> Iterator[ValkeyServer]:
     with Redis.from_url(server.url, decode_responses=True) as client:
         client.config_set("cluster-require-full-coverage", "no")
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while "cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
-            time.sleep(0.005)
+        assert wait_until(lambda: "cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 30)
     yield server
     server.destroy()
 
