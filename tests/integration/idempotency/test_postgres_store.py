@@ -265,7 +265,7 @@ def test_cleanup_deletes_what_expired_in_bounded_batches(
     """C4: the oldest first, what ends exactly now included, and never what somebody is at."""
     monkeypatch.setattr(postgres, "_CLEANUP_BATCH", 3)
     store = at(database, NOW)
-    for number in range(7):
+    for number in reversed(range(7)):
         store.store_result(claimed(store, Key(str(number))), None, (number + 1) * HOUR)
     later = at(database, NOW + 6 * HOUR)
     with rows.transaction():

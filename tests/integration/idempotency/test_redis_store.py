@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from redis import Redis, RedisCluster
+from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
@@ -352,8 +353,9 @@ def test_a_cluster_that_is_away_is_temporary(valkey_cluster: ValkeyServer) -> No
 
 def test_wiring_mistakes_are_found_when_the_store_is_made(valkey: Redis) -> None:
     """Not when the first message comes."""
-    with pytest.raises(ConfigError, match="RedisStore needs a Redis client"):
-        RedisStore(cast("Redis", None))
+    for client in (None, AsyncRedis()):
+        with pytest.raises(ConfigError, match="RedisStore needs a synchronous Redis client"):
+            RedisStore(cast("Redis", client))
     for prefix in ("a{b:", "a}b:", "{a}:"):
         with pytest.raises(ConfigError, match="must not contain braces"):
             RedisStore(valkey, prefix=prefix, hash_tags=True)

@@ -152,8 +152,9 @@ class RedisStore:
     """
 
     def __init__(self, client: Redis | RedisCluster, *, prefix: str = "idempotency:", hash_tags: bool = False) -> None:
-        if not hasattr(client, "register_script"):
-            raise ConfigError(["RedisStore needs a Redis client"])
+        # An asynchronous client would answer every claim with a coroutine, which counts as true.
+        if not isinstance(client, Redis | RedisCluster):
+            raise ConfigError([f"RedisStore needs a synchronous Redis client, not a {type(client).__name__}"])
         if isinstance(client, RedisCluster) and not hash_tags:
             raise ConfigError(["a RedisStore in a cluster needs hash_tags=True"])
         if hash_tags and not {"{", "}"}.isdisjoint(prefix):
