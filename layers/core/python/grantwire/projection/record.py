@@ -60,10 +60,10 @@ _TAKE_TURNS = "LOCK TABLE user_rights IN SHARE UPDATE EXCLUSIVE MODE"
 
 @dataclass(slots=True)
 class RecordReport:
-    """How many rows differed and how, what was done about it, and whether nothing impossible is left."""
+    """How many rows differed at first sight and how, what was done about it, and whether nothing impossible is left."""
 
     dry_run: bool
-    found: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(DIFFERENCES, 0)))
+    found: Counter[str] = field(default_factory=Counter)
     mended: int = 0
     removed: int = 0
     complete: bool = True
@@ -93,7 +93,7 @@ def rebuild(database: Database) -> RecordReport:
             counted = _counted(connection, _MEND)
         report.mended += counted.pop("mended")
         report.removed += counted.pop("removed")
-        report.found.update(counted)
+        report.found = report.found or counted
         report.complete = not any(counted[name] for name in _IMPOSSIBLE)
         if report.complete:
             break
