@@ -1,4 +1,4 @@
-"""A store in Redis or Valkey: for whoever wants duplicates out of the way in well under a millisecond.
+"""A store in Redis or Valkey: for whoever has one, and wants duplicates found without asking a database.
 
 Every key has up to four entries, each with its own time to live; the server forgets them by itself:
 
@@ -147,8 +147,9 @@ end
 class RedisStore:
     """Keeps every promise of a store for all processes that share one Redis; time is the server's. For any threads.
 
-    The client is yours: give it socket timeouts, or make it with `connect`. Two stores with different prefixes know
-    nothing of each other, unless one's prefix begins with the other's.
+    The client is yours. By itself it tries a server that is away ten times, for seconds: give it socket timeouts and a
+    `Retry` that suit the job, or make it with `connect`. Two stores with different prefixes know nothing of each other,
+    unless one's prefix begins with the other's.
     """
 
     def __init__(self, client: Redis | RedisCluster, *, prefix: str = "idempotency:", hash_tags: bool = False) -> None:
