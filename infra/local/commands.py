@@ -75,7 +75,10 @@ def _where(server: Service) -> str:
 
 
 def test(arguments: Sequence[str], _progress: Progress) -> int:
-    """Become pytest; the tests bring up servers of their own, in a folder that is named by their process."""
+    """Become pytest; the tests bring up servers of their own, in a folder that is named by their process.
+
+    All of them run in as many processes as there are processors, up to four; whatever is asked for by name, in one.
+    """
     for folder in (STATE / "test").glob("run-*"):
         if identify(int(folder.name.removeprefix("run-"))) is None:  # a run that was killed
             stop_below(folder)
@@ -83,5 +86,6 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
     os.chdir(CHECKOUT)
     sys.stdout.flush()
     variables = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(STATE / "cache" / "hypothesis")}
-    command = [sys.executable, "-m", "pytest", *arguments]
+    processes = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadgroup"]
+    command = [sys.executable, "-m", "pytest", *(arguments or processes)]
     os.execve(sys.executable, command, variables)  # noqa: S606  # no shell

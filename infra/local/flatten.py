@@ -57,7 +57,7 @@ def _lay(layers: list[Path], code: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a tree over another one, by links where the file system has them: eleven copies of a layer are many."""
+    """Copy a tree over another one, by links where the file system has them: thirteen copies of a layer are many."""
     for folder, _, files in os.walk(source):
         here = target / os.path.relpath(folder, source)
         here.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.servers import Databases
 
 INBOX = "/debug/notification/inbox/{user_id}"
+SUMMARY = "/v1/users/{user_id}/summary"
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,13 @@ def test_a_revoked_right_is_listed_as_revoked(http: Http, user: str) -> None:
     assert http.revoke(f"{user}-2", user_id=user).json["version"] == 2
     (right,) = http.rights(user).json["entitlements"]
     assert (right["status"], right["version"]) == ("REVOKED", 2)
+
+
+def test_the_summary_answers(http: Http, user: str) -> None:
+    """P1: no event was bridged here."""
+    reply = http.send("GET", SUMMARY.replace("{user_id}", user))
+    assert_matches_contract("GET", SUMMARY, reply.status, reply.headers, reply.body)
+    assert (reply.status, reply.json["active"], reply.json["last_change"]) == (200, 0, None)
 
 
 def test_the_inbox_answers(http: Http, user: str) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tests.e2e.http import Http
 
 INBOX = "/debug/notification/inbox/{user_id}"
+SUMMARY = "/v1/users/{user_id}/summary"
 # A worker is started every minute and works for 63 seconds; the first one may have to start its sandbox.
 ARRIVES_WITHIN = 75.0
 
@@ -52,6 +53,31 @@ def test_a_grant_is_sent_without_anyone_invoking_a_worker(http: Http, user: str)
     ]
     assert told[1]["stock_keeping_unit"] == granted["stock_keeping_unit"]
     assert told[1]["created_at"] >= granted["updated_at"]
+
+
+def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: Stack, http: Http, user: str) -> None:
+    """P1, P2, S3: over HTTP, without anyone invoking a worker; what was lost comes back by the operator's function."""
+    granted = http.grant(f"{user}-1", user_id=user).json
+    http.grant(f"{user}-2", user_id=user, stock_keeping_unit="item2")
+    revoked = http.revoke(f"{user}-3", user_id=user, stock_keeping_unit="item2").json
+    summary = _eventually(lambda: _summary(http, user, revoked=1))
+    assert summary == {
+        "user_id": user,
+        "active": 1,
+        "revoked": 1,
+        "active_rights": [granted["stock_keeping_unit"]],
+        "last_change": {
+            "stock_keeping_unit": "item2",
+            "status": "REVOKED",
+            "version": 2,
+            "changed_at": revoked["updated_at"],
+        },
+    }
+    for source in ("record", "stream"):
+        with psycopg.connect(stack.database_url) as tx:
+            tx.execute("DELETE FROM user_rights WHERE user_id = %s", (user,))
+        assert invoke(stack, "rebuild-summaries", {"source": source})["complete"]
+        assert _summary(http, user, revoked=1) == summary
 
 
 def test_the_stream_has_the_event_as_a_protocol_buffer(stack: Stack, http: Http, user: str) -> None:
@@ -124,6 +150,13 @@ def _sent(http: Http, user: str, count: int) -> list[dict[str, Any]] | None:
     assert_matches_contract("GET", INBOX, reply.status, reply.headers, reply.body)
     told: list[dict[str, Any]] = reply.json["notifications"]
     return told if len(told) == count and all(one["status"] == "SENT" for one in told) else None
+
+
+def _summary(http: Http, user: str, *, revoked: int) -> dict[str, Any] | None:
+    reply = http.send("GET", SUMMARY.replace("{user_id}", user))
+    assert_matches_contract("GET", SUMMARY, reply.status, reply.headers, reply.body)
+    summary: dict[str, Any] = reply.json
+    return summary if summary["revoked"] == revoked else None
 
 
 def _states(tx: psycopg.Connection[Any], user: str) -> list[str]:

@@ -30,9 +30,24 @@ if TYPE_CHECKING:
 
     from grantwire.notifications.store import Notification
     from tests.integration.conftest import Rows
+    from tests.servers import Databases
 
 NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
 REST = 5.0
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all tests of this file."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(rows: Rows) -> None:
+    """Each begins without notifications."""
+    rows.execute("TRUNCATE notifications, notification_dlq")
 
 
 def add(rows: Rows, count: int, *, at: datetime = NOON) -> list[UUID]:

@@ -20,7 +20,7 @@ from grantwire.projection.model import project
 from tests.client import Client
 from tests.concurrency import at_once
 from tests.paths import MIGRATIONS
-from tests.projection import Right, clear, event_of, model, payloads, record, right
+from tests.projection import PROJECTED, Right, clear, event_of, model, payloads, record, right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,7 @@ def test_rights_in_common_are_waited_for_in_one_order(database_url: str, rows: R
         return projected(database_url, *batch[:: 1 - 2 * (version % 2)])
 
     for _ in range(3):
-        rows.execute("TRUNCATE user_rights")
+        rows.execute("DELETE FROM user_rights")
         assert sum(at_once(4, write)) >= len(rights)
         assert model(rows) == sorted(right(user, 4, sku) for user, sku in rights)
 
@@ -156,9 +156,8 @@ def test_any_history_ends_as_the_record_says(
 ) -> None:
     """P1: every order, every repeat, every division into batches, through the inbox as the bridge does it."""
     last, batches = history
-    tx.execute("DELETE FROM processed_events")
-    tx.execute("DELETE FROM notifications")
-    tx.execute("DELETE FROM user_rights")
+    for table in PROJECTED:
+        tx.execute(f"DELETE FROM {table}")  # noqa: S608
     for batch in batches:
         with tx.transaction():
             record_valid(tx, batch)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from grantwire import pulling
 from grantwire.broker import Broker, BrokerSettings
 from grantwire.budget import Budget
 from grantwire.errors import RetryableError
@@ -115,7 +116,7 @@ def test_an_emptied_read_model_comes_back_and_nothing_else_happens(
     environ: dict[str, str], stream: Stream, rows: Rows, rights: list[Right]
 ) -> None:
     """P2: neither inbox nor notifications nor the bridge's consumer notice, and no consumer is left behind."""
-    rows.execute("TRUNCATE user_rights")
+    rows.execute("DELETE FROM user_rights")
     before, delivered = effects(rows), stream.deliveries()
     assert replay(environ) == {
         "source": "stream",
@@ -176,7 +177,7 @@ def test_a_replay_that_runs_out_of_time_goes_on_where_it_ended(
 ) -> None:
     """P2: it says how far it came; what is before the next beginning is not read again."""
     monkeypatch.setattr(replaying, "_BATCH", 25)
-    rows.execute("TRUNCATE user_rights")
+    rows.execute("DELETE FROM user_rights")
     seen: list[int] = []
 
     def time_for(batches: int) -> Budget:
@@ -232,7 +233,7 @@ def test_an_empty_stream_is_complete_at_once(environ: dict[str, str], stream: St
 
 def test_two_replays_at_once_end_the_same(environ: dict[str, str], rows: Rows, rights: list[Right]) -> None:
     """P2: they share the work as it comes, each with a consumer of its own."""
-    rows.execute("TRUNCATE user_rights")
+    rows.execute("DELETE FROM user_rights")
     reports = at_once(2, lambda _: replay(environ))
     assert [report["events"] for report in reports] == [60, 60]
     assert sum(report["changed"] for report in reports) == 30
@@ -244,6 +245,7 @@ def test_a_server_that_fails_in_the_middle_is_told_with_where_to_go_on(
 ) -> None:
     """P2: NATS is killed after a batch; what was replayed stays, and the rest is replayed when it is back."""
     monkeypatch.setattr(replaying, "_BATCH", 10)
+    monkeypatch.setattr(pulling, "_GRACE_SECONDS", 0.3)  # how long a silent server is waited for
     environ |= {**PLAINTEXT, "DATABASE_URL": database_url, "NATS_URL": nats_server.url}
     with Stream(environ) as stream:
         stream.publish(*(event_of(right(user, 1)) for user in USERS))

@@ -1,34 +1,19 @@
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
 
-from infra.local.servers import free_port
+from infra.local.processes import wait_until
 from tests.integration.idempotency.harness import MemoryHarness, PostgresHarness, RedisHarness
 from tests.servers import STATE
 from tests.valkey import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from infra.local.processes import Launch
     from tests.servers import Databases
-
-
-class ValkeyCluster(ValkeyServer):
-    """Has a second port, for other nodes; by default 10,000 above the first, which may be more than there are."""
-
-    def __init__(self, state: Path) -> None:
-        super().__init__(state, cluster=True)
-
-    def _command(self, port: int) -> Launch:
-        launch = super()._command(port)
-        return replace(launch, command=[*launch.command, "--cluster-port", str(free_port())])
 
 
 @pytest.fixture
@@ -55,13 +40,12 @@ def redis_harness(open_redis: RedisHarness) -> RedisHarness:
 @pytest.fixture(scope="session")
 def valkey_cluster() -> Iterator[ValkeyServer]:
     """A Redis Cluster of one node, which has all the slots; started once."""
-    server = ValkeyCluster(STATE / "valkey-cluster")
+    server = ValkeyServer(STATE / "valkey-cluster", cluster=True)
     server.start()
     with Redis.from_url(server.url, decode_responses=True) as client:
         client.config_set("cluster-require-full-coverage", "no")
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while "cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
-            time.sleep(0.005)
+        assert wait_until(lambda: "cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 30)
     yield server
     server.destroy()
 

@@ -161,6 +161,16 @@ def test_the_database_s_clock_decides(store: PostgresStore, rows: Rows) -> None:
     assert store.cleanup() == 1
 
 
+def test_time_is_when_a_key_is_asked_for(rows: Rows) -> None:
+    """Not when the transaction of whoever asks began: a claim may have ended since."""
+    check = "SELECT verdict FROM processed_message_check('k', %s, NULL, 'm', '', interval '1 ms', NULL)"
+    with rows.transaction():
+        verdicts = [rows.execute(check, (token,)).fetchall()[0]["verdict"] for token in ("a", "a")]
+        rows.execute("SELECT pg_sleep(0.002)")
+        verdicts += [rows.execute(check, ("b",)).fetchall()[0]["verdict"]]
+    assert verdicts == ["NEW", "NEW", "NEW"]
+
+
 def test_a_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
     """Neither a new version of the row nor a lock on it: a flood of duplicates costs reads."""
     version = "SELECT xmin::text, xmax::text, ctid::text FROM processed_messages"
@@ -256,7 +266,7 @@ def test_cleanup_deletes_what_expired_in_bounded_batches(
     """C4: the oldest first, what ends exactly now included, and never what somebody is at."""
     monkeypatch.setattr(postgres, "_CLEANUP_BATCH", 3)
     store = at(database, NOW)
-    for number in range(7):
+    for number in reversed(range(7)):
         store.store_result(claimed(store, Key(str(number))), None, (number + 1) * HOUR)
     later = at(database, NOW + 6 * HOUR)
     with rows.transaction():

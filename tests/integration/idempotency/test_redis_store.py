@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from redis import Redis, RedisCluster
+from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
 
 from grantwire.errors import ConfigError, InternalError, LeaseLostError, RetryableError
@@ -173,6 +176,30 @@ def test_a_connection_that_was_closed_is_made_again(valkey_server: ValkeyServer,
         assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
 
 
+def test_a_connection_that_breaks_in_mid_command_is_mended_once(valkey_server: ValkeyServer, valkey: Redis) -> None:
+    """The command is sent again over a new one; when that breaks too, the caller is told."""
+    with connect(valkey_server.url) as client:
+        store = RedisStore(client)
+        valkey.client_pause(60_000, all=False)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                check = pool.submit(store.check, KEY, MINUTE)
+                first = _until_paused(valkey)
+                valkey.client_kill_filter(_id=first)
+                second = _until_paused(valkey, other_than=first)
+                valkey.client_unpause()
+                assert isinstance(check.result(), New)
+                valkey.client_pause(60_000, all=False)
+                check = pool.submit(store.check, Key("another"), MINUTE)
+                assert _until_paused(valkey) == second
+                valkey.client_kill_filter(_id=second)
+                valkey.client_kill_filter(_id=_until_paused(valkey, other_than=second))
+                with pytest.raises(RetryableError):
+                    check.result()
+        finally:
+            valkey.client_unpause()
+
+
 def test_while_the_server_is_away_every_method_says_so_and_then_works_again(
     private_valkey: ValkeyServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,25 +335,27 @@ def test_in_a_cluster_without_hash_tags_is_an_error(valkey_cluster: ValkeyServer
 
 
 def test_a_cluster_that_is_away_is_temporary(valkey_cluster: ValkeyServer) -> None:
-    """A key whose node is gone, seen by the cluster's own client and by a plain one."""
-    with _cluster(valkey_cluster) as client, connect(valkey_cluster.url) as direct:
+    """A key whose node is gone; and no node at all, which the cluster's own client has a word of its own for."""
+    with connect(valkey_cluster.url) as client:
         store = RedisStore(client, hash_tags=True)
         claim = claimed(store)
-        # All but one: a cluster that has lost everything needs seconds to come back.
-        direct.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16382)
+        # All slots but one: a cluster that has lost everything needs seconds to come back.
+        client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16382)
         try:
-            for method in (*_methods(store, claim), *_methods(RedisStore(direct, hash_tags=True), claim)):
+            for method in _methods(store, claim):
                 with pytest.raises(RetryableError):
                     method()
         finally:
-            direct.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
         store.store_result(claim, "done", HOUR)
+    assert isinstance(translated(RedisClusterException("cannot be connected")), RetryableError)
 
 
 def test_wiring_mistakes_are_found_when_the_store_is_made(valkey: Redis) -> None:
     """Not when the first message comes."""
-    with pytest.raises(ConfigError, match="RedisStore needs a Redis client"):
-        RedisStore(cast("Redis", None))
+    for client in (None, AsyncRedis()):
+        with pytest.raises(ConfigError, match="RedisStore needs a synchronous Redis client"):
+            RedisStore(cast("Redis", client))
     for prefix in ("a{b:", "a}b:", "{a}:"):
         with pytest.raises(ConfigError, match="must not contain braces"):
             RedisStore(valkey, prefix=prefix, hash_tags=True)
@@ -342,6 +371,17 @@ def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
         lambda: store.store_failure(claim, "no", HOUR),
         lambda: store.get_result(claim.key),
     ]
+
+
+def _until_paused(client: Redis, other_than: str | None = None) -> str:
+    """The connection that waits for the server to take its command, when there is one."""
+    deadline = time.monotonic() + 10
+    while True:
+        waiting = {str(found["id"]) for found in client.client_list() if "b" in found["flags"]} - {other_than}
+        if waiting:
+            return str(waiting.pop())
+        assert time.monotonic() < deadline, "nobody came to wait"
+        time.sleep(0.005)
 
 
 def _commands(client: Redis, work: Callable[[], object]) -> dict[str, int]:

@@ -216,6 +216,17 @@ class Conformance:
         assert outcome(store.check(version(2), MINUTE)) == "InProgress"
         assert store.check(version(1), MINUTE) == Duplicate(version(1), "first")
 
+    def test_to_complete_again_counts_only_while_the_record_does(self, harness: Harness, store: Store) -> None:
+        """After that somebody else may have taken the key."""
+        claim = claimed(store, KEY)
+        store.store_result(claim, "first", timedelta(hours=1))
+        harness.advance(timedelta(hours=2))
+        other = claimed(store, KEY)
+        with pytest.raises(LeaseLostError):
+            store.store_result(claim, "again", DAY)
+        store.store_result(other, "other", DAY)
+        assert store.check(KEY, MINUTE) == Duplicate(KEY, "other")
+
     def test_to_fail_twice_does_not_release_the_next_claim(self, store: Store) -> None:
         """The second one finds somebody else at work."""
         claim = claimed(store, KEY)
@@ -241,6 +252,12 @@ class Conformance:
         if mark < LARGEST_MARK:
             complete(store, version(mark + 1), "next")
             assert store.get_result(version(mark)) == Record(Status.COMPLETED, "next", mark=mark + 1)
+
+    def test_marks_are_numbers(self, store: Store) -> None:
+        """Not text: 10 comes after 9."""
+        complete(store, version(9), "nine")
+        complete(store, version(10), "ten")
+        assert store.check(version(9), MINUTE) == Duplicate(version(9), "ten")
 
     def test_while_a_later_version_is_in_progress(self, store: Store) -> None:
         """The older completed one keeps its result; whatever is later has to wait, whichever it is."""
@@ -330,7 +347,24 @@ class Conformance:
 
     def test_keys_do_not_meet(self, store: Store) -> None:
         """No spelling of a key reaches another key's claim, result or error."""
-        plain = ["x", "X", "x ", "x:", ":x", "%", "*", "x*", "é", "e\u0301", "\\", "'", "{x}", "}x{", "x" * LONGEST_KEY]
+        plain = [
+            "x",
+            "X",
+            "x ",
+            "x:",
+            ":x",
+            "%",
+            "*",
+            "x*",
+            "é",
+            "e\u0301",
+            "\\",
+            "'",
+            "{x}",
+            "}x",
+            "\\}x",
+            "x" * LONGEST_KEY,
+        ]
         entries = [f"{kind}:{value}" for kind in ("result", "error", "other", "key", "claim") for value in ("x", "")]
         nested = ["key:key:x", "result:result:x", "key:result:x", "result:key:x", "idempotency:x"]
         keys = [Key(value) for value in (*plain, *entries, *nested)]

@@ -308,6 +308,8 @@ def test_a_server_that_crashes_during_the_work_leaves_nothing(server: PostgresSe
         server.start()
         assert not guard.run(identity("crash"), order(customer="crash")).replayed
         assert guard.run(identity("crash"), order(customer="crash")).replayed
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("DROP TABLE orders")
 
 
 def test_it_shares_its_rule_with_the_grants(client: Client, guard: TransactionGuard, orders: Rows) -> None:

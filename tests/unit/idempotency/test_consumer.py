@@ -46,6 +46,10 @@ NO_RETRY = Retry(attempts=1)
 ENTITY = entity_key("order", "id")
 
 
+def _broken(*_: object) -> None:
+    raise KeyError("an author's mistake")
+
+
 class Shop:
     """A consumer of orders, what it has sold, and what goes wrong."""
 
@@ -174,12 +178,30 @@ class TestIdempotentConsumer:
         assert shop.sold == ["m_1", "m_2"]
         assert shop.kept("m_1") == Record(Status.COMPLETED, '{"sale": 1}')
 
-    def test_after_its_time_to_live_a_key_is_new(self) -> None:
-        """000: TTL."""
-        shop = Shop(ttl=timedelta(days=7))
+    @pytest.mark.parametrize(("given", "days"), [({}, 1), ({"ttl": timedelta(days=7)}, 7)])
+    def test_after_its_time_to_live_a_key_is_new(self, given: dict[str, Any], days: int) -> None:
+        """000: a day unless the consumer says otherwise."""
+        shop = Shop(**given)
         shop.consumer.process(message("m_1"))
-        shop.time.advance(timedelta(days=7))
+        shop.time.advance(timedelta(days=days, microseconds=-1))
+        assert shop.consumer.process(message("m_1")).replayed
+        shop.time.advance(timedelta(microseconds=1))
         assert not shop.consumer.process(message("m_1")).replayed
+
+    @pytest.mark.parametrize("identify", [by_message_id(), business_key("user", "id"), by_version(ENTITY)])
+    def test_the_store_knows_which_message_it_was(self, identify: Callable[..., Any]) -> None:
+        """C1: `message_id` and `message_type`, for people who look into it."""
+        shop = Shop(identify=identify)
+        seen: list[Key] = []
+        check = shop.store.inner.check
+
+        def note(key: Key, ttl: timedelta) -> Any:
+            seen.append(key)
+            return check(key, ttl)
+
+        shop.store.inner.check = note  # type: ignore[method-assign]
+        shop.consumer.process(message("m_1", id="o_1", version=1))
+        assert [(key.message_id, key.message_type) for key in seen] == [("m_1", "shop")]
 
     def test_of_a_batch_with_a_failed_item_only_that_one_is_retried(self) -> None:
         """C8, 001: items 1, 2 (fails) and 3; the batch comes again as a whole."""
@@ -246,6 +268,15 @@ class TestRetry:
         assert shop.time.slept == []
         assert shop.sold == []
 
+    def test_what_is_permanent_is_the_author_s_choice(self) -> None:
+        """C12: also of a refusal; while attempts are left, it is given up for lack of time alone, and not for good."""
+        letters: list[Message] = []
+        shop = Shop(retry=Retry(permanent=()), dead_letter=lambda one, _: letters.append(one))
+        shop.failing = {"1": [BadRequestError("not yet"), BadRequestError("not yet")]}
+        assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
+        assert shop.consumer.process_batch([message("1")]) == []
+        assert (shop.sold, letters) == (["1"], [])
+
     def test_no_attempt_is_begun_that_the_claim_might_not_outlive(self) -> None:
         """C12: each attempt takes 20 s of a minute; the second ends at 45 s, a third would end at 70 s."""
         shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=5))))
@@ -256,12 +287,12 @@ class TestRetry:
         assert shop.time.slept == [5.0]
 
     def test_no_attempt_is_begun_when_the_lambda_is_about_to_end(self) -> None:
-        """C12: with 10 s left and pauses of 4 s there is a third attempt, but no fourth."""
-        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4))))
+        """C12: with 10 s left and pauses of 4.75 s, a third attempt would begin in the last second."""
+        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4.75))))
         shop.failing = {"1": [OSError("no")] * 9}
         context = Context(shop.time, shop.time.now + 10)
         assert shop.consumer.process_batch([message("1")], context) == ["1"]
-        assert shop.time.slept == [4.0, 4.0]
+        assert shop.time.slept == [4.75]
 
     def test_an_interrupt_is_not_an_attempt(self) -> None:
         """It ends the batch; the key is free."""
@@ -325,14 +356,49 @@ class TestDeadLetters:
         assert letters == ["1: version is missing", "3: the body of the message is not valid JSON"]
         assert shop.store.calls == ["check", "store_result"]
 
+    @pytest.mark.parametrize("identify", [lambda _: "k" * 252, lambda _: 7, _broken])
+    def test_a_message_whose_key_is_no_key_is_a_dead_letter_too(self, identify: Callable[..., Any]) -> None:
+        """C12: too long beside the consumer's name, not a text, or not to be had."""
+        letters: list[str] = []
+        shop = Shop(identify=identify, dead_letter=lambda one, _: letters.append(one.id))
+        assert shop.consumer.process_batch([message("1")]) == []
+        assert (letters, shop.sold, shop.store.calls) == (["1"], [], [])
+
+    def test_a_message_whose_time_is_over_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """C12: its attempts were not; the next Lambda has more time."""
+        letters: list[Message] = []
+        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        shop.failing = {"1": [OSError("one"), OSError("two")]}
+        assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
+        assert (letters, shop.time.slept) == ([], [1.0])
+        assert logged(capsys, "WARNING")[-1]["message"] == "message failed and its time is over"
+        assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == []
+        assert shop.sold == ["1"]
+
+    def test_the_cause_of_an_error_is_kept(self) -> None:
+        """Whatever the hook does: the author's chain of errors is what the author has to see."""
+        shop = Shop(dead_letter=_broken, retry=NO_RETRY)
+        error = ValueError("no")
+        error.__cause__ = OSError("why")
+        shop.failing = {"1": [error]}
+        with pytest.raises(ValueError, match="no") as raised:
+            shop.consumer.process(message("1"))
+        assert raised.value.__cause__ is error.__cause__
+        assert str(raised.value.__cause__) == "why"
+
     @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
-    def test_a_store_that_fails_makes_no_dead_letters(self, trouble: Exception) -> None:
+    def test_a_store_that_fails_makes_no_dead_letters(
+        self, trouble: Exception, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """C12: nor attempts; the message waits in the queue."""
         letters: list[Message] = []
         shop = Shop(dead_letter=lambda one, _: letters.append(one))
         shop.store.failing = {"check": [trouble] * 2}
         assert shop.consumer.process_batch([message("1"), message("2"), message("3")]) == ["1", "2"]
         assert (shop.sold, letters, shop.time.slept) == (["3"], [], [])
+        lines = [line for line in logged(capsys, "WARNING", "ERROR") if line.get("message_id")]
+        assert [line["message_id"] for line in lines] == ["1", "2"]
+        assert {line["message"] for line in lines} == {"message could not be guarded"}
 
     def test_a_message_in_progress_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
         """C12: nor an attempt, nor an error: somebody else is at it."""
@@ -599,6 +665,15 @@ def test_a_part_that_is_missing_or_wrong_is_an_error_at_wiring_time(wiring: dict
     assert len(raised.value.problems) == 1
 
 
+@pytest.mark.parametrize("lease", [None, timedelta(0), 5])
+def test_a_lease_is_a_length_of_time(lease: Any) -> None:
+    """C8: nothing is claimed for no time."""
+    shop = Shop()
+    with pytest.raises(ConfigError, match="lease must be a positive timedelta"):
+        shop.consumer.process(message("1"), lease)
+    assert shop.store.calls == []
+
+
 def test_every_problem_is_named_at_once() -> None:
     """C5: all three parts of document 001, and the rest."""
     with pytest.raises(ConfigError) as raised:
@@ -608,12 +683,27 @@ def test_every_problem_is_named_at_once() -> None:
 
 @pytest.mark.parametrize(
     "parts",
-    [{"attempts": 0}, {"attempts": True}, {"attempts": 2.0}, {"backoff": None}, {"permanent": ValueError}],
+    [
+        {"attempts": 0},
+        {"attempts": True},
+        {"attempts": 2.0},
+        {"backoff": None},
+        {"permanent": ValueError},
+        {"permanent": ("ValueError",)},
+        {"permanent": (ValueError, int)},
+    ],
 )
 def test_a_retry_that_could_not_work_is_an_error_at_wiring_time(parts: dict[str, Any]) -> None:
     """C12."""
     with pytest.raises(ConfigError, match="must be"):
         Retry(**parts)
+
+
+def test_pauses_grow_up_to_a_minute() -> None:
+    """C12, O4: 1 s, 2 s, 4 s and so on, with jitter."""
+    backoff = Retry().backoff
+    assert [backoff.delay(attempt, lambda: 0.5).total_seconds() for attempt in (1, 2, 6, 7, 99)] == [1, 2, 32, 60, 60]
+    assert [backoff.delay(1, rand).total_seconds() for rand in (lambda: 0.0, lambda: 1.0)] == [0.5, 1.5]
 
 
 def test_its_name_is_the_processor_s_unless_it_is_given() -> None:

@@ -61,6 +61,7 @@ def test_an_empty_key_of_a_plain_payload_means_no_idempotency() -> None:
 def test_a_version_orders_the_messages_of_an_entity() -> None:
     """C3: whatever the messages' ids are."""
     assert mark(by_version(ENTITY), version=0) == 0
+    assert mark(by_version(ENTITY), version=2**53 - 1) == 2**53 - 1
     assert mark(by_version(ENTITY, "meta.revision"), meta={"revision": 12}) == 12
 
 
@@ -94,7 +95,8 @@ def test_a_time_is_the_same_however_it_is_written(timestamp: object) -> None:
 
 def test_a_later_time_has_a_later_mark() -> None:
     """C3: by a microsecond, across offsets, and up to where stores can count."""
-    times = [0, "2026-01-08T07:10:00+01:00", "2026-01-08T07:10:00Z", "2026-01-08T07:10:00.000001Z", 9_007_199_254]
+    times: list[object] = [0, "2026-01-08T07:10:00+01:00", "2026-01-08T07:10:00Z", "2026-01-08T07:10:00.000001Z"]
+    times += [9_007_199_254, "2255-06-05T23:47:34.740991Z"]
     marks = [mark(by_timestamp(ENTITY), timestamp=time) for time in times]
     assert marks == sorted(set(marks))
 

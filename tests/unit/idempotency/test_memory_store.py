@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
 
 from grantwire.errors import ConfigError
 from grantwire.idempotency import Duplicate, InProgress, Key, MemoryStore, New, Record, Status
+from tests.concurrency import at_once
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -121,6 +123,18 @@ def test_a_life_ends_on_its_last_moment(small: MemoryStore, clock: Clock) -> Non
     assert isinstance(small.check(Key("a"), MINUTE), InProgress)
     clock.seconds = 120.0
     assert claim(small, "a") != held
+
+
+def test_a_decision_is_not_interrupted() -> None:
+    """C4: threads that change places at the worst moment, between a look and the claim."""
+
+    def slow() -> float:
+        time.sleep(0.001)
+        return 0.0
+
+    store = MemoryStore(clock=slow)
+    checks = at_once(8, lambda _: store.check(Key("a"), HOUR))
+    assert sum(isinstance(check, New) for check in checks) == 1
 
 
 def test_time_goes_by_itself() -> None:

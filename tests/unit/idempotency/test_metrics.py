@@ -99,13 +99,14 @@ def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         metrics.checked("orders", "error", 0.1)
         metrics.unguarded("orders")
+    metrics.checked("orders", "new", 0.1)
     metrics.unguarded("reports")
     metrics.flush()
     seen = CloudWatch(capsys.readouterr().out.splitlines())
     assert seen.of("idempotency_unguarded_total", job="orders") == [3.0]
     assert seen.of("idempotency_unguarded_total", job="reports") == [1.0]
-    assert seen.of("idempotency_duplicate_rate", job="orders") == []
-    assert len(seen.lines) == 2
+    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0], "an outage is neither new nor a duplicate"
+    assert len(seen.lines) == 3
     assert seen.namespaces == {"Shop"}
 
 

@@ -64,7 +64,13 @@ def test_the_package_alone_loads_no_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "needs"), [("MemoryStore", {"cachetools"}), ("RedisStore", {"redis"}), ("PostgresStore", set())]
+    ("store", "needs"),
+    [
+        ("MemoryStore", {"cachetools"}),
+        ("RedisStore", {"redis"}),
+        ("PostgresStore; from grantwire.database import Database", {"psycopg"}),
+    ],
+    ids=["memory", "redis", "postgres"],
 )
 def test_a_job_loads_its_own_store_alone(store: str, needs: set[str]) -> None:
     """A job that keeps its keys in Redis loads neither psycopg nor nats nor boto3, and so on."""

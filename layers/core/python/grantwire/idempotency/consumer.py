@@ -4,10 +4,10 @@
     handler = consumer.handle_sqs                                     # a Lambda behind SQS
     consumer.process(message)                                         # anything else
 
-A message that fails is tried again at once, with growing pauses, while its key is claimed and its time lasts. Then it
-goes to the dead-letter hook if there is one, else back to the queue. Either way its key is free, so that a redelivery
-or a redrive runs it again. A message that somebody else is at, or whose key the store could not take, is neither an
-attempt nor a dead letter: it goes back to the queue.
+A message that fails is tried again, after growing pauses, while its key is claimed. After the last attempt, or a
+permanent error, it goes to the dead-letter hook if there is one, else back to the queue. Either way its key is free, so
+that a redelivery or a redrive runs it again. A message goes back to the queue, and is no dead letter, if the time ended
+before the attempts did, if somebody else is at it, or if the store is out of reach.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import BadRequestError, RequestInProgressError, RetryableError
+from grantwire.errors import BadRequestError, RejectedError, RequestInProgressError, RetryableError
 from grantwire.idempotency.duplicates import by_message_id
 from grantwire.idempotency.execution import AFTER_TIMEOUT, Execution, FailMode, Outcome, key_from, remaining_time
 from grantwire.idempotency.messages import Delivery, Message
@@ -111,6 +111,7 @@ class IdempotentConsumer:
         Raises the processor's error if it failed and no dead-letter hook took it; RequestInProgressError while somebody
         else is at it, and the store's RetryableError while that is down. After any of them: deliver it again.
         """
+        require(length_rule("lease", lease))
         try:
             return self._process(message, lease, lease)
         finally:
@@ -189,39 +190,38 @@ class IdempotentConsumer:
                 key, lease, lambda: attempts.run(lambda: self._processor(message), message_id=message.id)
             )
         except Exception as error:
-            if error is attempts.error:
+            # Of the library's own errors only a refusal is the message's fault: its key is one that no store can hold.
+            if attempts.final if error is attempts.error else isinstance(error, RejectedError):
                 return self._given_up(message, error, attempts)
-            self._log_return(message, error)
+            self._log_return(message, error, attempts)
             raise
 
     def _key(self, message: Message) -> Key:
         found = key_from(self._identify(message)) or Key(message.id)
         return replace(found, message_id=found.message_id or message.id)
 
-    def _log_return(self, message: Message, error: Exception) -> None:
-        """The message did not fail: the store did, or somebody else is at it."""
+    def _log_return(self, message: Message, error: Exception, attempts: Attempts) -> None:
+        """The message is not given up: its time was over, somebody else is at it, or the store failed."""
         described: dict[str, Any] = {"message_id": message.id, "task_type": self._execution.name}
-        if isinstance(error, RequestInProgressError):
-            log.info("message is in progress elsewhere, it goes back to the queue", **described)
+        if error is attempts.error:
+            log.warning("message failed and its time is over", attempts=attempts.made, exc_info=error, **described)
+        elif isinstance(error, RequestInProgressError):
+            log.info("message is in progress elsewhere", **described)
         elif isinstance(error, RetryableError):
-            log.warning("message could not be guarded, it goes back to the queue", error=str(error), **described)
+            log.warning("message could not be guarded", error=str(error), **described)
         else:
-            log.error("message could not be guarded, it goes back to the queue", exc_info=error, **described)
+            log.error("message could not be guarded", exc_info=error, **described)
 
     def _given_up(self, message: Message, error: Exception, attempts: Attempts) -> Outcome:
         """The message has failed; the dead-letter hook has the last word."""
-        log.error(
-            "message failed",
-            message_id=message.id,
-            task_type=self._execution.name,
-            attempts=attempts.made,
-            exc_info=error,
-        )
+        described: dict[str, Any] = {"message_id": message.id, "task_type": self._execution.name}
+        log.error("message failed", attempts=attempts.made, exc_info=error, **described)
         if self._dead_letter is None:
             raise error
         try:
             self._dead_letter(message, error)
         except Exception:  # noqa: BLE001 - an author's hook may fail in any way
-            log.exception("dead-letter hook failed, the message goes back to the queue", message_id=message.id)
-            raise error from None
-        return Outcome(dead_letter=error)
+            log.exception("dead-letter hook failed, the message goes back to the queue", **described)
+        else:
+            return Outcome(dead_letter=error)
+        raise error

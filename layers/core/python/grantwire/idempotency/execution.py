@@ -196,15 +196,11 @@ class Execution:
         return tell()
 
 
-def key_from(found: object) -> Key | None:
+def key_from(found: Key | str | None) -> Key | None:
     """The key that an author's function returned, text or ready-made; None if it returned "" or None."""
     if found is None or found == "":
         return None
-    if isinstance(found, Key):
-        return found
-    if not isinstance(found, str):
-        raise BadRequestError(f"the idempotency key must be a string, not {type(found).__name__}")
-    return Key(found)
+    return found if isinstance(found, Key) else Key(found)
 
 
 def remaining_time(*arguments: object) -> timedelta | None:

@@ -43,7 +43,10 @@ def _are_errors(kinds: object) -> bool:
 
 @dataclass(slots=True)
 class Attempts:
-    """The attempts at one message: not beyond `until` by `clock`, and how they ended."""
+    """The attempts at one message: not beyond `until` by `clock`, and how they ended.
+
+    After a failure `error` is the last one's, and `final` says whether it would be of no use to have more time.
+    """
 
     retry: Retry
     until: float
@@ -52,9 +55,10 @@ class Attempts:
     rand: Callable[[], float]
     made: int = 0
     error: Exception | None = None
+    final: bool = False
 
     def run(self, work: Callable[[], Any], **described: Any) -> Any:
-        """What the first attempt that succeeds returns; else the last one's error, which is also kept here."""
+        """What the first attempt that succeeds returns; else the last one's error is raised."""
         while True:
             self.made += 1
             began = self.clock()
@@ -63,14 +67,10 @@ class Attempts:
             except Exception as error:
                 now = self.clock()
                 delay = self.retry.backoff.delay(self.made, self.rand).total_seconds()
-                if not self._again(error, now + delay + (now - began)):
+                self.final = self.made >= self.retry.attempts or isinstance(error, self.retry.permanent)
+                # Another one would take as long as this one, and must not outlive the claim.
+                if self.final or now + delay + (now - began) >= self.until:
                     self.error = error
                     raise
                 log.warning("attempt failed, trying again", attempt=self.made, error=type(error).__name__, **described)
             self.sleep(delay)
-
-    def _again(self, error: Exception, end: float) -> bool:
-        """Whether another attempt may help, and would end in time if it takes as long as the last one."""
-        if self.made >= self.retry.attempts or isinstance(error, self.retry.permanent):
-            return False
-        return end < self.until

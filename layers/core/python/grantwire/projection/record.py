@@ -23,8 +23,8 @@ _MOST_PASSES = 5
 _COMPARE = "SELECT difference, count(*) FROM user_rights_differences GROUP BY difference"
 
 # Only rows that differ are touched, sorted as the bridge sorts them. After its lock a row is overwritten if it is older
-# than the record or still what was seen; one that has moved on since is right. Rows without a right go last, and only
-# if nobody has them in hand: a wait here could close a circle.
+# than the record, or still what this statement's snapshot shows (`seen`); one that has moved on since is right. Rows
+# without a right go last, and only if nobody has them in hand: a wait here could close a circle.
 _MEND = """
 WITH compared AS MATERIALIZED (
   SELECT * FROM user_rights_differences),
@@ -36,9 +36,10 @@ mended AS (
       ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
      SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at
    WHERE known.version < EXCLUDED.version
-      OR (known.user_id, known.stock_keeping_unit, known.status, known.version, known.changed_at) IN (
-           SELECT user_id, stock_keeping_unit, seen_status, seen_version, seen_changed_at
-             FROM compared WHERE difference IN ('wrong', 'ahead'))
+      OR EXISTS (
+           SELECT FROM user_rights seen
+            WHERE (seen.user_id, seen.stock_keeping_unit) = (known.user_id, known.stock_keeping_unit)
+              AND (seen.status, seen.version, seen.changed_at) = (known.status, known.version, known.changed_at))
   RETURNING 1),
 removed AS (
   DELETE FROM user_rights WHERE ctid = ANY (ARRAY(
@@ -59,10 +60,10 @@ _TAKE_TURNS = "LOCK TABLE user_rights IN SHARE UPDATE EXCLUSIVE MODE"
 
 @dataclass(slots=True)
 class RecordReport:
-    """How many rows differed and how, what was done about it, and whether nothing impossible is left."""
+    """How many rows differed at first sight and how, what was done about it, and whether nothing impossible is left."""
 
     dry_run: bool
-    found: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(DIFFERENCES, 0)))
+    found: Counter[str] = field(default_factory=Counter)
     mended: int = 0
     removed: int = 0
     complete: bool = True
@@ -92,7 +93,7 @@ def rebuild(database: Database) -> RecordReport:
             counted = _counted(connection, _MEND)
         report.mended += counted.pop("mended")
         report.removed += counted.pop("removed")
-        report.found.update(counted)
+        report.found = report.found or counted
         report.complete = not any(counted[name] for name in _IMPOSSIBLE)
         if report.complete:
             break

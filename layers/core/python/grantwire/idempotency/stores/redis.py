@@ -1,4 +1,4 @@
-"""A store in Redis or Valkey: for whoever wants duplicates out of the way in well under a millisecond.
+"""A store in Redis or Valkey: for whoever has one, and wants duplicates found without asking a database.
 
 Every key has up to four entries, each with its own time to live; the server forgets them by itself:
 
@@ -147,13 +147,15 @@ end
 class RedisStore:
     """Keeps every promise of a store for all processes that share one Redis; time is the server's. For any threads.
 
-    The client is yours: give it socket timeouts, or make it with `connect`. Two stores with different prefixes know
-    nothing of each other, unless one's prefix begins with the other's.
+    The client is yours. By itself it tries a server that is away ten times, for seconds: give it socket timeouts and a
+    `Retry` that suit the job, or make it with `connect`. Two stores with different prefixes know nothing of each other,
+    unless one's prefix begins with the other's.
     """
 
     def __init__(self, client: Redis | RedisCluster, *, prefix: str = "idempotency:", hash_tags: bool = False) -> None:
-        if not hasattr(client, "register_script"):
-            raise ConfigError(["RedisStore needs a Redis client"])
+        # An asynchronous client would answer every claim with a coroutine, which counts as true.
+        if not isinstance(client, Redis | RedisCluster):
+            raise ConfigError([f"RedisStore needs a synchronous Redis client, not a {type(client).__name__}"])
         if isinstance(client, RedisCluster) and not hash_tags:
             raise ConfigError(["a RedisStore in a cluster needs hash_tags=True"])
         if hash_tags and not {"{", "}"}.isdisjoint(prefix):
