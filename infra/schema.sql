@@ -51,18 +51,32 @@ CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RET
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((replace(replace(p_user_id, '%'::text, '%25'::text), '/'::text, '%2F'::text) || '/'::text) || p_sku);
 CREATE FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone DEFAULT now()) RETURNS text
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout TO '500ms'
+    SET search_path TO 'public', 'pg_temp'
     AS $_$
 DECLARE
-    first_kept text := to_char(date_trunc('month', p_now AT TIME ZONE 'UTC') - make_interval(months => p_keep_months),
-                               '"entitlement_audit_y"YYYY"m"MM');
+    allowed    integer;
+    keep       integer     := p_keep_months;
+    moment     timestamptz := p_now;
+    first_kept text;
     oldest     text;
 BEGIN
     IF p_keep_months < 1 THEN
         RAISE EXCEPTION 'at least one month of the audit is kept, not %', p_keep_months
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF NOT is_schema_owner() THEN
+        SELECT r.keep_months INTO allowed FROM audit_retention r;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the owner lets nobody drop months of the audit: set ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database too, and invoke it'
+                USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        keep   := greatest(p_keep_months, allowed);
+        moment := least(p_now, now());
+    END IF;
+    first_kept := to_char(date_trunc('month', moment AT TIME ZONE 'UTC') - make_interval(months => keep),
+                          '"entitlement_audit_y"YYYY"m"MM');
     -- One maintainer at a time; nobody else notices this lock.
     LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT min(c.relname COLLATE "C") INTO oldest
@@ -76,10 +90,12 @@ BEGIN
 END
 $_$;
 CREATE FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone DEFAULT now()) RETURNS SETOF text
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
     AS $$
 DECLARE
     first_month timestamp := date_trunc('month', p_now AT TIME ZONE 'UTC');
+    this_month  timestamp := date_trunc('month', now() AT TIME ZONE 'UTC');
     month_start timestamptz;
     month_end   timestamptz;
     partition   text;
@@ -91,6 +107,13 @@ BEGIN
         partition   := to_char(first_month + make_interval(months => ahead), '"entitlement_audit_y"YYYY"m"MM');
         CONTINUE WHEN EXISTS (SELECT FROM pg_inherits
                                WHERE inhparent = 'entitlement_audit'::regclass AND inhrelid = to_regclass(partition));
+        IF month_start AT TIME ZONE 'UTC' NOT BETWEEN this_month AND this_month + interval '12 months'
+           AND NOT EXISTS (SELECT FROM entitlement_audit_default
+                            WHERE occurred_at >= month_start AND occurred_at < month_end)
+           AND NOT is_schema_owner() THEN
+            RAISE EXCEPTION 'the month of % is not one to make a partition of the audit for', month_start
+                USING ERRCODE = 'insufficient_privilege';
+        END IF;
         IF month_start <= clock_timestamp() THEN
             LOCK TABLE entitlement_audit IN SHARE ROW EXCLUSIVE MODE;
         END IF;
@@ -202,6 +225,11 @@ BEGIN
             USING ERRCODE = 'GW001', DETAIL = format('route %s', p_route);
     END IF;
 END
+$$;
+CREATE FUNCTION public.is_schema_owner() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT pg_has_role(session_user, c.relowner, 'MEMBER') FROM pg_class c WHERE c.oid = 'entitlement_audit'::regclass
 $$;
 CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF uuid
     LANGUAGE plpgsql
@@ -473,6 +501,33 @@ $$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
+CREATE TABLE public.api_clients (
+    client_id text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL COLLATE pg_catalog."C",
+    scopes text[] NOT NULL,
+    token_hash text NOT NULL COLLATE pg_catalog."C",
+    previous_hash text COLLATE pg_catalog."C",
+    previous_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    rotated_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
+    CONSTRAINT api_clients_hash_form CHECK ((token_hash ~ '^[0-9a-f]{64}$'::text)),
+    CONSTRAINT api_clients_id_form CHECK ((client_id ~ '^[a-z0-9]{12}$'::text)),
+    CONSTRAINT api_clients_lifetime CHECK (((expires_at IS NULL) OR (expires_at > created_at))),
+    CONSTRAINT api_clients_name_length CHECK (((char_length(name) >= 1) AND (char_length(name) <= 64))),
+    CONSTRAINT api_clients_previous CHECK ((((previous_hash IS NULL) = (previous_until IS NULL)) AND COALESCE((previous_hash ~ '^[0-9a-f]{64}$'::text), true))),
+    CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'ops'::text])))
+);
+COMMENT ON TABLE public.api_clients IS 'Service clients of the API; a revoked one stays, because the audit names it.';
+CREATE TABLE public.audit_retention (
+    single boolean DEFAULT true NOT NULL,
+    keep_months integer NOT NULL,
+    CONSTRAINT audit_retention_months CHECK ((keep_months >= 1)),
+    CONSTRAINT audit_retention_single CHECK (single)
+);
+COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the owner: whoever has only the rights of the functions cannot shorten the audit''s memory.';
 CREATE TABLE public.notification_dlq (
     notification_id uuid NOT NULL,
     event_id uuid NOT NULL,
@@ -737,6 +792,10 @@ CREATE VIEW public.user_rights_differences AS
      FULL JOIN public.user_rights r USING (user_id, stock_keeping_unit))
   WHERE (((e.status IS DISTINCT FROM r.status) OR (e.version IS DISTINCT FROM r.version)) OR (e.updated_at IS DISTINCT FROM r.changed_at));
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
+ALTER TABLE ONLY public.api_clients
+    ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);
+ALTER TABLE ONLY public.audit_retention
+    ADD CONSTRAINT audit_retention_pkey PRIMARY KEY (single);
 ALTER TABLE ONLY public.distributed_locks
     ADD CONSTRAINT distributed_locks_pkey PRIMARY KEY (lock_key);
 ALTER TABLE ONLY public.entitlement_audit
@@ -771,6 +830,7 @@ ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.user_rights
     ADD CONSTRAINT user_rights_pkey PRIMARY KEY (user_id, stock_keeping_unit);
+CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE INDEX notification_dlq_closed_at ON public.notification_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
@@ -789,3 +849,104 @@ CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at
 CREATE INDEX processed_events_time ON public.processed_events USING btree (processed_at);
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
+GRANT USAGE ON SCHEMA public TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_promote_stuck() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT verdict text, OUT stored_result text, OUT free_in interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT verdict text, OUT stored_result text, OUT free_in interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.processed_messages TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_fail(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_error text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_fail(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_error text, p_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
+GRANT SELECT,INSERT ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(token_hash) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(previous_hash) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(previous_until) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(rotated_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(expires_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(revoked_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(last_used_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notification_dlq TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notification_nats_dlq TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(ready) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(attempt_count) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(next_retry_at) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(locked_by) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(locked_at) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(lease_until) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(last_error) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(published_at) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(discarded_at) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT SELECT ON TABLE public.dead_letters TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.distributed_locks TO grantwire_functions;
+GRANT INSERT(operation_id) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(caller) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(operation) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(outcome) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(user_id) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(stock_keeping_unit) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(trace_id) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(detail) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT SELECT(occurred_at) ON TABLE public.entitlement_audit_default TO grantwire_functions;
+GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT UPDATE(request_hash) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT UPDATE(status_code) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT UPDATE(response_body) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT UPDATE(created_at) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT UPDATE(expires_at) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notifications TO grantwire_functions;
+GRANT INSERT(action_id) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(batch) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(actor) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(reason) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(action) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(kind) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(selection) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(dry_run) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(letter_ids) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(count) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
+GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.user_rights TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.user_rights TO grantwire_functions;
+GRANT UPDATE(version) ON TABLE public.user_rights TO grantwire_functions;
+GRANT UPDATE(changed_at) ON TABLE public.user_rights TO grantwire_functions;
+GRANT SELECT ON TABLE public.user_rights_differences TO grantwire_functions;
