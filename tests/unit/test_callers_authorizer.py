@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 API = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod"
 ASKED = f"{API}/POST/v1/entitlements/grants"
-TOKEN = Token.mint("live", "0123456789ab")
+TOKEN = Token("live", "0123456789ab", "s" * 43)
 CLIENT = Client("0123456789ab", frozenset(Scope), (TOKEN.hash,), None, worth_noting=False)
 
 
@@ -110,8 +110,8 @@ def test_the_largest_policy_fits() -> None:
             "token of another environment",
             "anonymous",
         ),
-        (CLIENT, f"Bearer {Token.mint('live', TOKEN.client_id).text}", "unknown token", "anonymous"),
-        (CLIENT, f"Bearer {Token.mint('live', 'ba9876543210').text}", "unknown token", "anonymous"),
+        (CLIENT, f"Bearer {Token('live', TOKEN.client_id, 'x' * 43).text}", "unknown token", "anonymous"),
+        (CLIENT, f"Bearer {Token('live', 'ba9876543210', TOKEN.secret).text}", "unknown token", "anonymous"),
         (None, f"Bearer {TOKEN.text}", "unknown token", "anonymous"),
         (replace(CLIENT, refusal="revoked"), f"Bearer {TOKEN.text}", "revoked", TOKEN.client_id),
         (replace(CLIENT, refusal="expired"), f"Bearer {TOKEN.text}", "expired", TOKEN.client_id),

@@ -37,6 +37,7 @@ from tests.sam_template import load_template
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SECRET = "s" * 43
 GATEWAY_LIMIT = 29
 TEMPLATE = load_template()
 PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
@@ -381,13 +382,13 @@ def test_nobody_but_api_gateway_is_let_near_the_authorizer() -> None:
 @pytest.mark.parametrize(
     ("header", "accepted"),
     [
-        (f"Bearer {Token.mint('dev', '0123456789ab').text}", True),
-        (f"bearer   {Token.mint('a' * 16, 'abcdefghijkl').text}", True),
-        (Token.mint("dev", "0123456789ab").text, False),
-        (f"Bearer {Token.mint('dev', '0123456789ab').text}x", False),
-        (f"Bearer {Token.mint('dev', '0123456789ab').text}\n", False),
-        (f"Bearer {Token.mint('', '0123456789ab').text}", False),
-        (f"Bearer {Token.mint('dev', '0123456789AB').text}", False),
+        (f"Bearer {Token('dev', '0123456789ab', SECRET).text}", True),
+        (f"bearer   {Token('a' * 16, 'abcdefghijkl', SECRET).text}", True),
+        (Token("dev", "0123456789ab", SECRET).text, False),
+        (f"Bearer {Token('dev', '0123456789ab', SECRET).text}x", False),
+        (f"Bearer {Token('dev', '0123456789ab', SECRET).text}\n", False),
+        (f"Bearer {Token('', '0123456789ab', SECRET).text}", False),
+        (f"Bearer {Token('dev', '0123456789AB', SECRET).text}", False),
         ("Bearer ", False),
         ("Basic Z3c6Z3c=", False),
         ("", False),
