@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from infra.local.nats import NatsServer
 from infra.local.postgres import UNSAFE, PostgresServer, installations
+from infra.local.scratch import quick
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Embedded:
         """One of each major version, the newest first."""
         found = {f"pg{one.major}": one.binaries for one in reversed(installations())}
         return {
-            name: partial(PostgresServer, STATE / name, binaries=binaries, settings=UNSAFE)
+            name: partial(PostgresServer, quick(STATE) / name, binaries=binaries, settings=UNSAFE)
             for name, binaries in sorted(found.items(), reverse=True)
         }
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from infra.local import environments, unprivileged
+from infra.local import environments, scratch, unprivileged
 from infra.local.backing import Backing, stop_below
 from infra.local.compose import Compose
 from infra.local.environments import STATE
@@ -31,7 +31,9 @@ def clean(_arguments: Sequence[str], progress: Progress) -> int:
     """Stop the checkout's stack, also what interrupted tests left running, and delete all that was made."""
     stop(progress, volumes=True)
     stop_below(STATE / "test")
+    stop_below(scratch.memory())
     with progress.step(f"Removing {STATE}"):
+        scratch.forget()
         unprivileged.remove_outside()
         shutil.rmtree(STATE, ignore_errors=True)
     return 0

@@ -13,6 +13,7 @@ from infra.local.backing import TITLES, stop_below
 from infra.local.backlog import show_backlog
 from infra.local.environments import CHECKOUT, STATE
 from infra.local.processes import identify
+from infra.local.scratch import memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,7 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
 
     All of them run in as many processes as there are processors, up to four; whatever is asked for by name, in one.
     """
-    for folder in (STATE / "test").glob("run-*"):
+    for folder in (*(STATE / "test").glob("run-*"), *memory().glob("run-*")):
         if identify(int(folder.name.removeprefix("run-"))) is None:  # a run that was killed
             stop_below(folder)
             shutil.rmtree(folder, ignore_errors=True)

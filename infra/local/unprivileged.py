@@ -38,14 +38,14 @@ def reachable(path: Path) -> bool:
 
 def outside() -> Path:
     """Name this checkout's folder under /var/tmp; it exists only if it was needed."""
-    return Path("/var/tmp") / f"grantwire-{_digest(CHECKOUT)}"  # noqa: S108  # made by `_make_outside` only
+    return Path("/var/tmp") / f"grantwire-{digest(CHECKOUT)}"  # noqa: S108  # made by `_make_outside` only
 
 
 def data_folder(state: Path) -> Path:
     """Name the folder for the data of the server with this state folder."""
     if account() is None:
         return state
-    return state / "files" if reachable(state) else outside() / _digest(state)
+    return state / "files" if reachable(state) else outside() / digest(state)
 
 
 def make_data_folder(state: Path) -> None:
@@ -118,5 +118,6 @@ def _open_to_read(folder: Path) -> None:
             path.chmod(mode | 0o444 | (0o111 if mode & stat.S_IXUSR else 0))
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """A short name for a path that no other path has."""
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
