@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -43,22 +43,35 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's folder is its suite, so that `-m "not e2e"` needs no marks in the files.
 
-    For a run in several processes: the deployed stack is one process's, and goes first, because it takes longest. A
-    file's tests stay together, and so do those of one PostgreSQL, so that each process starts each server once.
+    In a run in several processes the deployed stack goes first, because it takes longest, and the tests of one
+    PostgreSQL follow each other, so that each process starts each server once.
     """
     for item in items:
-        path = item.path.relative_to(Path(__file__).parent)
-        suite = path.parts[0]
+        suite = item.path.relative_to(Path(__file__).parent).parts[0]
         if suite in {"integration", "e2e", "containers"}:
             item.add_marker(suite)
-        item.add_marker(pytest.mark.xdist_group(suite if suite == "e2e" else f"{_server(item)}{path}"))
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        items.sort(key=lambda item: ("e2e" not in item.keywords, _server(item)))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: ("e2e" not in item.keywords, _postgres(item.nodeid)))
 
 
-def _server(item: pytest.Item) -> str:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What runs in one process: all tests of the deployed stack; of the others those of one file and one PostgreSQL."""
+    from xdist.scheduler import (  # type: ignore[import-untyped]  # noqa: PLC0415 - only in a run in several processes
+        LoadScopeScheduling,
+    )
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "e2e" if file.startswith("tests/e2e/") else f"{file} {_postgres(nodeid)}"
+
+    return Scheduling(config, log)
+
+
+def _postgres(nodeid: str) -> str:
     """The PostgreSQL that a test runs on, if it is one that runs on each."""
-    found = re.search(r"[\[-](pg\d+)[-\]]", item.name)
+    found = re.search(r"[\[-](pg\d+)[-\]]", nodeid)
     return found[1] if found else ""
 
 

@@ -29,7 +29,7 @@ CHECKS = {
     "locks": ("python", "-m", "infra.local.requirements"),
     # C13: what the library's own tests reach of it, on one PostgreSQL.
     "coverage": (
-        *("pytest", "-q", "-n", "2", "--dist", "loadgroup", "-k", "not pg15"),
+        *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
         *("tests/unit/idempotency", "tests/integration/idempotency", "tests/integration/examples"),
         *(
             "--cov=grantwire.idempotency",

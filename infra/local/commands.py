@@ -87,6 +87,6 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
     os.chdir(CHECKOUT)
     sys.stdout.flush()
     variables = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(STATE / "cache" / "hypothesis")}
-    processes = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadgroup"]
+    processes = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadscope", "--no-loadscope-reorder"]
     command = [sys.executable, "-m", "pytest", *(arguments or processes)]
     os.execve(sys.executable, command, variables)  # noqa: S606  # no shell
