@@ -17,6 +17,7 @@ from infra.local import private
 from infra.local.basics import description
 from infra.local.environments import CHECKOUT
 from infra.local.errors import LocalStackError
+from infra.local.servers import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 LAYER = CHECKOUT / "layers" / "core" / "python"
 TOKEN_ENVIRONMENT = "dev"  # noqa: S105  # of every local stack
 NAME = "development"
-PLAINTEXT = {"DATABASE_TLS": "off", "PLAINTEXT_ALLOWED": "true"}  # a local stack's servers are on this machine
 
 
 def clients(arguments: Sequence[str], progress: Progress) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from psycopg.rows import dict_row
 from redis import Redis
 
 from grantwire.migrations import migrate
+from grantwire.observability import log
 from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
 from tests.client import Client
@@ -16,6 +18,7 @@ from tests.paths import MIGRATIONS
 from tests.plaintext import PLAINTEXT
 from tests.servers import STATE, Databases, clusters, nats
 from tests.valkey import ValkeyServer
+from tests.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,3 +137,19 @@ def environ(database_url: str, nats_url: str) -> dict[str, str]:
         "NOTIFICATION_NATS_DURABLE": "bridge",
         "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
     }
+
+
+@pytest.fixture
+def stream(environ: dict[str, str]) -> Iterator[Stream]:
+    """The test's end of the stream."""
+    with Stream(environ) as stream:
+        yield stream
+
+
+@pytest.fixture
+def _command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command changes its process, which here is the tests'."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    level = log.log_level
+    yield
+    log.setLevel(level)

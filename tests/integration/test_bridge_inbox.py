@@ -23,28 +23,10 @@ from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
-from tests.workers.bridge_stream import Stream, event
+from tests.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.integration.conftest import Rows
-
-
-@pytest.fixture
-def stream(environ: dict[str, str]) -> Iterator[Stream]:
-    """The test's end of the stream."""
-    with Stream(environ) as stream:
-        yield stream
-
-
-def drain(environ: dict[str, str]) -> dict[str, int]:
-    """Run a bridge until there is nothing to do."""
-    runtime = BridgeRuntime.build(environ)
-    try:
-        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
-    finally:
-        runtime.close()
 
 
 def settled(stream: Stream) -> bool:

@@ -181,6 +181,7 @@ def test_a_wake_up_that_is_cut_off_does_not_stop_the_relay(environ: dict[str, st
         client.grant("k1", user_id="u1")
         until("the event is published", lambda: _published(rows) == 1)
         thread.join()
+    assert len(stream(environ)) == 1
 
 
 def _listening(rows: Rows) -> bool:

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from grantwire.budget import Budget
 from grantwire.errors import InternalError
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record_valid
-from grantwire.runtime.bridge import BridgeRuntime
 from tests.concurrency import at_once
 from tests.paths import LAYER, ROOT
 from tests.projection import Right, clear, event_of, model, right
-from tests.workers.bridge_stream import Stream, event
+from tests.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,22 +48,6 @@ def database_url(databases: Databases) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _empty(rows: Rows) -> None:
     clear(rows)
-
-
-@pytest.fixture
-def stream(environ: dict[str, str]) -> Iterator[Stream]:
-    """The test's end of the stream."""
-    with Stream(environ) as stream:
-        yield stream
-
-
-def drain(environ: dict[str, str]) -> dict[str, int]:
-    """Run a bridge until there is nothing to do."""
-    runtime = BridgeRuntime.build(environ)
-    try:
-        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
-    finally:
-        runtime.close()
 
 
 def agree(rows: Rows) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from functions.rebuild_summaries.handler import handle, handler
 from grantwire.errors import BadRequestError
-from grantwire.observability import log
 from grantwire.runtime.once import Once
 from grantwire.runtime.rebuild import RebuildRuntime
 from infra.local import rebuild as command
@@ -44,15 +42,6 @@ def runtime(environ: dict[str, str]) -> Iterator[RebuildRuntime]:
     runtime = RebuildRuntime.build(environ)
     yield runtime
     runtime.close()
-
-
-@pytest.fixture
-def _command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command changes its process, which here is the tests'."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    level = log.log_level
-    yield
-    log.setLevel(level)
 
 
 def test_the_function_answers_its_event_file_and_changes_nothing(

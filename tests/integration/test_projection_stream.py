@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,12 @@ from grantwire.budget import Budget
 from grantwire.errors import RetryableError
 from grantwire.projection import stream as replaying
 from grantwire.projection.orders import RebuildOrder
-from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from tests.concurrency import at_once
 from tests.plaintext import PLAINTEXT
 from tests.projection import DAMAGE, Right, clear, event_of, keep, model, record, right
-from tests.workers.bridge_stream import Stream, event
+from tests.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,20 +51,11 @@ def _empty(rows: Rows) -> None:
 
 
 @pytest.fixture
-def stream(environ: dict[str, str]) -> Iterator[Stream]:
-    """The test's end of the stream."""
-    with Stream(environ) as stream:
-        yield stream
-
-
-@pytest.fixture
 def rights(environ: dict[str, str], stream: Stream, rows: Rows) -> list[Right]:
     """Rights in record, stream, inbox and read model: each granted and revoked."""
     stream.publish(*(event_of(right(user, version)) for version in (1, 2) for user in USERS))
     keep(rows, [right(user, 2) for user in USERS])
-    runtime = BridgeRuntime.build(environ)
-    runtime.run(Budget(time.monotonic() + 20, until_idle=True))
-    runtime.close()
+    drain(environ)
     assert model(rows) == record(rows)
     return record(rows)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ import pytest
 from functions.redrive_dead_letters.handler import handle, handler
 from grantwire.dead_letters import Order, Report
 from grantwire.errors import BadRequestError
-from grantwire.observability import log
 from grantwire.runtime.once import Once
 from grantwire.runtime.redrive import RedriveRuntime
 from infra.local import redrive as command
@@ -40,15 +38,6 @@ def runtime(environ: dict[str, str]) -> Iterator[RedriveRuntime]:
     runtime = RedriveRuntime.build(environ)
     yield runtime
     runtime.close()
-
-
-@pytest.fixture
-def _command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command changes its process, which here is the tests'."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    level = log.log_level
-    yield
-    log.setLevel(level)
 
 
 def test_a_failed_event_is_redriven_and_its_successors_flow(

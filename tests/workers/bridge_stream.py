@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from grantwire.broker import Broker, BrokerSettings
+from grantwire.budget import Budget
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7
+from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.settings import load
 from grantwire.topology import TopologySettings, ensure_topology
 
@@ -33,6 +36,15 @@ def event(**fields: Any) -> EntitlementEvent:
         "version": 1,
     }
     return EntitlementEvent(**values | fields)
+
+
+def drain(environ: Mapping[str, str]) -> dict[str, int]:
+    """Run a bridge until there is nothing to do."""
+    runtime = BridgeRuntime.build(environ)
+    try:
+        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
+    finally:
+        runtime.close()
 
 
 class Stream:

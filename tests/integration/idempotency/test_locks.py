@@ -427,7 +427,8 @@ class TestRedisLocks(Conformance):
     def test_time_really_passes(self, scene: RedisScene) -> None:
         """C7: the server ends it, whoever else waits for it."""
         scene.locks().acquire("job", timedelta(milliseconds=50))
-        scene.locks().acquire("job", MINUTE, wait=MINUTE).release()
+        with scene.locks().acquire("job", MINUTE, wait=MINUTE) as lock:
+            assert scene.client.get("lock:job") == lock.token
 
 
 def unreachable(locks: LockManager, lock: Lock, capsys: pytest.CaptureFixture[str]) -> None:

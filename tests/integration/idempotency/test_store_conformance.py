@@ -120,7 +120,7 @@ class Conformance:
         claim = claimed(store, KEY, timedelta(days=30))
         store.store_result(claim, "done", timedelta(hours=1))
         harness.advance(timedelta(hours=2))
-        claimed(store, KEY)
+        assert isinstance(store.check(KEY, MINUTE), New)
 
     def test_a_failed_run_releases_the_key(self, harness: Harness, store: Store) -> None:
         """C5: so that a retry runs at once; the error can be looked up for its time."""
