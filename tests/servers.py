@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from grantwire.migrations import migrate
 from tests.backends import STATE, Cluster, Nats, chosen
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS
 
 if TYPE_CHECKING:

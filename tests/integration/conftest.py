@@ -9,11 +9,11 @@ import pytest
 from psycopg.rows import dict_row
 from redis import Redis
 
-from grantwire.migrations import migrate
 from grantwire.observability import log
 from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
 from tests.client import Client
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS
 from tests.plaintext import PLAINTEXT
 from tests.servers import STATE, Databases, clusters, nats

@@ -12,8 +12,8 @@ import pytest
 from psycopg import sql
 
 from grantwire.budget import Budget
-from grantwire.migrations import migrate
 from grantwire.runtime.bridge import BridgeRuntime
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS
 from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import Stream, event

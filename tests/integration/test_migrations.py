@@ -16,11 +16,12 @@ from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import handle
 from grantwire import migrations
 from grantwire.errors import InternalError
-from grantwire.migrations import migrate, read_migrations
+from grantwire.migrations import read_migrations
 from grantwire.runtime.migration import MigrationRuntime
 from infra.local.schema import MAJOR, dump_schema
 from tests.client import Client
 from tests.concurrency import at_once
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS, ROOT
 from tests.plaintext import PLAINTEXT
 

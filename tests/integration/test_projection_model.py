@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
 from grantwire.errors import RejectedError
-from grantwire.migrations import migrate
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_valid
 from grantwire.projection.model import project
 from tests.client import Client
 from tests.concurrency import at_once
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS
 from tests.projection import PROJECTED, Right, clear, event_of, model, payloads, record, right
 

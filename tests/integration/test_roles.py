@@ -16,7 +16,6 @@ from psycopg import sql
 from functions.migrate_database.handler import handle
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import InternalError
-from grantwire.migrations import migrate
 from grantwire.retention import RetentionSettings, Sweep
 from grantwire.runtime.migration import MigrationRuntime
 from grantwire.settings import load
@@ -24,6 +23,7 @@ from infra.local import database as local_database
 from tests.client import Client
 from tests.concurrency import at_once
 from tests.dead_letters import budget
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS
 from tests.plaintext import PLAINTEXT
 

@@ -15,11 +15,11 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError, LeaseLostError, RetryableError
 from grantwire.idempotency import Duplicate, InProgress, Key, New, PostgresStore, Record, Status
 from grantwire.idempotency.stores import postgres
-from grantwire.migrations import migrate
 from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
 from tests.concurrency import at_once
+from tests.migrating import migrate
 from tests.paths import MIGRATIONS
 from tests.plaintext import PLAINTEXT
 

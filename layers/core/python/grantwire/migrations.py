@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
 from grantwire.errors import InternalError
 from grantwire.observability import log
@@ -75,14 +74,6 @@ def read_migrations(directory: Path) -> list[Migration]:
     if twice := {number for number in numbers if numbers.count(number) > 1}:
         raise InternalError(f"numbers used twice: {', '.join(sorted(twice))}")
     return [Migration(file.name, file.read_bytes()) for file in files]
-
-
-def migrate(url: str, directory: Path) -> list[str]:
-    """Bring the database up to the files; the names of those applied now."""
-    with psycopg.connect(
-        url, autocommit=True, row_factory=tuple_row, application_name="grantwire-migrate"
-    ) as connection:
-        return apply(connection, read_migrations(directory))
 
 
 def apply(connection: Connection, migrations: list[Migration]) -> list[str]:
