@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
 
 # Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text.
-_CHANGE = """
+CHANGE = """
 SELECT outcome, status_code, body
   FROM change_entitlement(
          %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(ttl)s, %(lock_wait_ms)s::integer,
@@ -23,7 +23,7 @@ SELECT outcome, status_code, body
 
 # One row more than asked for tells whether there is a next page. JSON made by PostgreSQL is half the cost of making it
 # here, and `||` keeps the order of the members that the API document shows.
-_LIST = """
+LIST = """
 WITH page AS (
   SELECT stock_keeping_unit, status, version, updated_at, row_number() OVER (ORDER BY stock_keeping_unit) AS position
     FROM entitlements
@@ -54,7 +54,7 @@ class Entitlements:
     def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> Answer:
         """Grant or revoke, at most once for `identity.key`; see the package for what it guarantees."""
         outcome, status_code, body = self._database.fetch_row(
-            _CHANGE,
+            CHANGE,
             {
                 "caller": identity.caller,
                 "route": identity.route,
@@ -74,5 +74,5 @@ class Entitlements:
 
     def of_user(self, page: Page) -> str:
         """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""
-        (body,) = self._database.fetch_row(_LIST, {"user_id": page.user_id, "limit": page.limit, "after": page.after})
+        (body,) = self._database.fetch_row(LIST, {"user_id": page.user_id, "limit": page.limit, "after": page.after})
         return str(body)

@@ -1,0 +1,50 @@
+"""How much is measured: enough to trust, enough to look, or just enough to see that the harness works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The sizes of a run; a round measures every contender once, each for `seconds` or until its work is done."""
+
+    name: str
+    rounds: int
+    seconds: float
+    clients: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    wakeup_clients: tuple[int, ...] = (4, 16, 32)
+    events: int = 20_000
+    hot_events: int = 2_000
+    expired: int = 1_000_000
+    sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    parked: int = 100_000
+    starts: int = 7
+    journey_seconds: float = 300.0
+
+
+FULL = Effort("full", rounds=7, seconds=3.0)
+QUICK = Effort(
+    "quick",
+    rounds=3,
+    seconds=1.5,
+    clients=(1, 4, 16, 32),
+    expired=300_000,
+    sizes=(1_000, 100_000),
+    starts=3,
+    journey_seconds=75.0,
+)
+SMOKE = Effort(
+    "smoke",
+    rounds=1,
+    seconds=0.1,
+    clients=(1, 2),
+    wakeup_clients=(2,),
+    events=400,
+    hot_events=40,
+    expired=2_000,
+    sizes=(100, 300),
+    parked=100,
+    starts=1,
+    journey_seconds=0.0,
+)

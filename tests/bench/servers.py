@@ -1,0 +1,81 @@
+"""The benchmark's own servers: PostgreSQL and NATS as they come, fsync on, on disk."""
+
+from __future__ import annotations
+
+import uuid
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from infra.local import unprivileged
+from infra.local.nats import NatsServer
+from infra.local.postgres import PostgresServer
+from tests.plaintext import PLAINTEXT
+from tests.servers import Databases
+from tests.valkey import ValkeyServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+
+class Servers:
+    """One PostgreSQL, one NATS and one Valkey for a whole run, and databases cloned from a migrated one."""
+
+    def __init__(self, state: Path) -> None:
+        self.postgres = PostgresServer(state / "postgres")
+        self.nats = NatsServer(state / "nats")
+        self.valkey = ValkeyServer(state / "valkey")
+        self._made: list[str] = []
+
+    def __enter__(self) -> Self:
+        for server in (self.postgres, self.nats, self.valkey):
+            server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in (self.postgres, self.nats, self.valkey):
+            server.destroy()
+
+    @cached_property
+    def databases(self) -> Databases:
+        """Hands out migrated databases."""
+        return Databases(self.postgres)
+
+    def database(self) -> str:
+        """Address of a new migrated database, for the functions' role."""
+        url = self.databases.migrated()
+        self._made.append(url)
+        return url
+
+    def drop_databases(self) -> None:
+        """Remove all that were handed out: nobody needs them any more."""
+        while self._made:
+            self.databases.drop(self._made.pop())
+
+    def owner(self, url: str) -> psycopg.Connection[tuple[object, ...]]:
+        """A connection to the same database as the role that owns it, in autocommit."""
+        return psycopg.connect(self.databases.of_owner(url), autocommit=True)
+
+    def environ(self, url: str) -> dict[str, str]:
+        """The environment of functions that work on this database, with streams that nobody else has."""
+        name = uuid.uuid4().hex[:12]
+        return {
+            **PLAINTEXT,
+            "DATABASE_URL": url,
+            "NATS_URL": self.nats.url,
+            "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
+            "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
+            "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
+            "NOTIFICATION_NATS_DURABLE": "bridge",
+            "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
+        }
+
+    def binary(self, name: str) -> Path:
+        """One of PostgreSQL's own programs."""
+        installation = self.postgres.installation
+        return unprivileged.installed(installation.binaries, installation.version) / name
