@@ -263,7 +263,8 @@ BEGIN
         FOR SHARE;
     INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, ready)
     VALUES (p_event_id, p_event_type, p_aggregate_key, p_aggregate_version, p_payload, p_trace_id, NOT FOUND);
-    IF pg_try_advisory_xact_lock_shared(x'67776177616b6521'::bigint) THEN
+    -- ASCII "gwasleep".
+    IF NOT pg_try_advisory_xact_lock_shared(x'677761736c656570'::bigint) THEN
         PERFORM pg_notify('outbox_events', '');
     END IF;
 END

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import logging
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,27 +15,6 @@ _OTHERS = ("AWS_", "DATABASE_", "IDEMPOTENCY_", "NATS_", "PLAINTEXT_")
 for name in [name for name in os.environ if name.startswith(_OTHERS)]:
     del os.environ[name]
 os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
-
-
-class _CurrentOutput:
-    """Standard output as it is now, not as it was when the logger was made: pytest replaces it for each test."""
-
-    def write(self, text: str) -> int:
-        """Write to it."""
-        return sys.stdout.write(text)
-
-    def flush(self) -> None:
-        """Flush it."""
-        sys.stdout.flush()
-
-
-def pytest_configure() -> None:
-    """Let `capsys` see the functions' log lines."""
-    from grantwire.observability import log  # noqa: PLC0415 - after the environment is clean
-
-    handler = log.registered_handler
-    assert isinstance(handler, logging.StreamHandler)
-    handler.setStream(_CurrentOutput())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -86,5 +86,5 @@ class Backing:
 def stop_below(folder: Path) -> None:
     """Stop every server that has its state below a folder, and delete what it keeps elsewhere."""
     for kind in reversed(KINDS):
-        for record in folder.rglob(f"{kind.name}.json"):
+        for record in list(folder.rglob(f"{kind.name}.json")):  # before folders go
             kind(record.parent).destroy()

@@ -31,6 +31,7 @@ def clean(_arguments: Sequence[str], progress: Progress) -> int:
     """Stop the checkout's stack, also what interrupted tests left running, and delete all that was made."""
     stop(progress, volumes=True)
     stop_below(STATE / "test")
+    stop_below(STATE / "bench")
     stop_below(scratch.memory())
     with progress.step(f"Removing {STATE}"):
         scratch.forget()

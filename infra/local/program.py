@@ -63,6 +63,9 @@ COMMANDS = {
     "test-containers": Command(
         "run every function in a container; needs an engine", "invoke.test_containers", Needs.CURRENT
     ),
+    "bench": Command(
+        "measure against the physical limit and peers; QUICK=1: in minutes, to look at", "bench.bench", Needs.CURRENT
+    ),
     "check": Command("check style, types, architecture, template and locks", "checks.check", Needs.CURRENT),
     "schema": Command("write infra/schema.sql from the migrations", "schema.schema", Needs.CURRENT),
     "proto": Command("generate the events' code from proto/", "protobuf.proto", Needs.CURRENT),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from contextlib import contextmanager
@@ -178,7 +179,7 @@ def test_replacing_a_live_answer_is_an_error_and_changes_nothing(client: Client,
 
 
 def test_a_broken_invariant_is_loud_and_leaves_nothing(
-    client: Client, rows: Rows, caplog: pytest.LogCaptureFixture
+    client: Client, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """I6: if the read after the lock is bypassed, the caller gets a 500, the log an error, the database nothing."""
     client.grant("k1")
@@ -191,8 +192,9 @@ def test_a_broken_invariant_is_loud_and_leaves_nothing(
     reply = client.grant("k1", user_id="other")
     assert (reply.status, reply.code) == (500, "INTERNAL")
     assert "invariant" not in reply.body
-    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "idempotency invariant broken" in (error.exc_text or "")
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    (error,) = [line for line in lines if line["level"] == "ERROR"]
+    assert "idempotency invariant broken" in error["exception"]
     assert rows.execute("SELECT user_id FROM entitlements").fetchall() == [{"user_id": "u_123"}]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from grantwire.database import DatabaseSettings
 from grantwire.outbox import Wakeup
-from grantwire.outbox.wakeup import AWAKE
+from grantwire.outbox.wakeup import ASLEEP
 from grantwire.settings import load
 from tests.plaintext import PLAINTEXT
 from tests.workers.relay_support import budget, relay, stream, until
@@ -45,20 +45,17 @@ def _heard(listener: psycopg.Connection) -> int:
     return len(list(listener.notifies(timeout=0.05)))
 
 
-def test_grants_notify_only_while_no_relay_is_awake(
-    client: Client, wakeup: Wakeup, listener: psycopg.Connection
-) -> None:
-    """O9: asleep, awake, asleep again."""
+def test_grants_notify_only_while_a_relay_sleeps(client: Client, wakeup: Wakeup, listener: psycopg.Connection) -> None:
+    """O9: no relay at all, asleep, awake; a notification makes commits wait for each other."""
     client.grant("k1", user_id="u1")
+    assert _heard(listener) == 0
+    assert wakeup.fall_asleep()
+    client.grant("k2", user_id="u2")
     assert _heard(listener) == 1
-    wakeup.stay_awake()
-    assert wakeup.awake
+    wakeup.wake_up()
     for number in range(5):
         client.grant(f"awake-{number}", user_id=f"awake-{number}")
     assert _heard(listener) == 0
-    wakeup.fall_asleep()
-    client.grant("k2", user_id="u2")
-    assert _heard(listener) == 1
 
 
 def test_one_of_several_relays_holds_the_lock(client: Client, database_url: str, listener: psycopg.Connection) -> None:
@@ -66,42 +63,49 @@ def test_one_of_several_relays_holds_the_lock(client: Client, database_url: str,
     settings = load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url})
     first, second = Wakeup(settings), Wakeup(settings)
     try:
-        first.stay_awake()
-        second.stay_awake()
-        assert (first.awake, second.awake) == (True, False)
-        second.fall_asleep()
+        assert first.fall_asleep()
+        assert not second.fall_asleep()
+        second.wake_up()
         client.grant("k1")
-        assert _heard(listener) == 0
+        assert _heard(listener) == 1
         first.close()
-
-        def takes_over() -> bool:
-            second.stay_awake()
-            return second.awake
-
-        until("the server has let the first one's locks go", takes_over)
+        until("the server has let the first one's locks go", second.fall_asleep)
     finally:
         first.close()
         second.close()
 
 
-def test_the_lock_is_had_although_enqueues_share_it(wakeup: Wakeup, database_url: str) -> None:
-    """O9: an enqueue that never commits keeps a relay from the lock, for a moment; the relay goes on without."""
+def test_an_enqueue_under_way_is_not_missed(wakeup: Wakeup, rows: Rows, owner_url: str) -> None:
+    """O9: the lock is had when whoever enqueued without a notification has committed, so one more look finds it."""
+    with psycopg.connect(owner_url) as enqueueing:
+        enqueueing.execute("SELECT outbox_enqueue(gen_random_uuid(), 'EntitlementGranted', 'a', 1, '{}', NULL)")
+        committing = threading.Timer(0.02, enqueueing.commit)
+        committing.start()
+        until("the relay may sleep", wakeup.fall_asleep)
+        assert rows.execute("SELECT count(*) AS n FROM outbox_events").fetchall() == [{"n": 1}]
+        committing.join()
+
+
+def test_a_lock_that_is_not_to_be_had_is_not_waited_for(wakeup: Wakeup, database_url: str) -> None:
+    """O9: an enqueue that never commits keeps a relay from the lock; the relay goes on without, and looks often."""
     with psycopg.connect(database_url) as enqueue:
-        enqueue.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", (AWAKE,))
+        enqueue.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", (ASLEEP,))
         started = time.monotonic()
-        wakeup.stay_awake()
-        assert not wakeup.awake
-        assert time.monotonic() - started < 1
+        assert not wakeup.fall_asleep()
+        asyncio.run(wakeup.wait(20))
+        assert time.monotonic() - started < 5
 
 
 def test_a_wait_ends_with_a_notification_or_with_its_time(wakeup: Wakeup, client: Client) -> None:
-    """O9: the event loop goes on in the meantime."""
+    """O9: the event loop goes on in the meantime; whoever was woken no longer wants to be told."""
 
     async def scenario() -> tuple[float, float]:
         loop = asyncio.get_running_loop()
+        assert wakeup.fall_asleep()
         started = loop.time()
         await wakeup.wait(0.05)
         timed_out = loop.time() - started
+        assert wakeup.asleep
         granting = loop.run_in_executor(None, lambda: client.grant("k1"))
         started = loop.time()
         await wakeup.wait(20)
@@ -111,30 +115,7 @@ def test_a_wait_ends_with_a_notification_or_with_its_time(wakeup: Wakeup, client
     timed_out, woken = asyncio.run(scenario())
     assert 0.05 <= timed_out < 5
     assert woken < 10
-
-
-def test_a_lock_that_was_not_to_be_had_does_not_keep_the_relay_from_sleeping(
-    wakeup: Wakeup, database_url: str, client: Client
-) -> None:
-    """O9: a long transaction holds the lock; the relay still reads its notifications, or it would spin."""
-    with psycopg.connect(database_url) as holder:
-        holder.execute("SELECT pg_advisory_xact_lock_shared(%s)", (AWAKE,))
-        wakeup.stay_awake()
-        assert not wakeup.awake
-
-        async def waits() -> list[float]:
-            await wakeup.wait(0.01)
-            client.grant("k1", user_id="u1")
-            lengths = []
-            for _ in range(3):
-                started = time.monotonic()
-                await wakeup.wait(0.2)
-                lengths.append(time.monotonic() - started)
-            return lengths
-
-        first, *later = asyncio.run(waits())
-    assert first < 0.2
-    assert min(later) >= 0.19
+    assert not wakeup.asleep
 
 
 def test_a_grant_wakes_a_relay_that_sleeps(
@@ -145,13 +126,13 @@ def test_a_grant_wakes_a_relay_that_sleeps(
     with relay(sleepy) as runtime:
         thread = threading.Thread(target=lambda: runtime.work(budget(2.5)))
         thread.start()
-        until("the relay sleeps", lambda: _listening(rows))
+        until("the relay sleeps", lambda: _sleeping(rows))
         client.grant("k1", user_id="u1")
         until("the event is published", lambda: _published(rows) == 1, seconds=2)
         assert _heard(listener) == 1
         thread.join()
     assert len(stream(environ)) == 1
-    assert not _listening(rows)
+    assert not _sleeping(rows)
 
 
 @pytest.mark.parametrize("broken", [{"ENTITLEMENT_OUTBOX_WAKEUP": "false"}, {"DATABASE_LISTEN_HOST": "127.0.0.1:9"}])
@@ -173,7 +154,7 @@ def test_a_wake_up_that_is_cut_off_does_not_stop_the_relay(environ: dict[str, st
     with relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "50ms"}) as runtime:
         thread = threading.Thread(target=lambda: runtime.work(budget(1.5)))
         thread.start()
-        until("the relay sleeps", lambda: _listening(rows))
+        until("the relay sleeps", lambda: _sleeping(rows))
         rows.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE application_name = 'grantwire-wakeup' AND datname = current_database()"
@@ -184,10 +165,12 @@ def test_a_wake_up_that_is_cut_off_does_not_stop_the_relay(environ: dict[str, st
     assert len(stream(environ)) == 1
 
 
-def _listening(rows: Rows) -> bool:
+def _sleeping(rows: Rows) -> bool:
     found = rows.execute(
-        "SELECT 1 FROM pg_stat_activity WHERE application_name = 'grantwire-wakeup' AND state = 'idle'"
-        " AND datname = current_database() AND query LIKE 'LISTEN%'"
+        "SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database"
+        " WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock' AND datname = current_database()"
+        " AND (classid::bigint << 32 | objid::bigint) = %s",
+        (ASLEEP,),
     )
     return bool(found.fetchall())
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,25 +150,40 @@ def test_neither_key_nor_body_is_logged(capsys: pytest.CaptureFixture[str]) -> N
         assert secret not in logged
 
 
-def test_a_request_leaves_one_line_and_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line has what somebody on call looks for; the metric is in CloudWatch's embedded format."""
+def test_a_request_leaves_one_line_that_is_its_metrics_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line has what somebody on call looks for, and is a document in CloudWatch's embedded format."""
     trace = "1-5759e988-bd862e3fe1be46a994272793"
     sent = event("POST", GRANTS, headers={"X-Amzn-Trace-Id": f"Self=1-x;Root={trace};Sampled=1"})
     answering(lambda *_: Response.of(Answer(200, "{}", "REPLAYED")))(sent, None)
-    line, metric = (json.loads(text) for text in capsys.readouterr().out.splitlines())
-    assert line["message"] == "request"
+    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (line["level"], line["message"], line["service"]) == ("INFO", "request", "grantwire")
     assert (line["route"], line["status_code"], line["outcome"]) == (f"POST {GRANTS}", 200, "REPLAYED")
     assert (line["trace_id"], line["correlation_id"]) == (trace, sent["requestContext"]["requestId"])
     assert (line["cold_start"], line["caller"]) == (True, "tests")
-    assert metric["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Grantwire"
-    assert (metric["route"], metric["outcome"], metric["Requests"]) == (f"POST {GRANTS}", "REPLAYED", [1.0])
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    assert directive == {
+        "Namespace": "Grantwire",
+        "Dimensions": [["route", "outcome", "service"]],
+        "Metrics": [{"Name": "Requests", "Unit": "Count"}, {"Name": "Latency", "Unit": "Milliseconds"}],
+    }
+    assert line["Requests"] == 1
+    assert line["Latency"] > 0
+    assert abs(line["_aws"]["Timestamp"] / 1000 - time.time()) < 60
+
+
+def test_a_wrong_method_counts_for_its_route_and_says_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """A dimension must not be a caller's to choose."""
+    answering(lambda *_: Response(200, "{}"))(event("DELETE", GRANTS), None)
+    (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert (line["route"], line["outcome"]) == (f"POST {GRANTS}", "METHOD_NOT_ALLOWED")
+    assert line["asked_for"] == f"DELETE {GRANTS}"
 
 
 def test_every_line_of_a_request_has_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
     """A failure's stack trace is found by the same id as the request's line."""
     failing(ZeroDivisionError("oops"))(event("POST", GRANTS), None)
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert [line.get("message") for line in lines] == ["request failed", "request", None]
+    assert [line["message"] for line in lines] == ["request failed", "request"]
     assert lines[0]["trace_id"] == lines[1]["trace_id"]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from grantwire.database.calls import Calls
 from grantwire.database.connecting import connect
 from grantwire.database.failures import reason, translated
 from grantwire.errors import AmbiguousError, InternalError
@@ -78,16 +79,34 @@ def _roll_back(connection: Connection) -> None:
 
 
 class Database:
-    """The execution environment's connection to PostgreSQL."""
+    """The execution environment's connection to PostgreSQL.
+
+    `durable` is false for work that repeats itself: a commit does not wait for the disk, so that a crash of the server
+    may undo the last of them, in reverse order and never in part (ADR 0022).
+    """
 
     def __init__(
-        self, settings: DatabaseSettings, *, application_name: str = "grantwire", listening: bool = False
+        self,
+        settings: DatabaseSettings,
+        *,
+        application_name: str = "grantwire",
+        listening: bool = False,
+        durable: bool = True,
     ) -> None:
         self._settings = settings
         self._application_name = application_name
         self._listening = listening
+        self._durable = durable
         self._connection: BoundedConnection | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+        self._calls: Calls | None = None
+
+    def fetch_texts(self, statement: LiteralString, parameters: Mapping[str, str | None]) -> tuple[str | None, ...]:
+        """As `fetch_row`, for what a caller waits for: parameters and columns are texts, and nothing is converted."""
+        row = self._connected(lambda connection: self._call(connection, statement, parameters))
+        if row is None:
+            raise InternalError("a statement that always returns a row returned none")
+        return row
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run one statement that returns one row, in a transaction of its own.
@@ -135,9 +154,9 @@ class Database:
         """Give the connection back; the next use makes a new one."""
         if self._connection is not None:
             self._connection.close()
-        self._connection = self._cursor = None
+        self._connection = self._cursor = self._calls = None
 
-    def _connected(self, begin: Callable[[Connection], T]) -> T:
+    def _connected(self, begin: Callable[[BoundedConnection], T]) -> T:
         """Do something that may be repeated, once more over a new connection if the old one turns out to be lost."""
         try:
             return begin(self._ready_connection())
@@ -158,11 +177,20 @@ class Database:
             self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()
 
-    def _ready_connection(self) -> Connection:
+    def _call(
+        self, connection: BoundedConnection, statement: LiteralString, parameters: Mapping[str, str | None]
+    ) -> tuple[str | None, ...] | None:
+        if self._calls is None:
+            self._calls = Calls(connection)
+        return self._calls.row(statement, parameters)
+
+    def _ready_connection(self) -> BoundedConnection:
         if self._connection is None:
             self._connection = connect(
                 self._settings, application_name=self._application_name, listening=self._listening
             )
+            if not self._durable:
+                self._connection.execute("SET synchronous_commit = off")
         return self._connection
 
     def _forget_if_lost(self, error: psycopg.Error) -> bool:

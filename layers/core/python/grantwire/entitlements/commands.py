@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import BadRequestError
 from grantwire.validation import clean_text, page_size
@@ -30,8 +29,7 @@ class Operation(Enum):
     REVOKE = "REVOKED"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A grant or a revoke as a caller wrote it."""
 
     user_id: str
@@ -48,15 +46,14 @@ class Change:
         for name in _LONGEST:
             if name not in fields:
                 raise BadRequestError(f"{name} is missing")
-        return cls(**{name: clean_text(name, fields[name], longest=longest) for name, longest in _LONGEST.items()})
+        return cls._make([clean_text(name, fields[name], longest=longest) for name, longest in _LONGEST.items()])
 
     def fields(self) -> dict[str, str]:
         """What makes this change the same as another."""
-        return asdict(self)
+        return self._asdict()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A stretch of a user's rights: at most `limit`, beginning behind the sku `after`."""
 
     user_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grantwire.idempotency.requests import Answer, refuse
-from grantwire.identifiers import uuid7
+from grantwire.identifiers import uuid7_text
 from grantwire.observability import key_fingerprint, log
 
 if TYPE_CHECKING:
@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from grantwire.entitlements.commands import Change, Operation, Page
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
 
-# Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text.
+# Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text. A replay
+# is found before it, by the primary key alone, and LIMIT then leaves the function uncalled; were it called all the same,
+# it would find the same row (I6).
 CHANGE = """
+SELECT 'REPLAYED', status_code, response_body
+  FROM idempotency_keys
+ WHERE caller = %(caller)s AND route = %(route)s AND idempotency_key = %(key)s
+   AND expires_at > now() AND request_hash = %(request_hash)s
+UNION ALL
 SELECT outcome, status_code, body
   FROM change_entitlement(
          %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(ttl)s, %(lock_wait_ms)s::integer,
          %(status)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s, %(trace_id)s)
+ LIMIT 1
 """
 
 # One row more than asked for tells whether there is a next page. JSON made by PostgreSQL is half the cost of making it
@@ -49,30 +57,32 @@ class Entitlements:
 
     def __init__(self, database: Database, settings: IdempotencySettings) -> None:
         self._database = database
-        self._settings = settings
+        self._ttl = f"{settings.ttl.total_seconds()} seconds"
+        self._lock_wait = str(int(settings.lock_wait.total_seconds() * 1000))
 
     def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> Answer:
         """Grant or revoke, at most once for `identity.key`; see the package for what it guarantees."""
-        outcome, status_code, body = self._database.fetch_row(
+        outcome, status_code, body = self._database.fetch_texts(
             CHANGE,
             {
                 "caller": identity.caller,
                 "route": identity.route,
                 "key": identity.key,
                 "request_hash": identity.request_hash,
-                "ttl": self._settings.ttl,
-                "lock_wait_ms": int(self._settings.lock_wait.total_seconds() * 1000),
+                "ttl": self._ttl,
+                "lock_wait_ms": self._lock_wait,
                 "status": operation.value,
                 **change.fields(),
-                "operation_id": uuid7(),
+                "operation_id": uuid7_text(),
                 "trace_id": trace_id,
             },
         )
         log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
-        refuse(outcome)
-        return Answer(status_code, body, outcome)
+        refuse(str(outcome))
+        return Answer(int(status_code or 0), str(body), str(outcome))
 
     def of_user(self, page: Page) -> str:
         """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""
-        (body,) = self._database.fetch_row(LIST, {"user_id": page.user_id, "limit": page.limit, "after": page.after})
+        parameters = {"user_id": page.user_id, "limit": str(page.limit), "after": page.after}
+        (body,) = self._database.fetch_texts(LIST, parameters)
         return str(body)

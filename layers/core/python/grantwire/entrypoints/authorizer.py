@@ -29,7 +29,7 @@ class AuthorizerHandler(Generic[R]):
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """The policy for one token."""
         log.append_keys(aws_request_id=getattr(context, "aws_request_id", None))
-        metrics.add_dimension("worker", self.name)
+        metrics.set_default_dimensions(worker=self.name)
         try:
             policy = self._authorize(
                 self._runtime.get(), str(event.get("authorizationToken") or ""), str(event["methodArn"])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from grantwire.callers.scopes import ROUTES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, log, metrics, stamped
 from grantwire.runtime.once import Once
 
 if TYPE_CHECKING:
@@ -42,13 +42,12 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """What goes back to the caller; the body is JSON text already."""
 
     status_code: int
     body: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     outcome: str = "OK"
 
     @classmethod
@@ -75,6 +74,8 @@ class HttpHandler(Generic[R]):
         self._handle = handle
         self._scope = ROUTES[route]
         self._cold = True
+        units = {"Requests": MetricUnit.Count.value, "Latency": MetricUnit.Milliseconds.value}
+        self._directive = metrics.directive(("route", "outcome"), units)
 
     def with_runtime(self, runtime: R) -> HttpHandler[R]:
         """The same handler, working with `runtime` instead of the environment's."""
@@ -122,20 +123,15 @@ class HttpHandler(Generic[R]):
             raise MethodNotAllowedError(self._method)
 
     def _report(self, request: Request, response: Response, milliseconds: float) -> None:
-        """One line and one metric for each request, with neither body nor key in them."""
-        log.info(
+        """One line for each request, which is its metrics too, with neither body nor key in it."""
+        log.info_with(
+            stamped(self._directive),
+            {"route": self.route, "outcome": response.outcome, "Requests": 1, "Latency": round(milliseconds, 3)},
             "request",
-            route=request.route,
             status_code=response.status_code,
-            outcome=response.outcome,
             caller=request.caller,
-            duration_ms=round(milliseconds, 2),
+            **({} if request.route == self.route else {"asked_for": request.route}),
         )
-        metrics.add_dimension("route", self.route)
-        metrics.add_dimension("outcome", response.outcome)
-        metrics.add_metric("Requests", MetricUnit.Count, 1)
-        metrics.add_metric("Latency", MetricUnit.Milliseconds, milliseconds)
-        metrics.flush_metrics()
 
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from grantwire.errors import BadRequestError, ForbiddenError, TooLargeError, UnauthenticatedError
@@ -22,8 +21,7 @@ NO_CALLER = "send a valid bearer token"
 _NEVER_IN_AN_ENCODED_PATH = re.compile(r"[^!-~]|%(?![0-9A-Fa-f]{2})")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request as API Gateway passes it on."""
 
     method: str
@@ -43,17 +41,16 @@ class Request:
         """Read a REST proxy event. Header names are lower-cased: AWS keeps the client's case, emulators do not."""
         context = event.get("requestContext") or {}
         authorizer = context.get("authorizer") or {}
-        headers: dict[str, Sequence[str]] = {
-            name.lower(): [value] for name, value in (event.get("headers") or {}).items()
-        }
-        headers |= {name.lower(): values for name, values in (event.get("multiValueHeaders") or {}).items()}
+        headers = {name.lower(): values for name, values in (event.get("multiValueHeaders") or {}).items()}
+        if not headers:
+            headers = {name.lower(): [value] for name, value in (event.get("headers") or {}).items()}
         query = event.get("multiValueQueryStringParameters") or {
             name: [value] for name, value in (event.get("queryStringParameters") or {}).items()
         }
         return cls(
             method=event.get("httpMethod", ""),
             resource=event.get("resource", ""),
-            path_parameters={k: _decoded(v) for k, v in (event.get("pathParameters") or {}).items()},
+            path_parameters={name: _decoded(value) for name, value in (event.get("pathParameters") or {}).items()},
             query=query,
             headers=headers,
             body=event.get("body"),
@@ -61,7 +58,7 @@ class Request:
             caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
-            trace_id=trace_id_of({name: values[-1] for name, values in headers.items() if values}),
+            trace_id=trace_id_of(headers),
         )
 
     @property
@@ -87,7 +84,7 @@ class Request:
         """The body as a JSON object, in which every member stands once."""
         text = self._body_text()
         try:
-            parsed = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+            parsed = _decode(text)
         except (ValueError, RecursionError):
             raise BadRequestError("the body must be valid JSON in UTF-8") from None
         if not isinstance(parsed, dict):
@@ -99,6 +96,8 @@ class Request:
         # Base64 is longer than what it stands for, so this never lets a larger body through.
         if len(body) > (LARGEST_BODY * 3 // 2 if self.is_base64 else LARGEST_BODY):
             raise TooLargeError(f"the body must have at most {LARGEST_BODY} bytes")
+        if body.isascii() and not self.is_base64:
+            return body
         try:
             raw = base64.b64decode(body, validate=True) if self.is_base64 else body.encode()
             if len(raw) > LARGEST_BODY:
@@ -125,3 +124,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant).decode

@@ -47,7 +47,6 @@ class WorkerHandler(Generic[R]):
             log.exception("worker failed")
             raise
         finally:
-            if metrics.metric_set:
-                metrics.flush_metrics()
+            metrics.flush_metrics()
         log.info("worker done", result=result, duration_ms=round((time.monotonic() - started) * 1000))
         return result

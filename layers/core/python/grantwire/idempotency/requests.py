@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from json.encoder import encode_basestring as quoted
+from typing import TYPE_CHECKING, NamedTuple
 
 from grantwire.errors import BadRequestError, KeyConflictError, RequestInProgressError
 from grantwire.settings import duration, setting
@@ -28,8 +28,7 @@ class IdempotencySettings:
     lock_wait: timedelta = setting("IDEMPOTENCY_LOCK_WAIT", duration(low="1ms", high="20s"), default="2s")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestIdentity:
+class RequestIdentity(NamedTuple):
     """Whose request it is, what it asks for, and the key under which its answer is kept (I7)."""
 
     caller: str
@@ -38,8 +37,7 @@ class RequestIdentity:
     request_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer that is final for its key: sent now, and byte for byte again to every repeat."""
 
     status_code: int
@@ -85,8 +83,9 @@ def parse_key(values: Sequence[str]) -> str:
 def request_hash(fields: Mapping[str, str]) -> str:
     """The same for two requests that ask for the same: SHA-256 of a canonical form, with that form's version.
 
-    The fields are hashed as parsed, not as sent: order and white space of the JSON do not make another request.
+    The canonical form is JSON with sorted members and no white space. The fields are hashed as parsed, not as sent:
+    order and white space do not make another request.
     """
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    digest = hashlib.sha256(f"{_CANONICAL_FORM}\n{canonical}".encode()).hexdigest()
+    members = ",".join([f"{quoted(name)}:{quoted(fields[name])}" for name in sorted(fields)])
+    digest = hashlib.sha256(f"{_CANONICAL_FORM}\n{{{members}}}".encode()).hexdigest()
     return f"{_CANONICAL_FORM}:{digest}"

@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 # An awake relay looks so often, and sleeps when it has found nothing for so long.
 _PULSE_SECONDS = 0.005
 _AWAKE_SECONDS = 0.05
-# In its last moments a relay lets the lock go, so that the next one is notified, and goes on looking for what was
-# enqueued without a notification while it held the lock.
+# After a batch that was not full it rests for so many times as long as that took, up to a limit: events that come by
+# the thousand share a batch, instead of keeping a processor busy that the grants need.
+_REST = 3.0
+_LONGEST_REST_SECONDS = 0.015
+# In its last moments a relay leaves the lead to the next one, and looks until that has surely taken it.
 _FAREWELL_SECONDS = 0.15
 # Rounds at a time while there is a backlog.
 _LANES = 2
@@ -80,7 +83,7 @@ class Relay:
         self._connected = False
         self._has_streams: Client | None = None
         self._backlog = False
-        self._worked_at = 0.0
+        self._worked_at = self._round_took = 0.0
         self._tally: Counter[str] = Counter()
 
     async def work(self, budget: Budget) -> dict[str, int]:
@@ -110,9 +113,12 @@ class Relay:
                 await asyncio.sleep(min(pause.next(), budget.left()))
                 continue
             pause = Pause()
-            if not found:
-                if budget.until_idle:
+            if budget.until_idle:
+                if not found:
                     return
+            elif found:
+                await asyncio.sleep(min(_REST * self._round_took, _LONGEST_REST_SECONDS, budget.left()))
+            else:
                 await self._rest(budget)
 
     async def _connect(self) -> None:
@@ -143,14 +149,14 @@ class Relay:
         """Claim a batch and see it through; false if there was nothing to claim."""
         if budget.left() <= _FAREWELL_SECONDS:
             self._wakeup.close()
+        began = asyncio.get_running_loop().time()
         claim = Claim(self._worker)
         with self._database.session() as tx:
             events = store.claim(tx, claim, batch=self._leases.batch_size, lease=self._leases.lease, now=self._clock())
         self._backlog = len(events) == self._leases.batch_size
         if not events:
             return False
-        if not budget.until_idle and budget.left() > _FAREWELL_SECONDS:
-            self._wakeup.stay_awake()
+        self._wakeup.wake_up()
         batch = _Batch(claim, events)
         try:
             # What was let go before comes last: if it kills this worker too, the others are safe.
@@ -163,18 +169,16 @@ class Relay:
             self._give_back(batch)
             raise
         self._worked_at = asyncio.get_running_loop().time()
+        self._round_took = self._worked_at - began
         return True
 
     async def _rest(self, budget: Budget) -> None:
         """Wait for more: not for long while awake, then asleep until a notification or the poll interval."""
-        if budget.left() <= _FAREWELL_SECONDS:
+        idle = asyncio.get_running_loop().time() - self._worked_at
+        if budget.left() <= _FAREWELL_SECONDS or (self._wakeup.enabled and idle < _AWAKE_SECONDS):
             await asyncio.sleep(min(_PULSE_SECONDS, budget.left()))
-        elif not self._wakeup.awake:
+        elif self._wakeup.asleep or not self._wakeup.fall_asleep():
             await self._wakeup.wait(min(self._leases.poll_interval.total_seconds(), budget.left() - _FAREWELL_SECONDS))
-        elif asyncio.get_running_loop().time() - self._worked_at < _AWAKE_SECONDS:
-            await asyncio.sleep(_PULSE_SECONDS)
-        else:
-            self._wakeup.fall_asleep()
 
     async def _deliver(self, batch: _Batch, events: Sequence[ClaimedEvent], budget: Budget) -> None:
         """Publish events of a batch and settle what became of each."""

@@ -58,7 +58,7 @@ class RelayRuntime:
     def build(cls, environ: Mapping[str, str], clock: Callable[[], datetime | None] = lambda: None) -> Self:
         """Read the settings; connections are made when they are first used. The database's clock is `clock`'s None."""
         settings = load(RelaySettings, environ)
-        database = Database(settings.database, application_name="grantwire-relay")
+        database = Database(settings.database, application_name="grantwire-relay", durable=False)
         broker = Broker(settings.broker, name="grantwire-relay")
         relay = Relay(
             database,

@@ -1,0 +1,134 @@
+"""An outbox full of events, and the least that publishing them could cost: plain SQL, then plain bytes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+from psycopg.types.string import TextLoader
+
+from grantwire.identifiers import uuid7
+from grantwire.outbox.encoding import encode_event, headers_of
+from grantwire.outbox.store import ClaimedEvent
+
+if TYPE_CHECKING:
+    from tests.bench.raw_nats import RawNats
+
+BATCH = 500
+
+# As change_entitlement and outbox_enqueue make them, a microsecond apart.
+_FILL: LiteralString = """
+INSERT INTO outbox_events
+       (event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, ready, created_at)
+SELECT event_id, 'EntitlementGranted', entitlement_aggregate_key(user_id, 'item1'), version,
+       jsonb_build_object(
+           'event_id', event_id, 'event_type', 'EntitlementGranted', 'occurred_at', rfc3339(now()),
+           'user_id', user_id, 'stock_keeping_unit', 'item1',
+           'source', 'purchase', 'source_id', 'p_' || n, 'version', version),
+       '1-00000000-000000000000000000000000', version = 1, now() + n * interval '1 microsecond'
+  FROM unnest(%(ids)s::uuid[]) WITH ORDINALITY AS e (event_id, n)
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN %(hot)s THEN 'u_hot' ELSE 'u_' || n END AS user_id,
+              CASE WHEN %(hot)s THEN n ELSE 1 END AS version) AS of
+"""
+
+
+def fill(owner: psycopg.Connection[Any], count: int, *, hot: bool) -> None:
+    """So many events and no others, all of one aggregate or each of its own."""
+    owner.execute("TRUNCATE outbox_events")
+    owner.execute(_FILL, {"ids": [uuid7() for _ in range(count)], "hot": hot})
+    owner.execute("VACUUM ANALYZE outbox_events")
+
+
+_EVENTS: LiteralString = """
+SELECT event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, attempt_count, false
+  FROM outbox_events ORDER BY created_at
+"""
+
+
+def frames(owner: psycopg.Connection[Any], nats: RawNats, subject: str) -> list[bytes]:
+    """The events in the outbox as the relay would publish them."""
+    events = map(ClaimedEvent._make, owner.execute(_EVENTS))
+    return [nats.frame(subject, headers_of(event), encode_event(event.payload)) for event in events]
+
+
+# A table with what the plain claim needs and no more, and an index from which it reads the oldest in order.
+_TABLE: LiteralString = """
+CREATE TABLE limit_outbox (
+    event_id uuid PRIMARY KEY,
+    event_type text NOT NULL,
+    aggregate_key text NOT NULL,
+    payload jsonb NOT NULL,
+    trace_id text,
+    status text NOT NULL DEFAULT 'PENDING',
+    attempt_count integer NOT NULL DEFAULT 0,
+    next_retry_at timestamptz,
+    locked_by text,
+    locked_at timestamptz,
+    lease_until timestamptz,
+    last_error text,
+    created_at timestamptz NOT NULL,
+    published_at timestamptz)
+  WITH (fillfactor = 50)
+"""
+_INDEX: LiteralString = """
+CREATE INDEX limit_outbox_open ON limit_outbox (created_at) WHERE status IN ('PENDING', 'IN_FLIGHT')
+"""
+_COPY: LiteralString = """
+INSERT INTO limit_outbox (event_id, event_type, aggregate_key, payload, trace_id, created_at)
+SELECT event_id, event_type, aggregate_key, payload, trace_id, created_at FROM outbox_events ORDER BY created_at
+"""
+_CLAIM: LiteralString = """
+WITH cte AS (
+  SELECT event_id FROM limit_outbox
+   WHERE (status = 'PENDING' AND (next_retry_at IS NULL OR next_retry_at <= now()))
+      OR (status = 'IN_FLIGHT' AND (lease_until IS NULL OR lease_until <= now()))
+   ORDER BY created_at
+   LIMIT 500
+     FOR UPDATE SKIP LOCKED)
+UPDATE limit_outbox e
+   SET status = 'IN_FLIGHT', locked_by = 'limit', locked_at = now(), lease_until = now() + interval '30 seconds',
+       last_error = NULL
+  FROM cte
+ WHERE e.event_id = cte.event_id
+RETURNING e.event_id, e.event_type, e.payload, e.attempt_count
+"""
+_MARK: LiteralString = """
+UPDATE limit_outbox SET status = 'PUBLISHED', published_at = now(), lease_until = NULL
+ WHERE event_id = ANY (%s::uuid[]) AND locked_by = 'limit'
+"""
+
+
+class PlainSql:
+    """The claim and the marking of a plain outbox, without order, without encoding and without publishing."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
+        # Nobody looks at what comes, so it is not made into objects.
+        for kind in ("uuid", "jsonb"):
+            self._connection.adapters.register_loader(kind, TextLoader)
+        self._connection.execute(_TABLE)
+        self._connection.execute(_INDEX)
+        self._connection.execute("SET enable_seqscan = off")  # of few events the planner would sort all, each time
+        self._connection.execute("SET enable_sort = off")
+
+    def fill(self) -> None:
+        """The events that the outbox has, and no others."""
+        self._connection.execute("TRUNCATE limit_outbox")
+        self._connection.execute(_COPY)
+        self._connection.execute("VACUUM ANALYZE limit_outbox")
+        plan = "\n".join(line for (line,) in self._connection.execute("EXPLAIN " + _CLAIM))
+        if "Sort" in plan or "Seq Scan" in plan:
+            raise RuntimeError(f"the plain claim does not read from its index:\n{plan}")
+
+    def drain(self) -> float:
+        """Claim and mark batch by batch; how many seconds it took."""
+        began = time.perf_counter()
+        while claimed := self._connection.execute(_CLAIM).fetchall():
+            self._connection.execute(_MARK, ([row[0] for row in claimed],))
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._connection.close()

@@ -1,0 +1,329 @@
+"""Other ways to the same end, in the same rounds as ours: Powertools, pgqueuer, and the same statements one by one.
+
+What a fleet calls takes the client's number and returns a call that looks at its own result, as in `callers`. What
+drains a queue does so in a process of its own, and returns how many it did a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+
+from grantwire.broker import Broker, BrokerSettings
+from grantwire.identifiers import uuid7
+from grantwire.idempotency import RedisStore, idempotent
+from grantwire.idempotency.stores.redis import connect
+from grantwire.outbox.encoding import encode_event, headers_of
+from grantwire.outbox.store import ClaimedEvent
+from grantwire.settings import load
+from grantwire.topology import TopologySettings, ensure_topology
+from tests.bench.fleet import Fleet
+from tests.bench.paths.requests import CLIENTS, Requests
+from tests.bench.results import Finding, Section
+from tests.bench.rounds import interleave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from uuid import UUID
+
+    from infra.local.progress import Progress
+    from tests.bench.effort import Effort
+    from tests.bench.rounds import Rounds
+    from tests.bench.servers import Servers
+
+    Call = Callable[[], None]
+    Work = Callable[[str], dict[str, Any]]
+
+VALKEY_URL = "BENCH_VALKEY_URL"
+POWERTOOLS = "Powertools on Valkey"
+LIBRARY = "@idempotent on Valkey"
+NAIVE = "statement by statement"
+OURS = "Grantwire"
+
+_KEPT_KEYS = 100
+_ROUTE = "POST /v1/entitlements/grants"
+_RELAY_BATCH = 50
+# The best of 10 to 5,000 on two cores; its default is 10, which is a third as fast.
+_QUEUE_BATCH = 1_000
+_PATIENCE = 600.0
+
+
+def powertools_new(number: int) -> Call:
+    """Nothing to do, for a key that Powertools has never seen."""
+    return _first_calls(_powertools(), f"p_{os.getpid()}_{number}")
+
+
+def powertools_replay(number: int) -> Call:
+    """Powertools' stored result of a key that it has seen."""
+    return _repeated_calls(_powertools(), f"p_{os.getpid()}_{number}")
+
+
+def library_new(number: int) -> Call:
+    """Nothing to do, for a key that our library's Redis store has never seen."""
+    return _first_calls(_library(), f"l_{os.getpid()}_{number}")
+
+
+def library_replay(number: int) -> Call:
+    """The stored result of a key that our library's Redis store has seen."""
+    return _repeated_calls(_library(), f"l_{os.getpid()}_{number}")
+
+
+def _powertools() -> Work:
+    """As light as it gets: the key is all of the payload, so nothing is searched for and little is hashed."""
+    from aws_lambda_powertools.utilities.idempotency import (  # noqa: PLC0415 - only its own clients load it
+        IdempotencyConfig,
+        idempotent_function,
+    )
+    from aws_lambda_powertools.utilities.idempotency.persistence.cache import (  # noqa: PLC0415 - as above
+        CachePersistenceLayer,
+    )
+
+    runs = itertools.count()
+    config = IdempotencyConfig(expires_after_seconds=86_400, lambda_context=_Context())  # type: ignore[arg-type]
+    store = CachePersistenceLayer(client=connect(os.environ[VALKEY_URL]))  # type: ignore[arg-type]
+
+    @idempotent_function(data_keyword_argument="key", config=config, persistence_store=store)
+    def work(*, key: str) -> dict[str, Any]:
+        return {"key": key, "run": next(runs)}
+
+    return lambda key: work(key=key)  # type: ignore[no-any-return]
+
+
+class _Context:
+    """What Powertools asks of Lambda's context; without one it cannot tell when a claim ends."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 30_000
+
+
+def _library() -> Work:
+    runs = itertools.count()
+
+    @idempotent(RedisStore(connect(os.environ[VALKEY_URL]), prefix="bench:"), key=lambda key: key, name="bench")
+    def work(key: str) -> dict[str, Any]:
+        return {"key": key, "run": next(runs)}
+
+    return work
+
+
+def _first_calls(work: Work, prefix: str) -> Call:
+    turns = itertools.count()
+
+    def call() -> None:
+        turn = next(turns)
+        assert work(f"{prefix}_{turn}") == {"key": f"{prefix}_{turn}", "run": turn}
+
+    return call
+
+
+def _repeated_calls(work: Work, prefix: str) -> Call:
+    """A second run would have another number in its result."""
+    known = [(key, work(key)) for key in (f"{prefix}_{turn}" for turn in range(_KEPT_KEYS))]
+    turns = itertools.cycle(known)
+
+    def call() -> None:
+        key, result = next(turns)
+        assert work(key) == result
+
+    return call
+
+
+_LOCK = "SELECT pg_advisory_xact_lock(%s)"
+_STORED = """
+SELECT request_hash, status_code, response_body FROM idempotency_keys
+ WHERE caller = 'local' AND route = %s AND idempotency_key = %s AND expires_at > now()
+"""
+_RIGHT = "SELECT status, version FROM entitlements WHERE user_id = %s AND stock_keeping_unit = %s FOR UPDATE"
+_GRANT = """
+INSERT INTO entitlements AS e (user_id, stock_keeping_unit, status, version, updated_at)
+VALUES (%s, %s, 'ACTIVE', 1, clock_timestamp())
+    ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
+   SET status = 'ACTIVE', version = e.version + 1, updated_at = clock_timestamp()
+RETURNING version, updated_at
+"""
+_EVENT = """
+INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, ready)
+VALUES (%s, 'EntitlementGranted', %s, %s, %s::jsonb, '1-0-0', true)
+"""
+_AUDIT = """
+INSERT INTO entitlement_audit
+       (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
+VALUES (%s, 'local', 'GRANT', 'APPLIED', %s, %s, '1-0-0', %s::jsonb)
+"""
+_KEEP = """
+INSERT INTO idempotency_keys AS k VALUES ('local', %s, %s, %s, 200, %s, now(), now() + interval '24 hours')
+    ON CONFLICT (caller, route, idempotency_key) DO UPDATE
+   SET request_hash = EXCLUDED.request_hash, status_code = EXCLUDED.status_code,
+       response_body = EXCLUDED.response_body, created_at = EXCLUDED.created_at, expires_at = EXCLUDED.expires_at
+ WHERE k.expires_at <= now()
+"""
+
+
+def naive_grant(number: int) -> Call:
+    """A grant with all our guarantees, as the first description of it reads: nine round trips, no HTTP around it."""
+    connection = psycopg.connect(os.environ["DATABASE_URL"], prepare_threshold=0)
+    cursor = connection.cursor()
+    names = (f"n_{os.getpid()}_{number}_{turn}" for turn in itertools.count())
+
+    def call() -> None:
+        assert _granted(cursor, next(names), "item1") == 1
+        connection.commit()
+
+    return call
+
+
+def _granted(cursor: psycopg.Cursor[Any], name: str, sku: str) -> int:
+    """The version that the right has now. User, purchase and key have one name; the BEGIN travels by itself."""
+    digest = hashlib.sha256(name.encode()).digest()
+    cursor.execute(_LOCK, (int.from_bytes(digest[:8], signed=True),))
+    assert cursor.execute(_STORED, (_ROUTE, name)).fetchone() is None
+    assert cursor.execute(_RIGHT, (name, sku)).fetchone() is None
+    row = cursor.execute(_GRANT, (name, sku)).fetchone()
+    assert row is not None
+    version, at = row
+    operation_id, moment = uuid7(), at.astimezone(UTC).isoformat()
+    right = {"user_id": name, "stock_keeping_unit": sku, "version": version}
+    event = right | {
+        "event_id": str(operation_id),
+        "event_type": "EntitlementGranted",
+        "occurred_at": moment,
+        "source": "purchase",
+        "source_id": name,
+    }
+    detail = {"reason": "purchase", "purchase_id": name, "version": version}
+    cursor.execute(_EVENT, (operation_id, f"{name}/{sku}", version, json.dumps(event)))
+    cursor.execute(_AUDIT, (operation_id, name, sku, json.dumps(detail)))
+    answer = json.dumps(right | {"status": "ACTIVE", "updated_at": moment})
+    cursor.execute(_KEEP, (_ROUTE, name, f"v1:{digest.hex()}", answer))
+    assert cursor.rowcount == 1
+    return int(version)
+
+
+# The claim has no use for our own indexes, which know heads and successors.
+_NAIVE_INDEX: LiteralString = """
+CREATE INDEX IF NOT EXISTS naive_claim ON outbox_events (created_at) WHERE status IN ('PENDING', 'IN_FLIGHT')
+"""
+_NAIVE_CLAIM = """
+WITH cte AS (
+  SELECT event_id FROM outbox_events
+   WHERE (status = 'PENDING' AND (next_retry_at IS NULL OR next_retry_at <= now()))
+      OR (status = 'IN_FLIGHT' AND (lease_until IS NULL OR lease_until <= now()))
+   ORDER BY created_at
+   LIMIT %s
+     FOR UPDATE SKIP LOCKED)
+UPDATE outbox_events e
+   SET status = 'IN_FLIGHT', locked_by = %s, locked_at = now(), lease_until = now() + interval '30 seconds',
+       last_error = NULL
+  FROM cte
+ WHERE e.event_id = cte.event_id
+RETURNING e.event_id, e.event_type, e.aggregate_key, e.aggregate_version, e.payload, e.trace_id, e.attempt_count, false
+"""
+_NAIVE_PUBLISHED = """
+UPDATE outbox_events SET status = 'PUBLISHED', published_at = now(), lease_until = NULL, ready = false
+ WHERE event_id = %s AND locked_by = %s
+"""
+
+
+def naive_relay(servers: Servers, environ: Mapping[str, str]) -> float:
+    """Drain an outbox by claims of 50, each event published and marked before the next; events a second."""
+    with servers.owner(environ["DATABASE_URL"]) as owner:
+        owner.execute(_NAIVE_INDEX)
+    return _alone(_relay_naively, dict(environ))
+
+
+async def _relay_naively(environ: Mapping[str, str]) -> float:
+    broker = Broker(load(BrokerSettings, environ))
+    await broker.connect()
+    await ensure_topology(broker, load(TopologySettings, environ))
+    subject, done = environ["ENTITLEMENT_NATS_SUBJECT"], 0
+    with psycopg.connect(environ["DATABASE_URL"], autocommit=True, prepare_threshold=0) as connection:
+        began = time.monotonic()
+        while rows := connection.execute(_NAIVE_CLAIM, (_RELAY_BATCH, "naive")).fetchall():
+            for event in map(ClaimedEvent._make, rows):
+                await broker.jetstream.publish(subject, encode_event(event.payload), headers=headers_of(event))
+                done += connection.execute(_NAIVE_PUBLISHED, (event.event_id, "naive")).rowcount
+        seconds = time.monotonic() - began
+    await broker.close()
+    return done / seconds
+
+
+class PgQueuer:
+    """pgqueuer's queue, in a database of its own, with jobs that do nothing."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._url = servers.databases.empty()
+        self._jobs = 0
+        _alone(_install_queue, self._url)
+
+    def prepare(self, jobs: int) -> None:
+        """Add so many jobs."""
+        self._jobs = int(_alone(_enqueue, self._url, jobs))
+
+    def drain(self) -> float:
+        """Let one worker do all of them; jobs a second."""
+        return self._jobs / _alone(_drain_queue, self._url, self._jobs)
+
+
+async def _install_queue(url: str) -> float:
+    from pgqueuer import Queries  # noqa: PLC0415 - only its own process loads it
+
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await Queries.from_psycopg_connection(connection).install()
+    return 0.0
+
+
+async def _enqueue(url: str, jobs: int) -> float:
+    from pgqueuer import Queries  # noqa: PLC0415 - as above
+
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("TRUNCATE pgqueuer_log")
+        added = await Queries.from_psycopg_connection(connection).enqueue(["noop"] * jobs, [None] * jobs, [0] * jobs)
+        await connection.execute("VACUUM ANALYZE")
+    return len(added)
+
+
+# Its worker over psycopg waits a second before it claims for the first time, and some more when all is done. Neither
+# tells how fast it works, so it is its own log that does: from the first claim to the last job's end.
+_WORKED = """
+SELECT count(*) FILTER (WHERE status = 'successful'),
+       extract(epoch FROM max(created) - min(created) FILTER (WHERE status = 'picked'))::double precision
+  FROM pgqueuer_log
+"""
+
+
+async def _drain_queue(url: str, jobs: int) -> float:
+    from pgqueuer import Job, PgQueuer, types  # noqa: PLC0415 - as above
+
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        queue = PgQueuer.from_psycopg_connection(connection)
+
+        @queue.entrypoint("noop")
+        async def noop(job: Job) -> None: ...
+
+        await queue.qm.run(
+            batch_size=_QUEUE_BATCH, mode=types.QueueExecutionMode.drain, log_aggregation_interval=timedelta(0)
+        )
+        done, seconds = await (await connection.execute(_WORKED)).fetchone() or (0, 0.0)
+    assert done == jobs, f"pgqueuer did {done} of {jobs} jobs"
+    return float(seconds)
+
+
+def _alone(work: Callable[..., Coroutine[Any, Any, float]], *arguments: Any) -> float:
+    """Run it in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        return executor.submit(_run, work, *arguments).result(_PATIENCE)
+
+
+def _run(work: Callable[..., Coroutine[Any, Any, float]], *arguments: Any) -> float:
+    return asyncio.run(work(*arguments))
