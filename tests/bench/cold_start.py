@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -120,21 +119,15 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Start every function once in every round, in an order that turns."""
     if sys.platform != "linux":
         return Section(TITLE, remarks=["Not measured: the runtime interface emulator is a program for Linux."])
-    folder = servers.nats.state.with_name("cold_start")
-    starts = Starts()
-    try:
-        with progress.step("Building the functions as for Lambda"):
-            functions = Functions(servers, folder, effort.starts)
-        names = functions.names
-        with progress.step(f"{TITLE}: {len(names) - 1} functions · {EMPTY}, {effort.starts} rounds"):
-            for number in range(effort.starts):
-                turn = number % len(names)
-                for name in names[turn:] + names[:turn]:
-                    starts.add(name, functions.start(name, number))
-        return _section(starts, functions.layer)
-    finally:
-        servers.drop_databases()
-        shutil.rmtree(folder, ignore_errors=True)
+    with progress.step("Building the functions as for Lambda"):
+        functions = Functions(servers, servers.nats.state.with_name("cold_start"), effort.starts)
+    names, starts = functions.names, Starts()
+    with progress.step(f"{TITLE}: {len(names) - 1} functions · {EMPTY}, {effort.starts} rounds"):
+        for number in range(effort.starts):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                starts.add(name, functions.start(name, number))
+    return _section(starts, functions.layer)
 
 
 def _section(starts: Starts, layer: Path) -> Section:

@@ -42,7 +42,7 @@ def fill(owner: psycopg.Connection[Any], count: int, *, hot: bool) -> None:
 
 
 _EVENTS: LiteralString = """
-SELECT event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, attempt_count, false
+SELECT event_id::text, event_type, aggregate_key, aggregate_version, payload, trace_id, attempt_count, false
   FROM outbox_events ORDER BY created_at
 """
 

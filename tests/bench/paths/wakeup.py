@@ -30,8 +30,8 @@ _HEAD_START = 0.3
 _LONGER = 0.8
 _MOMENT = 0.05
 _HOW = (
-    "Grants through the handler while one relay works beside them, woken or polling every 200 ms. With wake-up off no"
-    " relay holds the lock that tells an enqueue not to notify, so every grant notifies, and nobody listens."
+    "Grants through the handler while one relay works beside them on the same cores: woken, or polling every 200 ms,"
+    " when no grant notifies. The difference is what notifying costs, and what a relay takes that looks more often."
 )
 
 _COUNTS: LiteralString = """

@@ -13,30 +13,32 @@ import asyncio
 import contextlib
 import itertools
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nats.errors
 from nats.js.errors import APIError
 
 from grantwire.broker.access import BrokerSettings
 from grantwire.broker.connecting import advice, connect
-from grantwire.errors import AmbiguousError, RejectedError, RetryableError
+from grantwire.errors import AmbiguousError, GrantwireError, RejectedError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
-    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
-__all__ = ["Ack", "Broker", "BrokerSettings", "translated"]
+    from grantwire.broker.client import QuickClient
+
+    # What became of a message: the error, or None and JetStream's acknowledgement as it came.
+    Answered = Callable[[GrantwireError | None, bytes], None]
+
+__all__ = ["Ack", "Broker", "BrokerSettings", "header_block", "translated"]
 
 _MESSAGE_TOO_LARGE = 10054
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """JetStream has stored the message; `duplicate` means that it had it already."""
 
     stream: str
@@ -50,13 +52,14 @@ class Broker:
     def __init__(self, settings: BrokerSettings, *, name: str = "grantwire") -> None:
         self._settings = settings
         self._name = name
-        self._client: Client | None = None
-        self._inbox = ""
+        self._client: QuickClient | None = None
+        self._inbox = b""
         self._answers = _Answers(settings.publish_timeout.total_seconds())
         self._tokens = itertools.count()
+        self._posted: list[bytes] = []
 
     @property
-    def client(self) -> Client:
+    def client(self) -> QuickClient:
         """The live connection; `connect` first."""
         if self._client is None or not self._client.is_connected:
             raise RetryableError("not connected to NATS")
@@ -83,11 +86,11 @@ class Broker:
         self._answers = answers = _Answers(self._settings.publish_timeout.total_seconds())
         try:
             client = await connect(self._settings, name=self._name, closed=answers.give_up)
-            self._inbox = client.new_inbox()
-            await client.subscribe(f"{self._inbox}.*", cb=answers.arrived)
+            inbox = client.new_inbox()
+            await client.listen(f"{inbox}.*", answers.arrived)
         except (OSError, TimeoutError, nats.errors.Error) as error:
             raise RetryableError(f"NATS is unreachable: {error!r}{advice(error)}") from error
-        self._client = client
+        self._client, self._inbox = client, inbox.encode()
 
     async def close(self) -> None:
         """Drop the connection; whoever waits for an acknowledgement is told that it is not known."""
@@ -103,24 +106,48 @@ class Broker:
         Raises RejectedError if JetStream will never take this message, AmbiguousError if it is not known whether it
         has it (send it again with the same Nats-Msg-Id), RetryableError if it has not got it.
         """
-        return await (await self.send(subject, payload, headers))
+        answer: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
 
-    async def send(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> asyncio.Future[Ack]:
-        """Send a message without waiting: the future is its acknowledgement, or fails as `publish` does.
+        def answered(error: GrantwireError | None, data: bytes) -> None:
+            if answer.done():
+                return
+            try:
+                answer.set_result(_parse_ack(data)) if error is None else answer.set_exception(error)
+            except GrantwireError as unreadable:
+                answer.set_exception(unreadable)
 
-        Messages arrive in the order in which they were sent, but one that fails does not hold back the next.
-        """
-        client, token = self.client, str(next(self._tokens))
-        answer = self._answers.expect(token)
+        client, token = self.client, b"%d" % next(self._tokens)
+        self._answers.expect(token, answered)
         try:
-            await client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=dict(headers))
+            reply = f"{self._inbox.decode()}.{token.decode()}"
+            await client.publish(subject, payload, reply=reply, headers=dict(headers))
         except nats.errors.MaxPayloadError as error:
             answer.cancel()
-            raise RejectedError(f"the message is larger than the server takes: {len(payload)} bytes") from error
+            raise _too_large(payload) from error
         except (nats.errors.Error, OSError) as error:
             answer.cancel()
             raise RetryableError(f"publishing failed: {error!r}") from error
-        return answer
+        return await answer
+
+    def post(self, subject: bytes, payload: bytes, headers: bytes, answered: Answered) -> None:
+        """Have a message ready for `push`, which sends it; `answered` is called once, with what `publish` would raise.
+
+        `headers` come from `header_block`. Messages arrive in the order in which they were posted, but one that fails
+        does not hold back the next.
+        """
+        size = len(headers)
+        if size + len(payload) > self.client.max_payload:
+            raise _too_large(payload)
+        token = b"%d" % next(self._tokens)
+        self._answers.expect(token, answered)
+        sizes = b"%d %d" % (size, size + len(payload))
+        self._posted += (b"HPUB ", subject, b" ", self._inbox, b".", token, b" ", sizes, b"\r\n", headers, payload, b"\r\n")
+
+    def push(self) -> None:
+        """Send what was posted; RetryableError if there is no connection to send it by."""
+        posted, self._posted = self._posted, []
+        if posted:
+            self.client.write(b"".join(posted))
 
     async def term(self, message: Msg, reason: str) -> None:
         """Tell JetStream never to deliver this message again, and why; the client's own `term` takes no reason."""
@@ -133,34 +160,27 @@ class _Answers:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._waiting: dict[str, tuple[float, asyncio.Future[Ack]]] = {}
+        self._waiting: dict[bytes, tuple[float, Answered]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def expect(self, token: str) -> asyncio.Future[Ack]:
-        """The answer that will come with `token`."""
+    def expect(self, token: bytes, answered: Answered) -> None:
+        """Call `answered` with the answer that will come with `token`."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Ack] = loop.create_future()
-        self._waiting[token] = (loop.time() + self._patience, answer)
+        self._waiting[token] = (loop.time() + self._patience, answered)
         if self._timer is None:
             self._timer = loop.call_later(self._patience, self._expire)
-        return answer
 
-    async def arrived(self, message: Msg) -> None:
+    def arrived(self, subject: bytes, _reply: bytes, data: bytes, headers: bytes | None) -> None:
         """Hand an acknowledgement to whoever waits for it."""
-        _, answer = self._waiting.pop(message.subject.rpartition(".")[2], (0.0, None))
-        if answer is None or answer.done():
-            return
-        try:
-            answer.set_result(_parse_ack(message))
-        except (RejectedError, RetryableError) as error:
-            answer.set_exception(error)
+        waiting = self._waiting.pop(subject.rpartition(b".")[2], None)
+        if waiting is not None:
+            waiting[1](_refusal(data, headers), data)
 
     async def give_up(self) -> None:
         """The connection is gone: what was not answered will not be."""
         waiting, self._waiting = self._waiting, {}
-        for _, answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(AmbiguousError("the connection to NATS was closed"))
+        for _, answered in waiting.values():
+            answered(AmbiguousError("the connection to NATS was closed"), b"")
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -169,29 +189,46 @@ class _Answers:
         """The first to have been asked for is the first to be too late."""
         loop = asyncio.get_running_loop()
         while self._waiting:
-            token, (deadline, answer) = next(iter(self._waiting.items()))
+            token, (deadline, answered) = next(iter(self._waiting.items()))
             if deadline > loop.time():
                 self._timer = loop.call_at(deadline, self._expire)
                 return
             del self._waiting[token]
-            if not answer.done():
-                answer.set_exception(AmbiguousError("no acknowledgement in time"))
+            answered(AmbiguousError("no acknowledgement in time"), b"")
         self._timer = None
 
 
-def _parse_ack(message: Msg) -> Ack:
-    if (message.headers or {}).get("Status") == "503":
-        raise RetryableError("no stream listens to this subject")
+def header_block(headers: Mapping[str, str]) -> bytes:
+    """Headers in the protocol's words; names and values must be visible ASCII."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    return f"NATS/1.0\r\n{lines}\r\n".encode("ascii")
+
+
+def _too_large(payload: bytes) -> RejectedError:
+    return RejectedError(f"the message is larger than the server takes: {len(payload)} bytes")
+
+
+def _refusal(data: bytes, headers: bytes | None) -> GrantwireError | None:
+    """Why a message was not stored; None if it was, which is seen without parsing it."""
+    if headers is not None and b" 503" in headers:
+        return RetryableError("no stream listens to this subject")
+    if data.startswith(b'{"stream":') and b'"error":' not in data:
+        return None
     try:
-        answer: dict[str, Any] = json.loads(message.data)
-    except ValueError:
-        raise AmbiguousError("unreadable acknowledgement") from None
-    if failure := answer.get("error"):
+        failure = json.loads(data)["error"]
         text_of = f"JetStream refused the message: {failure.get('description')}"
-        if failure.get("err_code") == _MESSAGE_TOO_LARGE:
-            raise RejectedError(text_of)
-        raise RetryableError(text_of)
-    return Ack(answer["stream"], answer["seq"], bool(answer.get("duplicate", False)))
+        too_large = failure.get("err_code") == _MESSAGE_TOO_LARGE
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return AmbiguousError("unreadable acknowledgement")
+    return RejectedError(text_of) if too_large else RetryableError(text_of)
+
+
+def _parse_ack(data: bytes) -> Ack:
+    try:
+        answer: dict[str, Any] = json.loads(data)
+        return Ack(answer["stream"], answer["seq"], bool(answer.get("duplicate", False)))
+    except (ValueError, KeyError):
+        raise AmbiguousError("unreadable acknowledgement") from None
 
 
 @contextlib.asynccontextmanager

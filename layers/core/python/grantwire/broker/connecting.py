@@ -10,9 +10,9 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
-from nats.aio.client import Client
 
 from grantwire.broker.access import Access, access_of
+from grantwire.broker.client import QuickClient
 from grantwire.errors import ConfigError
 from grantwire.observability import log
 from grantwire.secrets import cached
@@ -32,7 +32,7 @@ _REFUSED = re.compile(r"authori[sz]ation|authentication", re.IGNORECASE)
 _CLOSES_WITHIN = 0.2
 
 
-async def connect(settings: BrokerSettings, *, name: str, closed: Closed) -> Client:
+async def connect(settings: BrokerSettings, *, name: str, closed: Closed) -> QuickClient:
     """A new connection; raises the client's own errors. It calls `closed` at its end, and never connects again.
 
     Credentials of a secret that the server refuses are looked up once more: if they have been rotated, the new ones are
@@ -53,10 +53,10 @@ async def connect(settings: BrokerSettings, *, name: str, closed: Closed) -> Cli
     return await _open(settings, access_of(renewed), name, closed)
 
 
-async def _open(settings: BrokerSettings, access: Access, name: str, closed: Closed) -> Client:
+async def _open(settings: BrokerSettings, access: Access, name: str, closed: Closed) -> QuickClient:
     limit = settings.connect_timeout.total_seconds()
     verify = settings.tls != "off" or any(server.startswith("tls://") for server in access.servers)
-    client = _VerifyingClient() if verify else Client()
+    client = _VerifyingClient() if verify else QuickClient()
     try:
         await asyncio.wait_for(
             client.connect(
@@ -81,7 +81,7 @@ async def _open(settings: BrokerSettings, access: Access, name: str, closed: Clo
     return client
 
 
-class _VerifyingClient(Client):
+class _VerifyingClient(QuickClient):
     """A client that speaks TLS or not at all, whatever the server's greeting says, which anybody could have written."""
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:

@@ -49,10 +49,9 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
 
 def headers_of(event: ClaimedEvent) -> dict[str, str]:
     """The headers of an event. JetStream recognises a repeat by Nats-Msg-Id; `unquote` gives a value back."""
-    event_id = str(event.event_id)
     headers = {
-        "Nats-Msg-Id": event_id,
-        "event_id": event_id,
+        "Nats-Msg-Id": event.event_id,
+        "event_id": event.event_id,
         "event_type": event.event_type,
         "aggregate_key": event.aggregate_key,
         "occurred_at": str(event.payload["occurred_at"]),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from grantwire.broker import header_block
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import log
 from grantwire.outbox.encoding import encode_event, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from uuid import UUID
 
-    from grantwire.broker import Ack, Broker
+    from grantwire.broker import Broker
     from grantwire.outbox.store import ClaimedEvent
 
 # After so many the socket gets a turn: the server works on the first while the next are encoded.
@@ -42,13 +41,12 @@ class Publication:
     """
 
     def __init__(self, broker: Broker, subject: str, events: Sequence[ClaimedEvent]) -> None:
-        self.published: list[UUID] = []
+        self.published: list[str] = []
         self.failed: list[tuple[ClaimedEvent, GrantwireError]] = []
         self._broker = broker
-        self._subject = subject
+        self._subject = subject.encode()
         self._chains = [_Chain(list(run)) for _, run in groupby(events, key=lambda event: event.aggregate_key)]
-        self._answers: deque[tuple[_Chain, asyncio.Future[Ack]]] = deque()
-        self._news = asyncio.Event()
+        self._done = asyncio.Event()
         self._in_flight = 0
         self._stopped = False
         self._halted = False
@@ -56,63 +54,69 @@ class Publication:
     async def run(self) -> None:
         """Return when every chain has come to its end, or on `halt`."""
         for number, chain in enumerate(self._chains, 1):
-            await self._send(chain)
+            self._post(chain)
             if number % _STRIDE == 0:
+                self._push()
                 await asyncio.sleep(0)
+        self._push()
         while self._in_flight and not self._halted:
-            await self._news.wait()
-            self._news.clear()
-            while self._answers:
-                await self._receive(*self._answers.popleft())
+            self._done.clear()
+            await self._done.wait()
+        self._halted = True
 
     def stop(self) -> None:
         """Send nothing more; what is in flight may still be acknowledged."""
         self._stopped = True
 
     def halt(self) -> None:
-        """Wait no longer."""
+        """Wait no longer, and take no notice of what is acknowledged from now on."""
         self._stopped = self._halted = True
-        self._news.set()
+        self._done.set()
 
     @property
-    def untried(self) -> Iterator[UUID]:
+    def untried(self) -> Iterator[str]:
         """What was neither published nor failed; after `halt`, also what was still in flight."""
         for chain in self._chains:
             for event in chain.events[chain.place + chain.failed :]:
                 yield event.event_id
 
-    async def _send(self, chain: _Chain) -> None:
+    def _post(self, chain: _Chain) -> None:
         if self._stopped or not self._broker.is_connected:
             return
         event = chain.events[chain.place]
         try:
-            payload = encode_event(event.payload)
-            answer = await self._broker.send(self._subject, payload, headers_of(event))
+            payload, headers = encode_event(event.payload), header_block(headers_of(event))
+            self._broker.post(self._subject, payload, headers, partial(self._answered, chain))
         except GrantwireError as error:
             self._fail(chain, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it counts against this event and no other
-            log.exception("an event could not be sent", event_id=str(event.event_id))
+            log.exception("an event could not be sent", event_id=event.event_id)
             self._fail(chain, RetryableError(f"unexpected: {error!r}"))
         else:
             self._in_flight += 1
-            answer.add_done_callback(partial(self._note, chain))
 
-    def _note(self, chain: _Chain, answer: asyncio.Future[Ack]) -> None:
-        answer.exception()  # seen, even if nobody waits for it any more
-        self._answers.append((chain, answer))
-        self._news.set()
+    def _push(self) -> None:
+        """What cannot be written now is answered all the same: the connection ends, and with it every wait."""
+        try:
+            self._broker.push()
+        except RetryableError as error:
+            log.warning("events were not sent", reason=str(error))
 
-    async def _receive(self, chain: _Chain, answer: asyncio.Future[Ack]) -> None:
-        self._in_flight -= 1
-        error = answer.exception()
-        if error is not None:
-            self._fail(chain, error if isinstance(error, GrantwireError) else RetryableError(repr(error)))
+    def _answered(self, chain: _Chain, error: GrantwireError | None, _acknowledgement: bytes) -> None:
+        """A duplicate is a success: an earlier try of this event was stored after all (O3)."""
+        if self._halted:
             return
-        # A duplicate is a success: an earlier try of this event was stored after all (O3).
-        self.published.append(chain.events[chain.place].event_id)
-        chain.place += 1
-        if chain.place < len(chain.events):
-            await self._send(chain)
+        self._in_flight -= 1
+        if error is not None:
+            self._fail(chain, error)
+        else:
+            self.published.append(chain.events[chain.place].event_id)
+            chain.place += 1
+            if chain.place < len(chain.events):
+                self._post(chain)
+                self._push()
+        if not self._in_flight:
+            self._done.set()
 
     def _fail(self, chain: _Chain, error: GrantwireError) -> None:
         chain.failed = True

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
 from grantwire.leases import Claim, Verdict, judge
@@ -20,7 +22,6 @@ from grantwire.topology import TopologySettings, ensure_topology
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
-    from uuid import UUID
 
     from nats.aio.client import Client
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from grantwire.database import Connection, Database
     from grantwire.leases import LeaseSettings
     from grantwire.outbox.wakeup import Wakeup
+
+T = TypeVar("T")
 
 # An awake relay looks so often, and sleeps when it has found nothing for so long.
 _PULSE_SECONDS = 0.005
@@ -39,8 +42,8 @@ _REST = 3.0
 _LONGEST_REST_SECONDS = 0.015
 # In its last moments a relay leaves the lead to the next one, and looks until that has surely taken it.
 _FAREWELL_SECONDS = 0.15
-# Rounds at a time while there is a backlog.
-_LANES = 2
+# Rounds at a time while there is a backlog: one is at the database, the others' messages are made and stored.
+_LANES = 3
 # How long acknowledgements are waited for when the time is up.
 _GRACE_SECONDS = 1.0
 # Why an event is given up without being tried: each time its worker was not heard of again.
@@ -54,7 +57,7 @@ class _Batch:
 
     def __init__(self, claim: Claim, events: Sequence[ClaimedEvent]) -> None:
         self.claim = claim
-        self.held: set[UUID] = {event.event_id for event in events}
+        self.held: set[str] = {event.event_id for event in events}
 
 
 class Relay:
@@ -83,6 +86,7 @@ class Relay:
         self._connected = False
         self._has_streams: Client | None = None
         self._backlog = False
+        self._hand: ThreadPoolExecutor | None = None
         self._worked_at = self._round_took = 0.0
         self._tally: Counter[str] = Counter()
 
@@ -132,11 +136,13 @@ class Relay:
         self._connected = True
 
     async def _rounds(self, budget: Budget) -> bool:
-        """One round; with a backlog two at a time: one is at the database while the other's messages are stored."""
+        """One round; with a backlog several at a time."""
         if not await self._round(budget):
             return False
         if self._backlog:
-            ends = await asyncio.gather(*(self._lane(budget) for _ in range(_LANES)), return_exceptions=True)
+            with ThreadPoolExecutor(1, thread_name_prefix="relay-database") as self._hand:
+                ends = await asyncio.gather(*(self._lane(budget) for _ in range(_LANES)), return_exceptions=True)
+            self._hand = None
             for error in filter(None, ends):
                 raise error
         return True
@@ -151,9 +157,9 @@ class Relay:
             self._wakeup.close()
         began = asyncio.get_running_loop().time()
         claim = Claim(self._worker)
-        with self._database.session() as tx:
-            events = store.claim(tx, claim, batch=self._leases.batch_size, lease=self._leases.lease, now=self._clock())
-        self._backlog = len(events) == self._leases.batch_size
+        batch_size, lease, now = self._leases.batch_size, self._leases.lease, self._clock()
+        events = await self._at_database(lambda tx: store.claim(tx, claim, batch=batch_size, lease=lease, now=now))
+        self._backlog = len(events) == batch_size
         if not events:
             return False
         self._wakeup.wake_up()
@@ -166,7 +172,7 @@ class Relay:
         except LeaseLostError:
             self._tally["lost"] += 1
         except BaseException:
-            self._give_back(batch)
+            await self._give_back(batch)
             raise
         self._worked_at = asyncio.get_running_loop().time()
         self._round_took = self._worked_at - began
@@ -208,9 +214,9 @@ class Relay:
                 await asyncio.sleep(_GRACE_SECONDS)
                 publication.halt()
                 return
+            held, lease, now = list(batch.held), self._leases.lease, self._clock()
             try:
-                with self._database.session() as tx:
-                    store.renew(tx, batch.claim, list(batch.held), lease=self._leases.lease, now=self._clock())
+                await self._at_database(partial(store.renew, claim=batch.claim, event_ids=held, lease=lease, now=now))
             except LeaseLostError:
                 publication.halt()
                 raise
@@ -246,8 +252,7 @@ class Relay:
         pause = Pause()
         while True:
             try:
-                with self._database.session() as tx:
-                    return change(tx)
+                return await self._at_database(change)
             except LeaseLostError:
                 raise
             except RetryableError:
@@ -255,12 +260,22 @@ class Relay:
                     raise
                 await asyncio.sleep(pause.next())
 
-    def _give_back(self, batch: _Batch) -> None:
-        """After an error that is not about these events: another relay may have them at once."""
-        with contextlib.suppress(GrantwireError), self._database.session() as tx:
-            store.release(tx, batch.claim, list(batch.held))
+    async def _at_database(self, use: Callable[[Connection], T]) -> T:
+        """Use the connection: in lanes one after the other and beside the event loop, which goes on with the rest."""
+        if self._hand is None:
+            return self._session(use)
+        return await asyncio.get_running_loop().run_in_executor(self._hand, self._session, use)
 
-    def _count(self, published: Sequence[UUID], failures: Sequence[Failure], untried: Sequence[UUID]) -> None:
+    def _session(self, use: Callable[[Connection], T]) -> T:
+        with self._database.session() as tx:
+            return use(tx)
+
+    async def _give_back(self, batch: _Batch) -> None:
+        """After an error that is not about these events: another relay may have them at once."""
+        with contextlib.suppress(GrantwireError):
+            await self._at_database(partial(store.release, claim=batch.claim, event_ids=list(batch.held)))
+
+    def _count(self, published: Sequence[str], failures: Sequence[Failure], untried: Sequence[str]) -> None:
         self._tally["published"] += len(published)
         self._tally["released"] += len(untried)
         for event, verdict, reason in failures:
@@ -268,7 +283,7 @@ class Relay:
             self._tally["failed" if given_up else "retried"] += 1
             (log.error if given_up else log.warning)(
                 "event failed" if given_up else "event put off",
-                event_id=str(event.event_id),
+                event_id=event.event_id,
                 aggregate_key=event.aggregate_key,
                 aggregate_version=event.aggregate_version,
                 attempts=verdict.attempt_count,

@@ -6,6 +6,8 @@ Whatever closes an event or wakes one from FAILED is an SQL function, because it
 
 from __future__ import annotations
 
+import json
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.leases import fence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 class ClaimedEvent(NamedTuple):
     """An event that is ours until its lease runs out; `reclaimed` means that somebody let it go before."""
 
-    event_id: UUID
+    event_id: str
     event_type: str
     aggregate_key: str
     aggregate_version: int
@@ -30,6 +32,9 @@ class ClaimedEvent(NamedTuple):
     trace_id: str | None
     attempt_count: int
     reclaimed: bool
+
+
+_ORDER = attrgetter("aggregate_key", "aggregate_version")
 
 
 class Failure(NamedTuple):
@@ -93,9 +98,12 @@ UPDATE outbox_events o
          SELECT event_id FROM heads WHERE status = 'PENDING'
          UNION ALL (SELECT event_id FROM heads WHERE status = 'IN_FLIGHT' LIMIT 1)
          UNION ALL SELECT event_id FROM followers WHERE distance = place))
-RETURNING o.event_id, o.event_type, o.aggregate_key, o.aggregate_version, o.payload, o.trace_id, o.attempt_count,
-          o.last_error IS NOT NULL
+RETURNING o.event_id::text, o.event_type, o.aggregate_key, o.aggregate_version, o.payload::text, o.trace_id,
+          o.attempt_count, o.last_error IS NOT NULL
 """
+
+# PostgreSQL's own JSON needs no second look at its encoding, nor for what may stand around it.
+_scan = json.JSONDecoder().scan_once
 
 
 def claim(
@@ -107,33 +115,38 @@ def claim(
     the last.
     """
     rows = tx.execute(CLAIM, {"claim": claim.token, "batch": batch, "lease": lease, "now": now}).fetchall()
-    events = list(map(ClaimedEvent._make, rows))
-    events.sort(key=lambda event: (event.aggregate_key, event.aggregate_version))
+    events = [ClaimedEvent(*row[:4], _scan(row[4], 0)[0], *row[5:]) for row in rows]
+    events.sort(key=_ORDER)
     return events
+
+
+def _array(event_ids: Sequence[str]) -> str:
+    """Ids as PostgreSQL writes an array."""
+    return "{" + ",".join(event_ids) + "}"
 
 
 _RENEW = """
 UPDATE outbox_events
    SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
- WHERE event_id = ANY (%(ids)s) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
 """
 
 
 def renew(
-    tx: Connection, claim: Claim, event_ids: Sequence[UUID], *, lease: timedelta, now: datetime | None = None
+    tx: Connection, claim: Claim, event_ids: Sequence[str], *, lease: timedelta, now: datetime | None = None
 ) -> None:
     """Keep all of these for another lease, or raise LeaseLostError and keep none."""
     with tx.transaction():
-        changed = tx.execute(_RENEW, {"ids": list(event_ids), "claim": claim.token, "lease": lease, "now": now})
+        changed = tx.execute(_RENEW, {"ids": _array(event_ids), "claim": claim.token, "lease": lease, "now": now})
         fence(changed.rowcount, len(event_ids), "renew events")
 
 
-_FINALISE = "SELECT outbox_finalise(%(claim)s, %(ids)s, %(now)s)"
+_FINALISE = "SELECT outbox_finalise(%(claim)s, %(ids)s::uuid[], %(now)s)"
 
 
-def finalise(tx: Connection, claim: Claim, event_ids: Sequence[UUID], *, now: datetime | None = None) -> None:
+def finalise(tx: Connection, claim: Claim, event_ids: Sequence[str], *, now: datetime | None = None) -> None:
     """Mark as published what the stream has, and let the successors follow; LeaseLostError if any was not ours."""
-    row = tx.execute(_FINALISE, {"claim": claim.token, "ids": list(event_ids), "now": now}).fetchone()
+    row = tx.execute(_FINALISE, {"claim": claim.token, "ids": _array(event_ids), "now": now}).fetchone()
     fence(0 if row is None else row[0], len(event_ids), "finalise events")
 
 
@@ -169,13 +182,13 @@ def fail(tx: Connection, claim: Claim, failures: Sequence[Failure], *, now: date
 _RELEASE = """
 UPDATE outbox_events
    SET status = 'PENDING', locked_by = NULL, locked_at = NULL, lease_until = NULL
- WHERE event_id = ANY (%(ids)s) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
 """
 
 
-def release(tx: Connection, claim: Claim, event_ids: Sequence[UUID]) -> None:
+def release(tx: Connection, claim: Claim, event_ids: Sequence[str]) -> None:
     """Give back what was not tried, as it was; LeaseLostError if any was not ours."""
-    changed = tx.execute(_RELEASE, {"ids": list(event_ids), "claim": claim.token})
+    changed = tx.execute(_RELEASE, {"ids": _array(event_ids), "claim": claim.token})
     fence(changed.rowcount, len(event_ids), "release events")
 
 
