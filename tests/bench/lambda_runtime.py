@@ -6,7 +6,6 @@ from the start of the process until it asks for an event, with the interpreter, 
 
 from __future__ import annotations
 
-import compileall
 import http.client
 import json
 import os
@@ -64,7 +63,8 @@ def install(folder: Path) -> Path:
                 shutil.copytree(source, folder / part)
             else:
                 shutil.copy(source, folder / part)
-    compileall.compile_dir(folder, quiet=2)
+    # -I: into this folder, whatever PYTHONPYCACHEPREFIX says.
+    subprocess.run([sys.executable, "-I", "-m", "compileall", "-qq", str(folder)], check=True)
     return folder
 
 

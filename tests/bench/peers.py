@@ -92,11 +92,11 @@ def _powertools() -> Work:
     config = IdempotencyConfig(expires_after_seconds=86_400, lambda_context=_Context())  # type: ignore[arg-type]
     store = CachePersistenceLayer(client=connect(os.environ[VALKEY_URL]))  # type: ignore[arg-type]
 
-    @idempotent_function(data_keyword_argument="key", config=config, persistence_store=store)
-    def work(*, key: str) -> dict[str, Any]:
+    def run(*, key: str) -> dict[str, Any]:
         return {"key": key, "run": next(runs)}
 
-    return lambda key: work(key=key)  # type: ignore[no-any-return]
+    work = idempotent_function(run, data_keyword_argument="key", config=config, persistence_store=store)
+    return lambda key: work(key=key)
 
 
 class _Context:
@@ -305,20 +305,21 @@ SELECT count(*) FILTER (WHERE status = 'successful'),
 
 
 async def _drain_queue(url: str, jobs: int) -> float:
-    from pgqueuer import Job, PgQueuer, types  # noqa: PLC0415 - as above
+    from pgqueuer import PgQueuer, types  # noqa: PLC0415 - as above
 
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         queue = PgQueuer.from_psycopg_connection(connection)
-
-        @queue.entrypoint("noop")
-        async def noop(job: Job) -> None: ...
-
+        queue.entrypoint("noop")(_nothing)
         await queue.qm.run(
             batch_size=_QUEUE_BATCH, mode=types.QueueExecutionMode.drain, log_aggregation_interval=timedelta(0)
         )
         done, seconds = await (await connection.execute(_WORKED)).fetchone() or (0, 0.0)
     assert done == jobs, f"pgqueuer did {done} of {jobs} jobs"
     return float(seconds)
+
+
+async def _nothing(_job: object) -> None:
+    """The job."""
 
 
 def _alone(work: Callable[..., Coroutine[Any, Any, float]], *arguments: Any) -> float:

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from grantwire.budget import Budget
 from grantwire.notifications import bridge
-from grantwire.notifications.inbox import record_valid
+from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from grantwire.database import Connection
+    from grantwire.notifications.events import Event
 
 
 def _die() -> NoReturn:
@@ -26,20 +29,23 @@ def _die() -> NoReturn:
     raise AssertionError
 
 
-async def _die_before_ack(_bridge: bridge.Bridge, _messages: Sequence[Any]) -> None:
+def _die_before_ack(_bridge: bridge.Bridge, _messages: Sequence[Any]) -> None:
     _die()
 
 
-def _die_before_commit(*arguments: Any) -> NoReturn:
-    record_valid(*arguments)
-    _die()
+def _die_before_commit(connection: Connection, events: Sequence[Event]) -> list[str]:
+    if not events:
+        return record(connection, events)
+    with connection.transaction():
+        record(connection, events)
+        _die()
 
 
 if __name__ == "__main__":
     if "die-before-ack" in sys.argv:
         bridge.Bridge._acknowledge = _die_before_ack  # type: ignore[assignment,method-assign]  # noqa: SLF001 - the crash point
     if "die-before-commit" in sys.argv:
-        bridge.record_valid = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
+        bridge.record = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
     runtime = BridgeRuntime.build(os.environ)
     print(json.dumps(runtime.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
     runtime.close()

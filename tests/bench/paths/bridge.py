@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BRIDGE = "bridge"
 _LIMIT = "plain inserts, then plain bytes"
 # Long enough for the worker to begin within it, and short enough for one invocation.
-_MOMENT = 0.05
+_MOMENT = 0.25
 _PATIENCE = 10.0
 _HOW = (
     f"The bridge's limit writes the same rows in transactions of {BATCH}, one INSERT for each of the three tables, with"

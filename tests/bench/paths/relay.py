@@ -31,7 +31,7 @@ _HOW = (
     " of the hot aggregate, each after the acknowledgement of the one before it. The two times are added."
 )
 # Long enough for every worker to begin within it, and short enough for one invocation.
-_MOMENT = 0.05
+_MOMENT = 0.25
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:

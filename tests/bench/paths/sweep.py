@@ -34,7 +34,7 @@ _HOW = (
     " holds its locks, and keeps VACUUM waiting, until its end. Both find the same files, copied for each measurement."
 )
 
-# Keys sort in no order of time. As many a second as expire an hour later.
+# Rows lie in the order in which they expire, keys in none.
 _FILL: LiteralString = """
 INSERT INTO idempotency_keys
 SELECT 'local', 'POST /v1/entitlements/grants', md5(n::text), 'v1:' || repeat('0', 64), 200, repeat('x', 120),

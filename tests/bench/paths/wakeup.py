@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _ON = "wake-up on"
 _OFF = "wake-up off"
 _SETTINGS = {_ON: "true", _OFF: "false"}
-# The relay works for so much longer than the grants, most of it before them.
+# The relay begins before the grants, and works for so much longer in all.
 _HEAD_START = 0.3
-_LONGER = 0.8
-_MOMENT = 0.05
+_LONGER = 1.2
+_MOMENT = 0.25
 _HOW = (
     "Grants through the handler while one relay works beside them on the same cores: woken, or polling every 200 ms,"
     " when no grant notifies. The difference is what notifying costs, and what a relay takes that looks more often."

@@ -12,13 +12,13 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
+from nats.aio.msg import Msg
+
 from grantwire.broker import translated
 from grantwire.errors import RetryableError
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
+    from grantwire.broker.client import QuickClient
     from grantwire.topology import ConsumerSettings
 
 # Past the end of a request by this much, the server is no longer answering.
@@ -26,12 +26,13 @@ _GRACE_SECONDS = 2.0
 
 _NO_MORE = {"404", "408"}
 _HEARTBEAT = "100"
+_STATUS = slice(len("NATS/1.0 "), len("NATS/1.0 404"))
 
 
 class Puller:
     """One connection's requests to one consumer, one at a time."""
 
-    def __init__(self, client: Client, settings: ConsumerSettings) -> None:
+    def __init__(self, client: QuickClient, settings: ConsumerSettings) -> None:
         self.client = client
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{settings.stream}.{settings.durable}"
         self._inbox = client.new_inbox()
@@ -44,7 +45,7 @@ class Puller:
     async def open(self) -> None:
         """Listen for answers."""
         async with translated():
-            await self.client.subscribe(f"{self._inbox}.*", cb=self._on_answer)
+            await self.client.listen(f"{self._inbox}.*", self._on_answer)
 
     async def pull(self, most: int, wait: float) -> list[Msg]:
         """Up to `most` of the messages that are there; if there are none, those that come within `wait` seconds.
@@ -78,13 +79,16 @@ class Puller:
                 raise
         return self.leftovers()
 
-    async def _on_answer(self, message: Msg) -> None:
-        if message.reply:
-            self._arrived.append(message)
+    def _on_answer(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        lines = (headers or b"").decode(errors="replace").split("\r\n")
+        if reply:
+            self._arrived.append(
+                Msg(self.client, subject=subject.decode(), reply=reply.decode(), data=data, headers=_headers(lines))
+            )
             if len(self._arrived) >= self._wanted:
                 self._end(None)
-        elif message.subject == self._request:
-            status = (message.headers or {}).get("Status")
+        elif subject.decode() == self._request:
+            status = lines[0][_STATUS]
             if status != _HEARTBEAT:
                 self._end(None if status in _NO_MORE else RetryableError(f"JetStream answers a pull with {status}"))
 
@@ -95,3 +99,13 @@ class Puller:
             self._ended.set_result(None)
         else:
             self._ended.set_exception(error)
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    """By name, behind the line with the protocol's version; what is no header is left out."""
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.strip()
+    return headers

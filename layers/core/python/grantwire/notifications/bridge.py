@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grantwire.broker import translated
 from grantwire.errors import RejectedError, RetryableError
@@ -24,7 +24,6 @@ from grantwire.topology import ensure_topology
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
-    from uuid import UUID
 
     from nats.aio.msg import Msg
 
@@ -45,6 +44,19 @@ _METRICS = {
 }
 
 
+class _Batch(NamedTuple):
+    """Events of one fetch, by id, and the messages that carry each; `full` if there may be more where it came from."""
+
+    events: dict[str, Event]
+    carriers: dict[str, list[Msg]]
+    full: bool
+
+    @property
+    def messages(self) -> list[Msg]:
+        """All of them."""
+        return [message for carrying in self.carriers.values() for message in carrying]
+
+
 class Bridge:
     """Moves events from one durable consumer into the inbox. Belongs to one event loop, like its broker."""
 
@@ -56,6 +68,8 @@ class Bridge:
         self._puller: Puller | None = None
         # The last thing that PostgreSQL was asked to do, it did.
         self._trusted = False
+        # Fetched and read while PostgreSQL wrote the batch before it.
+        self._ahead: _Batch | None = None
         self._counts: Counter[str] = Counter()
 
     async def run(self, budget: Budget) -> dict[str, int]:
@@ -66,9 +80,9 @@ class Bridge:
             await self._broker_alive()
             while not budget.over():
                 try:
-                    messages = await self._fetch(budget)
-                    if messages:
-                        await self._handle(messages, budget)
+                    batch = await self._next(budget)
+                    if batch is not None:
+                        await self._handle(batch, budget)
                     elif budget.until_idle:
                         break
                     pause = Pause()
@@ -89,21 +103,45 @@ class Bridge:
         with contextlib.suppress(RetryableError):
             await self._broker.connect()
 
-    async def _fetch(self, budget: Budget) -> list[Msg]:
-        """What is there, or comes within a second; nothing is asked for before PostgreSQL has answered."""
+    async def _next(self, budget: Budget) -> _Batch | None:
+        """What was fetched ahead, or is there, or comes within a second; None if nothing does.
+
+        Nothing is asked for before PostgreSQL has answered.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            return ahead
         if not self._trusted:
             with self._database.session() as tx:
                 record(tx, [])
         self._trusted = False
+        return await self._fetch(0 if budget.until_idle else min(_LONGEST_PULL, budget.left()))
+
+    async def _fetch(self, wait: float) -> _Batch | None:
+        """A batch, read; what is no event is terminated."""
         puller = await self._open()
         try:
-            messages = await puller.pull(
-                self._consumer.fetch, 0 if budget.until_idle else min(_LONGEST_PULL, budget.left())
-            )
+            messages = await puller.pull(self._consumer.fetch, wait)
         except RetryableError:
             self._puller = None
             raise
-        return messages
+        if not messages:
+            return None
+        batch = _Batch({}, {}, full=len(messages) == self._consumer.fetch)
+        for message in messages:
+            try:
+                event = decode(message.data, message.headers or {})
+            except RejectedError as error:
+                await self._terminate(message, str(error))
+                continue
+            batch.events.setdefault(event.event_id, event)
+            batch.carriers.setdefault(event.event_id, []).append(message)
+        return batch
+
+    async def _look_ahead(self) -> None:
+        """Have the next batch ready; if that fails, the next fetch will say so."""
+        with contextlib.suppress(RetryableError):
+            self._ahead = await self._fetch(0)
 
     async def _open(self) -> Puller:
         """Connection, topology and subscription, made once for each connection."""
@@ -116,46 +154,41 @@ class Bridge:
             self._puller = puller
         return self._puller
 
-    async def _handle(self, messages: Sequence[Msg], budget: Budget) -> None:
-        """Terminate what is no event, record the rest, and only then acknowledge it."""
-        events: dict[UUID, Event] = {}
-        carriers: dict[UUID, list[Msg]] = {}
-        for message in messages:
-            try:
-                event = decode(message.data, message.headers or {})
-            except RejectedError as error:
-                await self._terminate(message, str(error))
-                continue
-            events.setdefault(event.event_id, event)
-            carriers.setdefault(event.event_id, []).append(message)
-        if not events:
+    async def _handle(self, batch: _Batch, budget: Budget) -> None:
+        """Record a batch, and only then acknowledge it."""
+        if not batch.events:
             return
-        held = [message for carrying in carriers.values() for message in carrying]
-        fresh, refused = await self._record(list(events.values()), held, budget)
+        fresh, refused = await self._record(batch, budget)
         self._trusted = True
         for event_id, reason in refused.items():
-            for message in carriers.pop(event_id):
+            for message in batch.carriers.pop(event_id):
                 await self._terminate(message, reason)
-        accepted = [message for carrying in carriers.values() for message in carrying]
-        await self._acknowledge(accepted)
+        accepted = batch.messages
+        self._acknowledge(accepted)
         self._counts["recorded"] += len(fresh)
         self._counts["duplicates"] += len(accepted) - len(fresh)
 
-    async def _record(
-        self, events: Sequence[Event], held: Sequence[Msg], budget: Budget
-    ) -> tuple[list[UUID], dict[UUID, str]]:
+    async def _record(self, batch: _Batch, budget: Budget) -> tuple[list[str], dict[str, str]]:
         """Write a batch, through an absence of PostgreSQL too, while JetStream is told that it is in good hands."""
+        looking = asyncio.create_task(self._look_ahead()) if batch.full else None
         try:
-            async with self._kept(held):
-                return await self._record_patiently(events, budget)
-        except RetryableError:
-            await self._return(held, mend=True)
+            async with self._kept(batch):
+                return await self._record_patiently(list(batch.events.values()), budget)
+        except BaseException as error:
+            if looking is not None:
+                await asyncio.wait({looking})
+            await self._return(self._held(batch), mend=isinstance(error, RetryableError))
+            self._ahead = None
             raise
-        except BaseException:
-            await self._return(held, mend=False)
-            raise
+        finally:
+            if looking is not None:
+                await looking
 
-    async def _record_patiently(self, events: Sequence[Event], budget: Budget) -> tuple[list[UUID], dict[UUID, str]]:
+    def _held(self, batch: _Batch) -> list[Msg]:
+        """What is in hand: this batch, and the next."""
+        return batch.messages + ([] if self._ahead is None else self._ahead.messages)
+
+    async def _record_patiently(self, events: Sequence[Event], budget: Budget) -> tuple[list[str], dict[str, str]]:
         pause = Pause()
         while True:
             try:
@@ -166,20 +199,24 @@ class Bridge:
                 log.warning("keeping a batch until PostgreSQL is back", events=len(events), reason=str(error))
                 await asyncio.sleep(min(pause.next(), budget.left()))
 
-    def _write(self, events: Sequence[Event]) -> tuple[list[UUID], dict[UUID, str]]:
-        """The one transaction of a batch."""
-        with self._database.session() as connection, connection.transaction():
-            return record_valid(connection, events)
+    def _write(self, events: Sequence[Event]) -> tuple[list[str], dict[str, str]]:
+        """The one transaction of a batch: one statement, unless one of the events is refused."""
+        with self._database.session() as connection:
+            try:
+                return record(connection, events), {}
+            except RejectedError:
+                with connection.transaction():
+                    return record_valid(connection, events)
 
     @contextlib.asynccontextmanager
-    async def _kept(self, held: Sequence[Msg]) -> AsyncIterator[None]:
+    async def _kept(self, batch: _Batch) -> AsyncIterator[None]:
         """Put the redelivery of messages off for as long as it takes."""
 
         async def keep() -> None:
             with contextlib.suppress(RetryableError):  # without NATS they are delivered again, which does no harm
                 while True:
                     await asyncio.sleep(self._consumer.ack_wait.total_seconds() / 3)
-                    await self._answer(held, b"+WPI")
+                    self._answer(self._held(batch), "+WPI")
 
         keeper = asyncio.create_task(keep())
         try:
@@ -189,15 +226,14 @@ class Bridge:
             with contextlib.suppress(asyncio.CancelledError):
                 await keeper
 
-    async def _acknowledge(self, messages: Sequence[Msg]) -> None:
+    def _acknowledge(self, messages: Sequence[Msg]) -> None:
         """Without waiting for each: an acknowledgement that is lost leads to a duplicate, which changes nothing."""
-        await self._answer(messages, b"+ACK")
+        self._answer(messages, "+ACK")
 
-    async def _answer(self, messages: Iterable[Msg], answer: bytes) -> None:
-        client = self._broker.client
-        async with translated():
-            for message in messages:
-                await client.publish(message.reply, answer)
+    def _answer(self, messages: Iterable[Msg], answer: str) -> None:
+        """The same for all of them, in one write."""
+        words = [f"PUB {message.reply} {len(answer)}\r\n{answer}\r\n" for message in messages]
+        self._broker.client.write("".join(words).encode())
 
     async def _terminate(self, message: Msg, reason: str) -> None:
         log.error("message terminated", stream_seq=message.metadata.sequence.stream, reason=reason)
@@ -235,6 +271,7 @@ class Bridge:
             return
         with contextlib.suppress(RetryableError):
             async with translated():
-                for message in self._puller.leftovers():
+                ahead, self._ahead = self._ahead, None
+                for message in self._puller.leftovers() + ([] if ahead is None else ahead.messages):
                     await message.nak()
                 await self._broker.client.flush(timeout=1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -13,10 +12,14 @@ from google.protobuf.message import DecodeError
 
 from grantwire.errors import RejectedError
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.identifiers import uuid7
+from grantwire.identifiers import uuid7_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, which its text gets in the end
+_SECOND = 1_000_000_000
+_IS_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 EVENT_TYPES = frozenset({"EntitlementGranted", "EntitlementRevoked"})
 
@@ -27,12 +30,11 @@ _LONGEST_TRACE = 256
 _LONGEST_ENCODED_TRACE = 12 * _LONGEST_TRACE
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event and the notification that it leads to, should it be new."""
 
-    event_id: UUID
-    notification_id: UUID
+    event_id: str
+    notification_id: str
     trace_id: str | None
     payload: Mapping[str, Any]
 
@@ -43,7 +45,7 @@ def decode(data: bytes, headers: Mapping[str, str]) -> Event:
     Nothing but the payload says which event it is: a message that was sent again may carry another Nats-Msg-Id (N4).
     """
     payload = payload_of(data)
-    return Event(UUID(payload["event_id"]), uuid7(), _trace_id(headers), payload)
+    return Event(payload["event_id"], uuid7_text(), _trace_id(headers), payload)
 
 
 def payload_of(data: bytes) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def payload_of(data: bytes) -> dict[str, Any]:
     except DecodeError:
         raise RejectedError("not an EntitlementEvent") from None
     payload = {
-        "event_id": str(_event_id(message)),
+        "event_id": _event_id(message.event_id),
         "event_type": message.event_type,
         "occurred_at": _occurred_at(message),
         "user_id": message.user_id,
@@ -73,22 +75,28 @@ def payload_of(data: bytes) -> dict[str, Any]:
     return payload
 
 
-def _event_id(message: EntitlementEvent) -> UUID:
+def _event_id(text: str) -> str:
+    """As PostgreSQL writes a UUID, which other spellings are brought to."""
+    if _IS_UUID(text):
+        return text
     try:
-        return UUID(message.event_id)
+        return str(UUID(text))
     except ValueError:
-        raise RejectedError(f"event_id is not a UUID: {message.event_id[:64]!a}") from None
+        raise RejectedError(f"event_id is not a UUID: {text[:64]!a}") from None
 
 
 def _occurred_at(message: EntitlementEvent) -> str:
     """RFC 3339 in UTC with microseconds, as everywhere."""
     if not message.HasField("occurred_at"):
         raise RejectedError("occurred_at is missing")
+    time = message.occurred_at
     try:
-        time = message.occurred_at.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
+        if not 0 <= time.nanos < _SECOND:
+            raise RejectedError("occurred_at is not a time")
+        moment = _EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
+    except OverflowError:
         raise RejectedError("occurred_at is not a time") from None
-    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="microseconds") + "Z"
 
 
 def _trace_id(headers: Mapping[str, str]) -> str | None:

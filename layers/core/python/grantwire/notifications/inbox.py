@@ -1,7 +1,7 @@
 """The SQL of the inbox: which events were seen, and what the new ones lead to (N4, P1).
 
-One statement writes inbox rows and notifications, a second one brings the read model up to the same events. They commit
-together: `record` needs a transaction of its caller's, and whoever adds to what an event causes adds it there.
+One statement writes inbox rows and notifications and brings the read model up to the same events, so that it needs no
+transaction around it; whoever adds to what an event causes adds it there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from grantwire.database import refusing_data
 from grantwire.errors import RejectedError
-from grantwire.projection.model import project
+from grantwire.projection.model import projection_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-    from uuid import UUID
 
     from grantwire.database import Connection
     from grantwire.notifications.events import Event
@@ -24,10 +23,16 @@ if TYPE_CHECKING:
 # Sorted by event_id: two bridges that have events in common wait for each other in one order, never in a circle.
 # The notification of an event that the inbox has forgotten may still be there; it is not made twice.
 # One NOTIFY for a whole batch is cheap; it wakes whoever delivers.
-_RECORD = """
+_PROJECTED = projection_of("FROM batch JOIN fresh USING (event_id)")
+_RECORD = (
+    """
 WITH batch AS MATERIALIZED (
-  SELECT (r.payload ->> 'event_id')::uuid AS event_id, r.*
-    FROM jsonb_to_recordset(%(events)s::jsonb) AS r (notification_id uuid, trace_id text, payload jsonb)),
+  SELECT e.event_id, e.event_type, e.user_id COLLATE "C" AS user_id, e.stock_keeping_unit COLLATE "C" AS
+         stock_keeping_unit, e.version, e.occurred_at, r.notification_id, r.trace_id, r.payload
+    FROM jsonb_to_recordset(%(events)s::jsonb) AS r (notification_id uuid, trace_id text, payload jsonb)
+   CROSS JOIN LATERAL jsonb_to_record(r.payload) AS e (
+         event_id uuid, event_type text, user_id text, stock_keeping_unit text, version bigint,
+         occurred_at timestamptz)),
 fresh AS (
   INSERT INTO processed_events (event_id, processed_at)
   SELECT event_id, coalesce(%(now)s::timestamptz, now()) FROM batch ORDER BY event_id
@@ -37,39 +42,39 @@ made AS (
   INSERT INTO notifications (
          notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload, trace_id,
          next_retry_at, created_at)
-  SELECT notification_id, event_id, payload ->> 'event_type', payload ->> 'user_id',
-         payload ->> 'stock_keeping_unit', (payload ->> 'version')::bigint, payload, trace_id,
+  SELECT notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload, trace_id,
          coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now())
     FROM batch JOIN fresh USING (event_id)
    ORDER BY event_id
       ON CONFLICT (event_id) DO NOTHING
   RETURNING event_id),
 told AS (
-  SELECT pg_notify('notifications', '') FROM (SELECT FROM made LIMIT 1) any_at_all)
-SELECT event_id, (SELECT count(*) FROM told) FROM fresh
+  SELECT pg_notify('notifications', '') FROM (SELECT FROM made LIMIT 1) any_at_all),
+projected AS ("""
+    + _PROJECTED
+    + """)
+SELECT event_id::text, (SELECT count(*) FROM told) FROM fresh
 """
+)
 
 
-def record(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[UUID]:
+def record(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[str]:
     """Write the events that were not seen before, with their notifications, and project them; the ids of those.
 
     Raises RejectedError if the database refuses the data of one of them; then the transaction is of no more use.
     With no events it changes nothing and tells whether it could.
     """
     rows = [
-        {"notification_id": str(event.notification_id), "trace_id": event.trace_id, "payload": event.payload}
+        {"notification_id": event.notification_id, "trace_id": event.trace_id, "payload": event.payload}
         for event in events
     ]
     with refusing_data():
-        fresh = {row[0] for row in tx.execute(_RECORD, {"events": json.dumps(rows), "now": now}).fetchall()}
-    if fresh or not events:
-        project(tx, [event.payload for event in events if event.event_id in fresh])
-    return list(fresh)
+        return [row[0] for row in tx.execute(_RECORD, {"events": json.dumps(rows), "now": now})]
 
 
 def record_valid(
     tx: Connection, events: Sequence[Event], now: datetime | None = None
-) -> tuple[list[UUID], dict[UUID, str]]:
+) -> tuple[list[str], dict[str, str]]:
     """As `record`, but what the database refuses is found, left out and returned with the reason (N5)."""
     try:
         with tx.transaction():
@@ -79,7 +84,7 @@ def record_valid(
     return record(tx, [event for event in events if event.event_id not in refused], now), refused
 
 
-def _culprits(tx: Connection, events: Sequence[Event], error: RejectedError, now: datetime | None) -> dict[UUID, str]:
+def _culprits(tx: Connection, events: Sequence[Event], error: RejectedError, now: datetime | None) -> dict[str, str]:
     """Those to blame for the refusal of a batch, which is halved until they stand alone, each with its reason.
 
     Nothing of a try stays, so that its locks are gone before the next one: what is valid is written at once in the end,
@@ -88,7 +93,7 @@ def _culprits(tx: Connection, events: Sequence[Event], error: RejectedError, now
     if len(events) == 1:
         return {events[0].event_id: str(error)}
     middle = len(events) // 2
-    found: dict[UUID, str] = {}
+    found: dict[str, str] = {}
     for half in (events[:middle], events[middle:]):
         try:
             with tx.transaction(force_rollback=True):
