@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 # Users with as many rights each, whom `query` asks for.
 USERS = 1_000
 RIGHTS = 10
-_KEPT_KEYS = 100
+# What each client of `replay` has granted before.
+KEPT_KEYS = 100
+# The variable that tells clients where Valkey is.
+VALKEY_URL = "BENCH_VALKEY_URL"
 
 
 def _event(name: str) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def replay(number: int) -> Call:
     """Send grants again that were answered before."""
     from functions.grant.handler import handler  # noqa: PLC0415 - reads the environment
 
-    events = [_granting(_event("grant"), f"r_{os.getpid()}_{number}_{turn}") for turn in range(_KEPT_KEYS)]
+    events = [_granting(_event("grant"), f"r_{os.getpid()}_{number}_{turn}") for turn in range(KEPT_KEYS)]
     bodies = [handler(event, None)["body"] for event in events]
     turns = itertools.cycle(zip(events, bodies, strict=True))
 

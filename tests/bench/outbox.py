@@ -110,7 +110,6 @@ class PlainSql:
             self._connection.adapters.register_loader(kind, TextLoader)
         self._connection.execute(_TABLE)
         self._connection.execute(_INDEX)
-        self._connection.execute("SET synchronous_commit = off")  # as the relay, which may forget that it published
         self._connection.execute("SET enable_seqscan = off")  # of few events the planner would sort all, each time
         self._connection.execute("SET enable_sort = off")
 

@@ -226,7 +226,8 @@ UPDATE outbox_events e
        last_error = NULL
   FROM cte
  WHERE e.event_id = cte.event_id
-RETURNING e.event_id, e.event_type, e.aggregate_key, e.aggregate_version, e.payload, e.trace_id, e.attempt_count, false
+RETURNING e.event_id::text, e.event_type, e.aggregate_key, e.aggregate_version, e.payload, e.trace_id,
+          e.attempt_count, false
 """
 _NAIVE_PUBLISHED = """
 UPDATE outbox_events SET status = 'PUBLISHED', published_at = now(), lease_until = NULL, ready = false

@@ -22,9 +22,7 @@ def pgbench(servers: Servers, database: str, script: str, *, clients: int, secon
         command = [str(servers.binary("pgbench")), "--no-vacuum", "--protocol=prepared", "--file", str(file)]
         load = ["--client", str(clients), "--jobs", str(min(2, clients)), "--time", str(max(1, round(seconds)))]
         log = ["--log", "--log-prefix", str(Path(folder) / "log")]
-        done = subprocess.run(  # noqa: S603 - our own pgbench
-            [*command, *load, *log, database], capture_output=True, text=True, check=False, env={}
-        )
+        done = subprocess.run([*command, *load, *log, database], capture_output=True, text=True, check=False, env={})
         if done.returncode or "number of failed transactions: 0 " not in done.stdout:
             raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
         calls = re.search(r"transactions actually processed: (\d+)", done.stdout)

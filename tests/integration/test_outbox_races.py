@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -88,7 +89,7 @@ def test_a_discard_that_meets_an_enqueue_sees_its_event(first: Connection, secon
     claim, events = _claimed(second, 1)
     store.fail(second, claim, [Failure(events[0], Verdict(10, None), "no")])
     enqueue(first, "u0/item1", 2)
-    _meet(first, second, rows, lambda tx: discard(tx, [events[0].event_id]))
+    _meet(first, second, rows, lambda tx: discard(tx, [UUID(events[0].event_id)]))
     _assert_flows(rows, 2)
 
 
@@ -96,14 +97,14 @@ def test_a_redrive_that_meets_a_finalise_is_the_head(first: Connection, second: 
     """Q2: the finalise of version 1 still saw version 2 FAILED; the redrive waits, and makes it ready itself."""
     claim, events = _with_failed_second(second)
     store.finalise(first, claim, [events[0].event_id])
-    _meet(first, second, rows, lambda tx: redrive(tx, [events[1].event_id]))
+    _meet(first, second, rows, lambda tx: redrive(tx, [UUID(events[1].event_id)]))
     _assert_flows(rows, 2)
 
 
 def test_a_finalise_that_meets_a_redrive_sees_it(first: Connection, second: Connection, rows: Rows) -> None:
     """Q2: the redrive still saw version 1 open; the finalise waits, and makes version 2 ready."""
     claim, events = _with_failed_second(second)
-    redrive(first, [events[1].event_id])
+    redrive(first, [UUID(events[1].event_id)])
     _meet(first, second, rows, lambda tx: store.finalise(tx, claim, [events[0].event_id]))
     _assert_flows(rows, 2)
     assert promote_stuck(second) == 0

@@ -28,7 +28,8 @@ _WORKERS = {1: _RELAY, 2: "2 relays", 4: "4 relays"}
 _HOW = (
     f"The relay's limit claims and marks {BATCH} events at a time, with no order to keep and nothing to encode, and"
     " then publishes the same messages as ready-made bytes over a bare socket: all of them in flight together or,"
-    " of the hot aggregate, each after the acknowledgement of the one before it. The two times are added."
+    " of the hot aggregate, each after the acknowledgement of the one before it. The two times are added. Its commits"
+    " wait for the disk, as PostgreSQL's do by default; the relay's do not, because what it writes down repeats itself."
 )
 # Long enough for every worker to begin within it, and short enough for one invocation.
 _MOMENT = 0.25

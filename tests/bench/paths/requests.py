@@ -1,23 +1,37 @@
-"""What a caller waits for: grant, replay and query through their handlers, against pgbench making the same SQL calls."""
+"""What a caller waits for: grant, replay and query through their handlers, against pgbench with the same SQL."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, LiteralString
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, LiteralString
 
 from grantwire.entitlements.store import CHANGE, LIST
-from tests.bench.callers import RIGHTS, USERS
-from tests.bench.fleet import Fleet, Run
+from tests.bench.callers import KEPT_KEYS, RIGHTS, USERS, VALKEY_URL
+from tests.bench.fleet import Fleet
 from tests.bench.pgbench import pgbench
+from tests.bench.results import Chart, Line, Row, Section
+from tests.bench.rounds import interleave
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from infra.local.progress import Progress
+    from tests.bench.effort import Effort
+    from tests.bench.fleet import Run
     from tests.bench.servers import Servers
 
 CLIENTS = 4
 HANDLER = "handler"
 PGBENCH = "pgbench"
+_STEPS = 200
+_HOW = (
+    f"{CLIENTS} clients, each a process with one connection, as Lambda has them. An event goes into the handler and the"
+    " answer comes out: parsing, validation, log line and metrics are in it, HTTP is not. pgbench makes the same SQL"
+    " call with prepared statements; of a replay, the least that it could be: one row by its primary key."
+)
 
 # A change by somebody new each time, with a key of its own. What Python would have computed is a constant.
 _CHANGE_ARGUMENTS = {
@@ -74,7 +88,7 @@ def query_script() -> str:
 
 
 def _with(statement: str, arguments: Mapping[str, str]) -> str:
-    """One of our statements with pgbench's variables in it. pgbench takes a line for a statement, and ours are longer."""
+    """One of our statements with pgbench's variables in it."""
     return re.sub(r"%\((\w+)\)s", lambda found: arguments[found[1]], statement).strip()
 
 
@@ -87,24 +101,117 @@ def seed(servers: Servers, url: str) -> None:
 
 
 class Requests:
-    """The clients of one database: a fleet of each kind, and pgbench beside them."""
+    """The clients of one database: fleets of each kind, pgbench beside them, and what all of them have changed."""
 
-    def __init__(self, servers: Servers, url: str) -> None:
+    def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._url = url
-        self._changes = 0
+        self._url = servers.database()
+        self._runs: dict[str, Run] = {}
+        self.changes = 0
+        seed(servers, self._url)
 
-    def fleet(self, kind: str, count: int = CLIENTS) -> Fleet:
-        """So many clients that grant, replay or query."""
-        return Fleet(f"tests.bench.callers:{kind}", count, self._servers.environ(self._url))
+    def fleet(self, work: str, count: int = CLIENTS) -> Fleet:
+        """So many clients that do this."""
+        environ = self._servers.environ(self._url) | {VALKEY_URL: self._servers.valkey.url}
+        return Fleet(work, count, environ)
 
-    def limit(self, script: str, seconds: float, clients: int = CLIENTS) -> Run:
-        """So many clients of pgbench."""
-        return pgbench(self._servers, self._url, script, clients=clients, seconds=seconds)
+    def run(self, name: str, fleet: Fleet, seconds: float, clients: int | None = None) -> float:
+        """Let them work, and keep how long each call took; calls a second."""
+        self._runs[name] = run = fleet.run(seconds, clients)
+        return run.rate
 
-    def counts(self) -> tuple[Any, ...]:
-        """Rights, events, audit rows and stored answers."""
+    def limit(self, name: str, script: str, seconds: float, clients: int = CLIENTS) -> float:
+        """The same with clients of pgbench."""
+        self._runs[name] = run = pgbench(self._servers, self._url, script, clients=clients, seconds=seconds)
+        self.changes += run.calls * ("change_entitlement" in script)
+        return run.rate
+
+    def distribution(self, name: str) -> Line:
+        """How long the calls took that were measured last by this name: a share of them, and the time it took."""
+        latencies = sorted(self._runs[name].latencies)
+        places = [round(step / _STEPS * (len(latencies) - 1)) for step in range(_STEPS + 1)]
+        return Line(name, tuple((latencies[place] * 1000, (place + 1) / len(latencies)) for place in places))
+
+    def check(self) -> None:
+        """Rights, events, audit rows and stored answers: one of each for every change that was acknowledged."""
         with self._servers.owner(self._url) as owner:
-            row = owner.execute(_COUNTS).fetchone()
-        assert row is not None
-        return row
+            counts = owner.execute(_COUNTS).fetchone()
+        if counts != (self.changes,) * 4:
+            raise RuntimeError(f"{self.changes} changes; rights, events, audit rows and stored answers: {counts}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A kind of request, what it is held against, and how many changes its clients have made before they are asked."""
+
+    name: str
+    script: str
+    target: float
+    stretch: float
+    peer: str = ""
+    peers: Mapping[str, str] = field(default_factory=dict)
+    prepared: int = 0
+
+
+def _paths() -> list[_Path]:
+    naive, powertools = "statement by statement", "Powertools on Valkey"
+    of = "tests.bench.peers"
+    return [
+        _Path(
+            "grant", grant_script(), 0.6, 0.8, naive, {naive: f"{of}:naive_grant", powertools: f"{of}:powertools_new"}
+        ),
+        _Path("replay", replay_script(), 0.4, 0.55, powertools, {powertools: f"{of}:powertools_replay"}, KEPT_KEYS),
+        _Path("query", query_script(), 0.45, 0.6),
+    ]
+
+
+def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
+    """The three rows, how their latencies are spread, and what more clients bring."""
+    requests = Requests(servers)
+    rows = [_row(requests, path, effort, progress) for path in _paths()]
+    names = [f"{path.name}, {side}" for path in _paths() for side in (HANDLER, PGBENCH)]
+    lines = tuple(requests.distribution(name) for name in names)
+    spread = Chart("latency", f"Latency, {CLIENTS} clients", "milliseconds", "share of calls", lines, log_x=True)
+    return Section("Requests", rows, charts=[spread, _crowd(requests, effort, progress)], remarks=[_HOW])
+
+
+def _row(requests: Requests, path: _Path, effort: Effort, progress: Progress) -> Row:
+    handler, limit = f"{path.name}, {HANDLER}", f"{path.name}, {PGBENCH}"
+    with ExitStack() as stack:
+        fleets = {handler: stack.enter_context(requests.fleet(f"tests.bench.callers:{path.name}"))}
+        fleets |= {name: stack.enter_context(requests.fleet(work)) for name, work in path.peers.items()}
+        contenders = {name: partial(requests.run, name, fleet, effort.seconds) for name, fleet in fleets.items()}
+        contenders[limit] = partial(requests.limit, limit, path.script, effort.seconds)
+        rounds = interleave(f"{path.name}, {CLIENTS} clients", effort.rounds, contenders, progress)
+        if path.name == "grant":  # each client has made one more, to connect
+            requests.changes += sum(fleet.calls + CLIENTS for name, fleet in fleets.items() if "Powertools" not in name)
+        requests.changes += CLIENTS * path.prepared
+    requests.check()
+    name = f"{path.name} through the handler"
+    return Row.of(
+        rounds, name, ours=handler, limit=limit, target=path.target, stretch=path.stretch, unit="/s", peer=path.peer
+    )
+
+
+def _crowd(requests: Requests, effort: Effort, progress: Progress) -> Chart:
+    """Grants and queries a second by clients, ours and pgbench's."""
+    most = max(effort.clients)
+    sides: dict[str, Callable[[float, int], float]] = {}
+    with ExitStack() as stack:
+        for path in _paths():
+            if path.name == "replay":
+                continue
+            fleet = stack.enter_context(requests.fleet(f"tests.bench.callers:{path.name}", most))
+            ours, limit = f"{path.name}, {HANDLER}", f"{path.name}, {PGBENCH}"
+            sides[ours] = partial(requests.run, ours, fleet)
+            sides[limit] = partial(requests.limit, limit, path.script)
+        rounds = interleave(
+            f"{min(effort.clients)} to {most} clients",
+            max(1, effort.rounds // 3),
+            {f"{name} {n}": partial(side, effort.seconds, n) for n in effort.clients for name, side in sides.items()},
+            progress,
+        )
+    lines = tuple(
+        Line(name, tuple((float(n), rounds.rate(f"{name} {n}").median) for n in effort.clients)) for name in sides
+    )
+    return Chart("clients", "Calls a second by number of clients", "clients", "calls/s", lines, log_x=True, log_y=True)

@@ -9,6 +9,7 @@ import pytest
 from aws_lambda_powertools.metrics import Metrics, MetricUnit
 
 from grantwire.idempotency import EmfMetrics, MemoryStore, NoMetrics, idempotent
+from grantwire.observability import MetricUnit as OurUnit
 from grantwire.observability import metrics as collector
 from tests.concurrency import at_once
 
@@ -148,7 +149,7 @@ def test_a_function_s_own_metrics_are_left_alone(
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "a service")
     own = Metrics(namespace="Shop", service="shop")
     collector.set_default_dimensions(worker="relay")
-    collector.add_metric("Published", MetricUnit.Count, 1)
+    collector.add_metric("Published", OurUnit.Count, 1)
 
     @own.log_metrics(raise_on_empty_metrics=True)
     @idempotent(MemoryStore(), key=lambda event, _: event["id"], name="orders")

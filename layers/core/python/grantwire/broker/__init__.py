@@ -141,7 +141,20 @@ class Broker:
         token = b"%d" % next(self._tokens)
         self._answers.expect(token, answered)
         sizes = b"%d %d" % (size, size + len(payload))
-        self._posted += (b"HPUB ", subject, b" ", self._inbox, b".", token, b" ", sizes, b"\r\n", headers, payload, b"\r\n")
+        self._posted += (
+            b"HPUB ",
+            subject,
+            b" ",
+            self._inbox,
+            b".",
+            token,
+            b" ",
+            sizes,
+            b"\r\n",
+            headers,
+            payload,
+            b"\r\n",
+        )
 
     def push(self) -> None:
         """Send what was posted; RetryableError if there is no connection to send it by."""

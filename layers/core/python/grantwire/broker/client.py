@@ -55,4 +55,3 @@ class QuickClient(Client):
 
 async def _never(_message: Msg) -> None:
     """A subscription wants somebody to call."""
-

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from grantwire.entitlements.commands import Change, Operation, Page
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
 
-# Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text. A replay
-# is found before it, by the primary key alone, and LIMIT then leaves the function uncalled; were it called all the same,
-# it would find the same row (I6).
+# Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text. A
+# replay is found before it, by the primary key alone, and LIMIT then leaves the function uncalled; were it called all
+# the same, it would find the same row (I6).
 CHANGE = """
 SELECT 'REPLAYED', status_code, response_body
   FROM idempotency_keys

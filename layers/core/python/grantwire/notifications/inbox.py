@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The notification of an event that the inbox has forgotten may still be there; it is not made twice.
 # One NOTIFY for a whole batch is cheap; it wakes whoever delivers.
 _PROJECTED = projection_of("FROM batch JOIN fresh USING (event_id)")
-_RECORD = (
+_RECORD = (  # of two literals
     """
 WITH batch AS MATERIALIZED (
   SELECT e.event_id, e.event_type, e.user_id COLLATE "C" AS user_id, e.stock_keeping_unit COLLATE "C" AS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from grantwire.observability.lines import encode
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 100
 
 
-class MetricUnit(str, Enum):
+class MetricUnit(StrEnum):
     """CloudWatch's names for what is counted."""
 
     Count = "Count"

@@ -103,7 +103,7 @@ RETURNING o.event_id::text, o.event_type, o.aggregate_key, o.aggregate_version, 
 """
 
 # PostgreSQL's own JSON needs no second look at its encoding, nor for what may stand around it.
-_scan = json.JSONDecoder().scan_once
+_decode = json.JSONDecoder().raw_decode
 
 
 def claim(
@@ -115,7 +115,7 @@ def claim(
     the last.
     """
     rows = tx.execute(CLAIM, {"claim": claim.token, "batch": batch, "lease": lease, "now": now}).fetchall()
-    events = [ClaimedEvent(*row[:4], _scan(row[4], 0)[0], *row[5:]) for row in rows]
+    events = [ClaimedEvent._make((*row[:4], _decode(row[4])[0], *row[5:])) for row in rows]
     events.sort(key=_ORDER)
     return events
 
