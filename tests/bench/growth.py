@@ -7,7 +7,10 @@ is the table, not what has to be fetched from disk.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import cycle
@@ -29,7 +32,7 @@ from tests.bench.rounds import interleave
 from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     from infra.local.progress import Progress
@@ -126,6 +129,12 @@ class _Sized:
         self._database.close()
         self._owner.close()
 
+    @property
+    def process(self) -> int:
+        """PostgreSQL's process behind the connection."""
+        with self._database.session() as tx:
+            return tx.info.backend_pid
+
     def claim(self) -> float:
         """Claim 200 events, as the relay does; what follows is not timed."""
         token = Claim("bench")
@@ -183,7 +192,7 @@ class _Sized:
 
 _REMARKS = (
     (
-        "One client in one process, statements prepared; the median of many calls, of the sizes in turn. "
+        "One client in one process, on one core with PostgreSQL's; the median of many calls, of the sizes in turn. "
         "A path is flat if the largest of the medians is at most 1.5 times the smallest; with parked events, "
         "the smallest of the claims without them counts too. A commit does not wait for the disk here."
     ),
@@ -202,12 +211,13 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
         parked = [_Sized(servers, size).fill_outbox(claims, effort.parked) for size in effort.sizes]
     claim, beside = f"claim of {_CLAIM} events", f"claim of {_CLAIM} events, {effort.parked:,} parked"
     measured = partial(_measured, effort, progress)
-    lines = {
-        **measured(_Sized.claim, {claim: tables, beside: parked}),
-        **measured(_Sized.replay, {"replay": tables}, burst=_BURST),
-        **measured(_Sized.query, {f"query of {_RIGHTS} rights": tables}, burst=_BURST),
-        **measured(_Sized.sweep, {"batch of the sweep": tables}, turns=_FEW),
-    }
+    with _on_one_core(one.process for one in tables + parked):
+        lines = {
+            **measured(_Sized.claim, {claim: tables, beside: parked}),
+            **measured(_Sized.replay, {"replay": tables}, burst=_BURST),
+            **measured(_Sized.query, {f"query of {_RIGHTS} rights": tables}, burst=_BURST),
+            **measured(_Sized.sweep, {"batch of the sweep": tables}, turns=_FEW),
+        }
     for one in tables + parked:
         one.close()
     servers.drop_databases()
@@ -215,7 +225,22 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     return Section("Growth", findings=findings, charts=[_chart(lines)], remarks=list(_REMARKS))
 
 
-def _measured(  # noqa: PLR0913 - what is measured, and how often
+@contextmanager
+def _on_one_core(processes: Iterable[int]) -> Iterator[None]:
+    """Two processes that talk from one core to another take twice as long, and some are put there and some are not."""
+    if sys.platform != "linux":
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    for process in (os.getpid(), *processes):
+        os.sched_setaffinity(process, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _measured(
     effort: Effort,
     progress: Progress,
     call: Callable[[_Sized], float],

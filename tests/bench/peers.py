@@ -28,8 +28,9 @@ from grantwire.outbox.encoding import encode_event, headers_of
 from grantwire.outbox.store import ClaimedEvent
 from grantwire.settings import load
 from grantwire.topology import TopologySettings, ensure_topology
+from tests.bench.callers import KEPT_KEYS, VALKEY_URL
 from tests.bench.fleet import Fleet
-from tests.bench.paths.requests import CLIENTS, Requests
+from tests.bench.paths.requests import CLIENTS
 from tests.bench.results import Finding, Section
 from tests.bench.rounds import interleave
 
@@ -44,13 +45,11 @@ if TYPE_CHECKING:
     Call = Callable[[], None]
     Work = Callable[[str], dict[str, Any]]
 
-VALKEY_URL = "BENCH_VALKEY_URL"
 POWERTOOLS = "Powertools on Valkey"
 LIBRARY = "@idempotent on Valkey"
 NAIVE = "statement by statement"
 OURS = "Grantwire"
 
-_KEPT_KEYS = 100
 _ROUTE = "POST /v1/entitlements/grants"
 _RELAY_BATCH = 50
 # 500 to 2,000 are alike on two cores, and about three times as fast as its default of 10.
@@ -128,7 +127,7 @@ def _first_calls(work: Work, prefix: str) -> Call:
 
 def _repeated_calls(work: Work, prefix: str) -> Call:
     """A second run would have another number in its result."""
-    known = [(key, work(key)) for key in (f"{prefix}_{turn}" for turn in range(_KEPT_KEYS))]
+    known = [(key, work(key)) for key in (f"{prefix}_{turn}" for turn in range(KEPT_KEYS))]
     turns = itertools.cycle(known)
 
     def call() -> None:
@@ -362,6 +361,12 @@ _REMARKS = (
 )
 
 
+_COUNTS: LiteralString = """
+SELECT (SELECT count(*) FROM entitlements), (SELECT count(*) FROM outbox_events),
+       (SELECT count(*) FROM entitlement_audit), (SELECT count(*) FROM idempotency_keys)
+"""
+
+
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Grants and replays, ours and theirs."""
     new = {
@@ -401,14 +406,22 @@ def _compare(servers: Servers, effort: Effort, progress: Progress, title: str, w
             )
             for name, work in works.items()
         }
-        before = {name: Requests(servers, url).counts() for name, url in urls.items()}
+        before = {name: _counts(servers, url) for name, url in urls.items()}
         contenders = {name: _rate(fleet, effort.seconds) for name, fleet in fleets.items()}
         measured = interleave(title, effort.rounds, contenders, progress)
         for name, url in urls.items():
             made = fleets[name].calls if works[name].endswith("grant") else 0
             expected = tuple(count + made for count in before[name])
-            assert Requests(servers, url).counts() == expected, f"{name} did not write what it should have"
+            assert _counts(servers, url) == expected, f"{name} did not write what it should have"
     return measured
+
+
+def _counts(servers: Servers, url: str) -> tuple[Any, ...]:
+    """Rights, events, audit rows and stored answers."""
+    with servers.owner(url) as owner:
+        row = owner.execute(_COUNTS).fetchone()
+    assert row is not None
+    return row
 
 
 def _rate(fleet: Fleet, seconds: float) -> Callable[[], float]:

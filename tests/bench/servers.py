@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,9 @@ import psycopg
 from infra.local import unprivileged
 from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
-from tests.plaintext import PLAINTEXT
 from tests.servers import Databases
 from tests.valkey import ValkeyServer
+from tests.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,17 +62,7 @@ class Servers:
 
     def environ(self, url: str) -> dict[str, str]:
         """The environment of functions that work on this database, with streams that nobody else has."""
-        name = uuid.uuid4().hex[:12]
-        return {
-            **PLAINTEXT,
-            "DATABASE_URL": url,
-            "NATS_URL": self.nats.url,
-            "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
-            "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
-            "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
-            "NOTIFICATION_NATS_DURABLE": "bridge",
-            "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
-        }
+        return worker_environ(url, self.nats.url)
 
     def binary(self, name: str) -> Path:
         """One of PostgreSQL's own programs."""

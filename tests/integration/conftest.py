@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,10 +14,10 @@ from infra.local.postgres import PostgresServer
 from tests.client import Client
 from tests.migrating import migrate
 from tests.paths import MIGRATIONS
-from tests.plaintext import PLAINTEXT
 from tests.servers import STATE, Databases, clusters, nats
 from tests.valkey import ValkeyServer
 from tests.workers.bridge_stream import Stream
+from tests.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,17 +125,7 @@ def private_valkey() -> Iterator[ValkeyServer]:
 @pytest.fixture
 def environ(database_url: str, nats_url: str) -> dict[str, str]:
     """The environment of a worker, with streams that nobody else has; change it before you load settings from it."""
-    name = uuid.uuid4().hex[:12]
-    return {
-        **PLAINTEXT,
-        "DATABASE_URL": database_url,
-        "NATS_URL": nats_url,
-        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
-        "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
-        "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
-        "NOTIFICATION_NATS_DURABLE": "bridge",
-        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
-    }
+    return worker_environ(database_url, nats_url)
 
 
 @pytest.fixture

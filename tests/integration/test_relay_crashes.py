@@ -9,7 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.workers.relay_support import drain, enqueue, enqueue_many, start, stream, until, versions
+import psycopg
+from psycopg.rows import dict_row
+
+from infra.local.postgres import PostgresServer
+from tests.migrating import migrate
+from tests.paths import MIGRATIONS
+from tests.servers import STATE
+from tests.workers.relay_support import drain, enqueue, enqueue_many, start, stream, until, versions, worker_environ
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
@@ -106,6 +113,34 @@ def test_an_event_that_kills_its_relay_ends_failed(environ: dict[str, str], rows
         "SELECT status, attempt_count FROM outbox_events WHERE aggregate_version = 2 AND aggregate_key = 'poison/item1'"
     ).fetchall()
     assert successor["attempt_count"] == 0
+
+
+def test_what_a_crash_of_postgresql_makes_the_relay_forget_is_repeated_without_a_duplicate(nats_url: str) -> None:
+    """O2, O3, ADR 0022: its commits do not wait for the disk; a crash undoes the last of them, and no grant's."""
+    # What nobody waits for stays in memory for as long as the server lives.
+    server = PostgresServer(STATE / "forgetful", settings={"fsync": "off", "wal_writer_delay": "10s"})
+    server.start()
+    try:
+        migrate(server.url(), MIGRATIONS)
+        environ = worker_environ(server.url(), nats_url)
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            enqueue_many(connection, aggregates=5, each=3)
+        assert drain(environ)["published"] == 15
+        with psycopg.connect(server.url(), row_factory=dict_row) as rows:
+            assert _states(rows) == {"PUBLISHED": 15}
+        server.kill()
+        server.start()
+        with psycopg.connect(server.url(), row_factory=dict_row, autocommit=True) as rows:
+            forgotten = _states(rows)
+            assert forgotten.get("PUBLISHED", 0) < 15
+            assert sum(forgotten.values()) == 15
+            drain(environ, _later())
+            assert _states(rows) == {"PUBLISHED": 15}
+        messages = stream(environ)
+        assert len(messages) == 15
+        assert versions(messages) == {f"u{number}/item1": [1, 2, 3] for number in range(5)}
+    finally:
+        server.destroy()
 
 
 def _is_stopped(pid: int) -> bool:

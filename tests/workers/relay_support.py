@@ -21,6 +21,7 @@ from grantwire.events.v1 import EntitlementEvent
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
 from tests.paths import LAYER, ROOT
+from tests.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,21 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 _ENQUEUE = "SELECT outbox_enqueue(%s, %s, %s, %s, %s::jsonb, %s)"
+
+
+def worker_environ(database_url: str, nats_url: str) -> dict[str, str]:
+    """The environment of a worker, with streams that nobody else has."""
+    name = uuid.uuid4().hex[:12]
+    return {
+        **PLAINTEXT,
+        "DATABASE_URL": database_url,
+        "NATS_URL": nats_url,
+        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
+        "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
+        "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
+        "NOTIFICATION_NATS_DURABLE": "bridge",
+        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
+    }
 
 
 def payload(event_id: uuid.UUID, version: int, **fields: Any) -> dict[str, Any]:
