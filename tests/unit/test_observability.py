@@ -86,7 +86,8 @@ def test_a_line_s_metrics_are_written_at_every_level(
     """Who wants fewer lines still wants the counts."""
     log = Log("tests", level=level)
     metrics = Metrics("Shop", service="tests", emit=log.emit)
-    log.info_with(stamped(metrics.directive(("item",), {"Sold": "Count"})), {"item": "i", "Sold": 2}, "sold", to="me")
+    log.append_keys(trace_id='a "quote"', attempt=1, caller=None)
+    log.info_with(f'"item":"i","Sold":2,{stamped(metrics.directive(("item",), {"Sold": "Count"}))}', "sold", to="me")
     (line,) = _lines(capsys)
     assert (line.get("message"), line["Sold"], line["item"]) == (message, 2, "i")
     (directive,) = line["_aws"]["CloudWatchMetrics"]

@@ -76,6 +76,7 @@ class HttpHandler(Generic[R]):
         self._cold = True
         units = {"Requests": MetricUnit.Count.value, "Latency": MetricUnit.Milliseconds.value}
         self._directive = metrics.directive(("route", "outcome"), units)
+        self._measured = f'"route":"{route}","Requests":1'
 
     def with_runtime(self, runtime: R) -> HttpHandler[R]:
         """The same handler, working with `runtime` instead of the environment's."""
@@ -124,14 +125,14 @@ class HttpHandler(Generic[R]):
 
     def _report(self, request: Request, response: Response, milliseconds: float) -> None:
         """One line for each request, which is its metrics too, with neither body nor key in it."""
-        log.info_with(
-            stamped(self._directive),
-            {"route": self.route, "outcome": response.outcome, "Requests": 1, "Latency": round(milliseconds, 3)},
-            "request",
-            status_code=response.status_code,
-            caller=request.caller,
-            **({} if request.route == self.route else {"asked_for": request.route}),
-        )
+        metrics_of = f'{self._measured},"outcome":"{response.outcome}","Latency":{milliseconds:.3f},{stamped(self._directive)}'
+        if request.method == self._method and request.resource == self._resource:
+            log.info_with(metrics_of, "request", status_code=response.status_code, caller=request.caller)
+        else:
+            asked_for = f"{request.method} {request.resource}"
+            log.info_with(
+                metrics_of, "request", status_code=response.status_code, caller=request.caller, asked_for=asked_for
+            )
 
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

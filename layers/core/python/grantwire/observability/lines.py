@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import traceback
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
@@ -35,6 +36,11 @@ class Log:
         """From now on; a name or a number."""
         name = level.upper() if isinstance(level, str) else ""
         self.log_level = level if isinstance(level, int) else LEVELS.get(_ALIASES.get(name, name), _INFO)
+
+    @property
+    def debugging(self) -> bool:
+        """Whether it is worth the while to have more to say."""
+        return self.log_level <= LEVELS["DEBUG"]
 
     def append_keys(self, **keys: Any) -> None:
         """What every line says from now on."""
@@ -65,11 +71,14 @@ class Log:
         if self.log_level <= LEVELS["ERROR"]:
             self._write("ERROR", message, {"exc_info": sys.exc_info()[1], **fields})
 
-    def info_with(self, metrics: str, values: dict[str, Any], message: str, **fields: Any) -> None:
-        """What happened and its metrics in one line; above INFO the metrics alone, which are no matter of level."""
-        if self.log_level <= _INFO:
-            values = {"level": "INFO", "message": message, **self._head(), **fields, **values}
-        self.emit(values, metrics)
+    def info_with(self, metrics: str, message: str, **fields: Any) -> None:
+        """What happened and its metrics, which are JSON text, in one line; above INFO only those: they have no level."""
+        if self.log_level > _INFO:
+            self._put(f'{{"service":"{self._service}",{metrics}}}\n')
+            return
+        members = "".join([f',"{name}":{_text(value)}' for name, value in (self._context | fields).items()])
+        head = f'"level":"INFO","message":"{message}","timestamp":"{self._timestamp()}","service":"{self._service}"'
+        self._put(f"{{{head}{members},{metrics}}}\n")
 
     def _write(self, level: str, message: str, fields: dict[str, Any]) -> None:
         caller = sys._getframe(2)  # noqa: SLF001 - where the line was asked for
@@ -95,5 +104,14 @@ class Log:
     def emit(self, line: dict[str, Any], encoded: str = "") -> None:
         """Write one object as it is, with members that are JSON text already."""
         text = encode(line)
-        sys.stdout.write(f"{text[:-1]},{encoded}}}\n" if encoded else f"{text}\n")
+        self._put(f"{text[:-1]},{encoded}}}\n" if encoded else f"{text}\n")
+
+    @staticmethod
+    def _put(line: str) -> None:
+        sys.stdout.write(line)
         sys.stdout.flush()
+
+
+def _text(value: Any) -> str:
+    """A value in JSON; what is common goes without the encoder."""
+    return quoted(value) if type(value) is str else "null" if value is None else encode(value)
