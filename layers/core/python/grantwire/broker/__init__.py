@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nats.errors
@@ -178,10 +179,9 @@ class _Answers:
 
     def expect(self, token: bytes, answered: Answered) -> None:
         """Call `answered` with the answer that will come with `token`."""
-        loop = asyncio.get_running_loop()
-        self._waiting[token] = (loop.time() + self._patience, answered)
+        self._waiting[token] = (time.monotonic() + self._patience, answered)
         if self._timer is None:
-            self._timer = loop.call_later(self._patience, self._expire)
+            self._timer = asyncio.get_running_loop().call_later(self._patience, self._expire)
 
     def arrived(self, subject: bytes, _reply: bytes, data: bytes, headers: bytes | None) -> None:
         """Hand an acknowledgement to whoever waits for it."""
@@ -203,8 +203,9 @@ class _Answers:
         loop = asyncio.get_running_loop()
         while self._waiting:
             token, (deadline, answered) = next(iter(self._waiting.items()))
-            if deadline > loop.time():
-                self._timer = loop.call_at(deadline, self._expire)
+            left = deadline - time.monotonic()
+            if left > 0:
+                self._timer = loop.call_later(left, self._expire)
                 return
             del self._waiting[token]
             answered(AmbiguousError("no acknowledgement in time"), b"")

@@ -125,7 +125,9 @@ class HttpHandler(Generic[R]):
 
     def _report(self, request: Request, response: Response, milliseconds: float) -> None:
         """One line for each request, which is its metrics too, with neither body nor key in it."""
-        metrics_of = f'{self._measured},"outcome":"{response.outcome}","Latency":{milliseconds:.3f},{stamped(self._directive)}'
+        metrics_of = (
+            f'{self._measured},"outcome":"{response.outcome}","Latency":{milliseconds:.3f},{stamped(self._directive)}'
+        )
         if request.method == self._method and request.resource == self._resource:
             log.info_with(metrics_of, "request", status_code=response.status_code, caller=request.caller)
         else:

@@ -72,7 +72,7 @@ class Log:
             self._write("ERROR", message, {"exc_info": sys.exc_info()[1], **fields})
 
     def info_with(self, metrics: str, message: str, **fields: Any) -> None:
-        """What happened and its metrics, which are JSON text, in one line; above INFO only those: they have no level."""
+        """What happened and its metrics, which are JSON text, in one line; above INFO the metrics alone."""
         if self.log_level > _INFO:
             self._put(f'{{"service":"{self._service}",{metrics}}}\n')
             return

@@ -41,8 +41,7 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
             raise RejectedError("event_id must be a UUID")
         if payload["event_type"] not in _TYPES:
             raise RejectedError(f"event_type must be one of {', '.join(sorted(_TYPES))}")
-        moment = _moment(payload["occurred_at"])
-        return EntitlementEvent(**{**payload, "occurred_at": moment}).SerializeToString()
+        return EntitlementEvent(**(payload | _moment(payload["occurred_at"]))).SerializeToString()
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error
 
@@ -68,9 +67,9 @@ def header_value(value: str) -> str:
     return value if _IS_SAFE(value) else quote(value, safe=_SAFE)
 
 
-def _moment(value: str) -> dict[str, int]:
+def _moment(value: str) -> dict[str, dict[str, int]]:
     """A time in RFC 3339, as the fields of a protocol buffer's Timestamp."""
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise RejectedError("occurred_at must have a time zone")
-    return {"seconds": floor(moment.timestamp()), "nanos": moment.microsecond * 1000}
+    return {"occurred_at": {"seconds": floor(moment.timestamp()), "nanos": moment.microsecond * 1000}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from grantwire.broker import header_block
@@ -33,6 +32,19 @@ class _Chain:
         self.failed = False
 
 
+def _chains(events: Sequence[ClaimedEvent]) -> list[_Chain]:
+    """One for each aggregate."""
+    chains: list[_Chain] = []
+    key = None
+    for event in events:
+        if event.aggregate_key == key:
+            chains[-1].events.append(event)
+        else:
+            chains.append(_Chain([event]))
+            key = event.aggregate_key
+    return chains
+
+
 class Publication:
     """Publishes events that are sorted by aggregate and version.
 
@@ -45,7 +57,7 @@ class Publication:
         self.failed: list[tuple[ClaimedEvent, GrantwireError]] = []
         self._broker = broker
         self._subject = subject.encode()
-        self._chains = [_Chain(list(run)) for _, run in groupby(events, key=lambda event: event.aggregate_key)]
+        self._chains = _chains(events)
         self._done = asyncio.Event()
         self._in_flight = 0
         self._stopped = False

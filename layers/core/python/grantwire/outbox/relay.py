@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
@@ -42,8 +43,8 @@ _REST = 3.0
 _LONGEST_REST_SECONDS = 0.015
 # In its last moments a relay leaves the lead to the next one, and looks until that has surely taken it.
 _FAREWELL_SECONDS = 0.15
-# Rounds at a time while there is a backlog: one is at the database, the others' messages are made and stored.
-_LANES = 3
+# Rounds at a time while there is a backlog: two are at the database, the others' messages are made and stored.
+_LANES = 4
 # How long acknowledgements are waited for when the time is up.
 _GRACE_SECONDS = 1.0
 # Why an event is given up without being tried: each time its worker was not heard of again.
@@ -61,7 +62,10 @@ class _Batch:
 
 
 class Relay:
-    """One execution environment's relay. All of it belongs to one event loop."""
+    """One execution environment's relay. All of it belongs to one event loop.
+
+    The second connection to the database is used, and open, only while there is a backlog.
+    """
 
     def __init__(  # noqa: PLR0913 - what it works with, all of it named
         self,
@@ -69,6 +73,7 @@ class Relay:
         broker: Broker,
         wakeup: Wakeup,
         *,
+        second: Database,
         topology: TopologySettings,
         leases: LeaseSettings,
         worker: str,
@@ -76,6 +81,7 @@ class Relay:
         clock: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         self._database = database
+        self._second = second
         self._broker = broker
         self._wakeup = wakeup
         self._topology = topology
@@ -86,7 +92,10 @@ class Relay:
         self._connected = False
         self._has_streams: Client | None = None
         self._backlog = False
-        self._hand: ThreadPoolExecutor | None = None
+        self._hands: ThreadPoolExecutor | None = None
+        self._free: SimpleQueue[Database] = SimpleQueue()
+        for one in (database, second):
+            self._free.put(one)
         self._worked_at = self._round_took = 0.0
         self._tally: Counter[str] = Counter()
 
@@ -140,9 +149,10 @@ class Relay:
         if not await self._round(budget):
             return False
         if self._backlog:
-            with ThreadPoolExecutor(1, thread_name_prefix="relay-database") as self._hand:
+            with ThreadPoolExecutor(2, thread_name_prefix="relay-database") as self._hands:
                 ends = await asyncio.gather(*(self._lane(budget) for _ in range(_LANES)), return_exceptions=True)
-            self._hand = None
+            self._hands = None
+            self._second.close()
             for error in filter(None, ends):
                 raise error
         return True
@@ -261,14 +271,20 @@ class Relay:
                 await asyncio.sleep(pause.next())
 
     async def _at_database(self, use: Callable[[Connection], T]) -> T:
-        """Use the connection: in lanes one after the other and beside the event loop, which goes on with the rest."""
-        if self._hand is None:
-            return self._session(use)
-        return await asyncio.get_running_loop().run_in_executor(self._hand, self._session, use)
+        """Use the connection; in lanes one of two, and beside the event loop, which goes on with the rest."""
+        if self._hands is None:
+            with self._database.session() as tx:
+                return use(tx)
+        return await asyncio.get_running_loop().run_in_executor(self._hands, self._beside, use)
 
-    def _session(self, use: Callable[[Connection], T]) -> T:
-        with self._database.session() as tx:
-            return use(tx)
+    def _beside(self, use: Callable[[Connection], T]) -> T:
+        """There is a connection for each thread."""
+        database = self._free.get_nowait()
+        try:
+            with database.session() as tx:
+                return use(tx)
+        finally:
+            self._free.put(database)
 
     async def _give_back(self, batch: _Batch) -> None:
         """After an error that is not about these events: another relay may have them at once."""

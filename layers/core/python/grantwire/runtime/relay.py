@@ -58,12 +58,15 @@ class RelayRuntime:
     def build(cls, environ: Mapping[str, str], clock: Callable[[], datetime | None] = lambda: None) -> Self:
         """Read the settings; connections are made when they are first used. The database's clock is `clock`'s None."""
         settings = load(RelaySettings, environ)
-        database = Database(settings.database, application_name="grantwire-relay", durable=False)
+        database, second = (
+            Database(settings.database, application_name="grantwire-relay", durable=False) for _ in range(2)
+        )
         broker = Broker(settings.broker, name="grantwire-relay")
         relay = Relay(
             database,
             broker,
             Wakeup(settings.listening),
+            second=second,
             topology=settings.topology,
             leases=settings.leases,
             worker=worker_name(environ),
