@@ -24,7 +24,7 @@ from grantwire.broker import Broker, BrokerSettings
 from grantwire.idempotency import RedisStore, idempotent
 from grantwire.idempotency.stores.redis import connect
 from grantwire.identifiers import uuid7
-from grantwire.outbox.encoding import encode_event, headers_of
+from grantwire.outbox.encoding import encode_event
 from grantwire.outbox.store import ClaimedEvent
 from grantwire.settings import load
 from grantwire.topology import TopologySettings, ensure_topology
@@ -253,11 +253,15 @@ async def _relay_naively(environ: Mapping[str, str]) -> float:
         began = time.monotonic()
         while rows := connection.execute(_NAIVE_CLAIM, (_RELAY_BATCH, "naive")).fetchall():
             for event in map(ClaimedEvent._make, rows):
-                await broker.jetstream.publish(subject, encode_event(event.payload), headers=headers_of(event))
+                await broker.jetstream.publish(subject, encode_event(event.payload), headers=_headers(event))
                 done += connection.execute(_NAIVE_PUBLISHED, (event.event_id, "naive")).rowcount
         seconds = time.monotonic() - began
     await broker.close()
     return done / seconds
+
+
+def _headers(event: ClaimedEvent) -> dict[str, str]:
+    return {"Nats-Msg-Id": str(event.event_id), "event_type": event.event_type, "aggregate_key": event.aggregate_key}
 
 
 class PgQueuer:

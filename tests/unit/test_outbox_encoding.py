@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from grantwire.errors import RejectedError
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.outbox import encode_event
-from grantwire.outbox.encoding import header_value
+from grantwire.outbox.encoding import header_value, headers_of
+from grantwire.outbox.store import ClaimedEvent
 from tests.workers.relay_support import payload
 
 EVENT_ID = uuid.UUID("0198c0de-0000-7000-8000-000000000001")
@@ -73,3 +74,22 @@ def test_a_header_is_visible_ascii_and_can_be_read_back(value: str) -> None:
 def test_a_plain_header_stays_as_it_is() -> None:
     """O3: readable where it can be."""
     assert header_value("u_123/item1") == "u_123/item1"
+
+
+def test_headers_are_what_nats_wants() -> None:
+    """O3: a version, a line for each header, an empty line; a user's name cannot add one."""
+    claimed = ClaimedEvent(
+        str(EVENT_ID), "EntitlementGranted", "u\r\nX: 1/ü", 1, payload(EVENT_ID, 1), "1-a-b", 0, reclaimed=False
+    )
+    version, *lines, end, rest = headers_of(claimed).decode("ascii").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert (version, end, rest) == ("NATS/1.0", "", "")
+    assert {name: unquote(value) for name, value in headers.items()} == {
+        "Nats-Msg-Id": str(EVENT_ID),
+        "event_id": str(EVENT_ID),
+        "event_type": "EntitlementGranted",
+        "aggregate_key": "u\r\nX: 1/ü",
+        "occurred_at": "2026-11-16T03:00:00.123456Z",
+        "trace_id": "1-a-b",
+    }
+    assert b"trace_id" not in headers_of(claimed._replace(trace_id=None))

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _work(now: datetime) -> None:
-    def deadly(event: ClaimedEvent) -> dict[str, str]:
+    def deadly(event: ClaimedEvent) -> bytes:
         if event.aggregate_key == os.environ["POISON"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return headers_of(event)

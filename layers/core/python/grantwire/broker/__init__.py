@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     # What became of a message: the error, or None and JetStream's acknowledgement as it came.
     Answered = Callable[[GrantwireError | None, bytes], None]
 
-__all__ = ["Ack", "Broker", "BrokerSettings", "header_block", "translated"]
+__all__ = ["Ack", "Broker", "BrokerSettings", "translated"]
 
 _MESSAGE_TOO_LARGE = 10054
 
@@ -133,7 +133,7 @@ class Broker:
     def post(self, subject: bytes, payload: bytes, headers: bytes, answered: Answered) -> None:
         """Have a message ready for `push`, which sends it; `answered` is called once, with what `publish` would raise.
 
-        `headers` come from `header_block`. Messages arrive in the order in which they were posted, but one that fails
+        `headers` are in the protocol's own words. Messages arrive in the order in which they were posted, but one that fails
         does not hold back the next.
         """
         size = len(headers)
@@ -141,21 +141,8 @@ class Broker:
             raise _too_large(payload)
         token = b"%d" % next(self._tokens)
         self._answers.expect(token, answered)
-        sizes = b"%d %d" % (size, size + len(payload))
-        self._posted += (
-            b"HPUB ",
-            subject,
-            b" ",
-            self._inbox,
-            b".",
-            token,
-            b" ",
-            sizes,
-            b"\r\n",
-            headers,
-            payload,
-            b"\r\n",
-        )
+        order = b"HPUB %b %b.%b %d %d\r\n" % (subject, self._inbox, token, size, size + len(payload))
+        self._posted += (order, headers, payload, b"\r\n")
 
     def push(self) -> None:
         """Send what was posted; RetryableError if there is no connection to send it by."""
@@ -210,12 +197,6 @@ class _Answers:
             del self._waiting[token]
             answered(AmbiguousError("no acknowledgement in time"), b"")
         self._timer = None
-
-
-def header_block(headers: Mapping[str, str]) -> bytes:
-    """Headers in the protocol's words; names and values must be visible ASCII."""
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    return f"NATS/1.0\r\n{lines}\r\n".encode("ascii")
 
 
 def _too_large(payload: bytes) -> RejectedError:

@@ -30,7 +30,7 @@ _MESSAGES = {b"MSG": 5, b"HMSG": 6}
 
 
 class _QuickParser(Parser):
-    """Reads whole messages that have a handler without trying every word of the protocol; the library reads the rest."""
+    """Reads whole messages that have a handler without trying all words of the protocol; the library reads the rest."""
 
     async def parse(self, data: bytes = b"") -> None:
         """Hand over what can be handed over at once, as far as that goes."""

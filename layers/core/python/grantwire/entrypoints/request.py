@@ -112,7 +112,9 @@ def _decoded(value: str) -> str:
 
     Whatever cannot stand in an encoded path was decoded already.
     """
-    return value if _NEVER_IN_AN_ENCODED_PATH.search(value) else unquote(value, errors="surrogateescape")
+    if "%" not in value or _NEVER_IN_AN_ENCODED_PATH.search(value):
+        return value
+    return unquote(value, errors="surrogateescape")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -114,4 +114,10 @@ class Log:
 
 def _text(value: Any) -> str:
     """A value in JSON; what is common goes without the encoder."""
-    return quoted(value) if type(value) is str else "null" if value is None else encode(value)
+    if type(value) is str:
+        return quoted(value)
+    if type(value) is int:
+        return str(value)
+    if value is None:
+        return "null"
+    return ("true" if value else "false") if type(value) is bool else encode(value)

@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from grantwire.broker import header_block
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import log
 from grantwire.outbox.encoding import encode_event, headers_of
@@ -97,7 +96,7 @@ class Publication:
             return
         event = chain.events[chain.place]
         try:
-            payload, headers = encode_event(event.payload), header_block(headers_of(event))
+            payload, headers = encode_event(event.payload), headers_of(event)
             self._broker.post(self._subject, payload, headers, partial(self._answered, chain))
         except GrantwireError as error:
             self._fail(chain, error)
