@@ -255,6 +255,7 @@ END
 $$;
 CREATE FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) RETURNS void
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
     AS $$
 BEGIN
     PERFORM 1 FROM outbox_events o
@@ -271,6 +272,7 @@ END
 $$;
 CREATE FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
     AS $$
 DECLARE
     closed integer;
@@ -294,6 +296,7 @@ END
 $$;
 CREATE FUNCTION public.outbox_promote(p_aggregate_keys text[]) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
     AS $$
 DECLARE
     promoted integer;

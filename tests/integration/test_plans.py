@@ -17,10 +17,15 @@ import pytest
 from psycopg.rows import tuple_row
 
 from grantwire.entitlements.store import CHANGE, LIST
+from grantwire.leases import Claim
+from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
+from tests.workers.relay_support import relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import psycopg
 
     from tests.integration.conftest import Rows
 
@@ -122,6 +127,33 @@ def test_what_is_closed_and_what_follows_it_are_found_by_their_indexes(planned: 
     assert left == {"n": 100}
 
 
+def test_an_enqueue_planned_on_an_empty_table_reads_the_index_of_a_full_one(rows: Rows) -> None:
+    """O1: a connection keeps its plans until the table is analysed, a minute and many thousand events later."""
+    for number in range(10):
+        _enqueue(rows, f"first{number}")
+    rows.execute(_PUBLISHED, (MANY,))
+    with _scanning(rows, "outbox_events") as scanned:
+        _enqueue(rows, "next")
+    assert scanned == {"outbox_events_open": 1}
+
+
+def test_a_claim_planned_on_an_empty_table_reads_the_indexes_of_a_full_one(environ: dict[str, str], rows: Rows) -> None:
+    """O2: on the relay's own connection, which lives as long as its sandbox."""
+    lease = timedelta(seconds=30)
+    with relay(environ) as runtime, runtime.database.session() as tx:
+        for _ in range(10):
+            assert store.claim(tx, Claim("x"), batch=200, lease=lease) == []
+        rows.execute(_PUBLISHED, (MANY,))
+        rows.execute(_OPEN, (300,))
+        with _scanning(tx, "outbox_events") as scanned:
+            assert len(store.claim(tx, Claim("x"), batch=200, lease=lease)) == 200
+    assert scanned.keys() == {"outbox_events_ready", "outbox_events_open", "outbox_events_pkey"}
+
+
+def _enqueue(rows: Rows, aggregate: str) -> None:
+    rows.execute("SELECT outbox_enqueue(gen_random_uuid(), 'EntitlementGranted', %s, 1, '{}', NULL)", (aggregate,))
+
+
 def _change(rows: Rows, key: str) -> str:
     parameters = {
         "caller": "local",
@@ -144,7 +176,7 @@ def _change(rows: Rows, key: str) -> str:
 
 
 @contextmanager
-def _scanning(rows: Rows, *tables: str) -> Iterator[Counter[str]]:
+def _scanning(rows: psycopg.Connection[Any], *tables: str) -> Iterator[Counter[str]]:
     """One transaction, and how often it has read each index of these tables, or a table without an index."""
     scanned: Counter[str] = Counter()
     with rows.transaction():
@@ -153,9 +185,10 @@ def _scanning(rows: Rows, *tables: str) -> Iterator[Counter[str]]:
         scanned += _scanned(rows, tables) - before
 
 
-def _scanned(rows: Rows, tables: Sequence[str]) -> Counter[str]:
+def _scanned(rows: psycopg.Connection[Any], tables: Sequence[str]) -> Counter[str]:
     """What this session has read; some of it may be of earlier transactions."""
-    return Counter({row["name"]: row["scans"] for row in rows.execute(_SCANNED, {"tables": list(tables)}).fetchall()})
+    cursor = rows.cursor(row_factory=tuple_row)
+    return Counter(dict(cursor.execute(_SCANNED, {"tables": list(tables)}).fetchall()))
 
 
 def _scans(rows: Rows, statement: str) -> Iterator[dict[str, Any]]:

@@ -133,8 +133,8 @@ class Broker:
     def post(self, subject: bytes, payload: bytes, headers: bytes, answered: Answered) -> None:
         """Have a message ready for `push`, which sends it; `answered` is called once, with what `publish` would raise.
 
-        `headers` are in the protocol's own words. Messages arrive in the order in which they were posted, but one that fails
-        does not hold back the next.
+        `headers` are in the protocol's own words. Messages arrive in the order in which they were posted, but one that
+        fails does not hold back the next.
         """
         size = len(headers)
         if size + len(payload) > self.client.max_payload:

@@ -79,11 +79,7 @@ def _roll_back(connection: Connection) -> None:
 
 
 class Database:
-    """The execution environment's connection to PostgreSQL.
-
-    `durable` is false for work that repeats itself: a commit does not wait for the disk, so that a crash of the server
-    may undo the last of them, in reverse order and never in part (ADR 0022).
-    """
+    """The execution environment's connection to PostgreSQL; `session` is what PostgreSQL's own settings are on it."""
 
     def __init__(
         self,
@@ -91,12 +87,12 @@ class Database:
         *,
         application_name: str = "grantwire",
         listening: bool = False,
-        durable: bool = True,
+        session: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = settings
         self._application_name = application_name
         self._listening = listening
-        self._durable = durable
+        self._session_settings = session or {}
         self._connection: BoundedConnection | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
         self._calls: Calls | None = None
@@ -189,8 +185,8 @@ class Database:
             self._connection = connect(
                 self._settings, application_name=self._application_name, listening=self._listening
             )
-            if not self._durable:
-                self._connection.execute("SET synchronous_commit = off")
+            for name, value in self._session_settings.items():
+                self._connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         return self._connection
 
     def _forget_if_lost(self, error: psycopg.Error) -> bool:

@@ -40,7 +40,9 @@ class DeliveryRuntime:
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings; connections are made when they are first used."""
         settings = load(DeliverySettings, environ)
-        database = Database(settings.database, application_name="grantwire-delivery")
+        # A claim that was planned on an empty table must not read all of it for as long as the connection lives.
+        session = {"enable_seqscan": "off"}
+        database = Database(settings.database, application_name="grantwire-delivery", session=session)
         listener = Database(settings.database, application_name="grantwire-delivery-wakeup", listening=True)
         wakeup = Wakeup(listener if settings.wakeup else None)
         delivery = Delivery(
