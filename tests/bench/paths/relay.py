@@ -7,7 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.bench.fleet import Fleet
+from tests.bench.job_queue import PgQueuer
+from tests.bench.naive import naive_relay
 from tests.bench.outbox import BATCH, PlainSql, fill, frames
+from tests.bench.peers import finding
 from tests.bench.raw_nats import RawNats
 from tests.bench.results import Chart, Finding, Line, Row, Section
 from tests.bench.rounds import interleave
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 _RELAY = "relay"
 _LIMIT = "plain SQL, then plain bytes"
+_QUEUE = "pgqueuer"
+_NAIVE = "statement by statement"
 _WORKERS = {1: _RELAY, 2: "2 relays", 4: "4 relays"}
 _HOW = (
     f"The relay's limit claims and marks {BATCH} events at a time, with no order to keep and nothing to encode, and"
@@ -43,7 +48,8 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
             f"relay, {effort.events:,} events of as many aggregates",
             effort.rounds,
             {_LIMIT: partial(bench.limit, effort.events)}
-            | {name: partial(bench.ours, effort.events, workers=count) for count, name in _WORKERS.items()},
+            | {name: partial(bench.ours, effort.events, workers=count) for count, name in _WORKERS.items()}
+            | {_QUEUE: partial(bench.queue, effort.events), _NAIVE: partial(bench.naive, effort.hot_events)},
             progress,
         )
         hot = interleave(
@@ -68,6 +74,7 @@ class _Outbox:
         self._url = servers.database()
         self._owner = servers.owner(self._url)
         self._plain = PlainSql(servers.databases.of_owner(self._url))
+        self._queue = PgQueuer(servers)
 
     def ours(self, count: int, *, workers: int = 1, hot: bool = False) -> float:
         """Relays in processes of their own, connected before there is anything to do; events a second."""
@@ -95,6 +102,19 @@ class _Outbox:
             seconds += time.perf_counter() - began
             self._forget(nats, environ, count)
         return count / seconds
+
+    def queue(self, count: int) -> float:
+        """As many jobs that do nothing; jobs a second."""
+        self._queue.prepare(count)
+        return self._queue.drain()
+
+    def naive(self, count: int) -> float:
+        """Events statement by statement; events a second."""
+        environ = self._servers.environ(self._url)
+        fill(self._owner, count, hot=False)
+        rate = naive_relay(self._servers, environ)
+        self._check(environ, count, hot=False)
+        return rate
 
     def close(self) -> None:
         """Give the connections back."""
@@ -125,17 +145,18 @@ def _rows(effort: Effort, many: Rounds, hot: Rounds) -> list[Row]:
     of = partial(Row.of, ours=_RELAY, limit=_LIMIT, unit="events/s")
     worker = "relay, one worker"
     return [
-        of(many, f"{worker}, {effort.events:,} events of as many aggregates", target=0.65, stretch=0.9),
+        of(many, f"{worker}, {effort.events:,} events of as many aggregates", target=0.65, stretch=0.9, peer=_QUEUE),
         of(hot, f"{worker}, {effort.hot_events:,} events of one hot aggregate", target=0.35, stretch=0.6),
     ]
 
 
 def _more_workers(rounds: Rounds) -> list[Finding]:
-    return [
+    more = [
         Finding(f"{name} against one, events/s", f"{rounds.ratio(name, _RELAY).median:.2f}")
         for count, name in _WORKERS.items()
         if count > 1
     ]
+    return [*more, finding(rounds, "events", _RELAY, _NAIVE)]
 
 
 def _chart(rounds: Rounds) -> Chart:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, LiteralString
 from grantwire.entitlements.store import CHANGE, LIST
 from tests.bench.callers import KEPT_KEYS, RIGHTS, USERS, VALKEY_URL
 from tests.bench.fleet import Fleet
+from tests.bench.peers import CLIENTS, POWERTOOLS, finding
 from tests.bench.pgbench import pgbench
 from tests.bench.results import Chart, Line, Row, Section
 from tests.bench.rounds import interleave
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
     from tests.bench.effort import Effort
     from tests.bench.fleet import Run
+    from tests.bench.rounds import Rounds
     from tests.bench.servers import Servers
 
-CLIENTS = 4
 HANDLER = "handler"
 PGBENCH = "pgbench"
 _STEPS = 200
@@ -154,13 +155,12 @@ class _Path:
 
 
 def _paths() -> list[_Path]:
-    naive, powertools = "statement by statement", "Powertools on Valkey"
-    of = "tests.bench.peers"
+    naive = "statement by statement"
+    new = {naive: "tests.bench.naive:naive_grant", POWERTOOLS: "tests.bench.peers:powertools_new"}
+    known = {POWERTOOLS: "tests.bench.peers:powertools_replay"}
     return [
-        _Path(
-            "grant", grant_script(), 0.6, 0.8, naive, {naive: f"{of}:naive_grant", powertools: f"{of}:powertools_new"}
-        ),
-        _Path("replay", replay_script(), 0.4, 0.55, powertools, {powertools: f"{of}:powertools_replay"}, KEPT_KEYS),
+        _Path("grant", grant_script(), 0.6, 0.8, naive, new),
+        _Path("replay", replay_script(), 0.4, 0.55, POWERTOOLS, known, KEPT_KEYS),
         _Path("query", query_script(), 0.45, 0.6),
     ]
 
@@ -168,14 +168,22 @@ def _paths() -> list[_Path]:
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """The three rows, how their latencies are spread, and what more clients bring."""
     requests = Requests(servers)
-    rows = [_row(requests, path, effort, progress) for path in _paths()]
+    measured = {path.name: _measured(requests, path, effort, progress) for path in _paths()}
+    findings = [
+        finding(measured[path.name], path.name, f"{path.name}, {HANDLER}", name)
+        for path in _paths()
+        for name in path.peers
+        if name != path.peer
+    ]
     names = [f"{path.name}, {side}" for path in _paths() for side in (HANDLER, PGBENCH)]
     lines = tuple(requests.distribution(name) for name in names)
     spread = Chart("latency", f"Latency, {CLIENTS} clients", "milliseconds", "share of calls", lines, log_x=True)
-    return Section("Requests", rows, charts=[spread, _crowd(requests, effort, progress)], remarks=[_HOW])
+    charts = [spread, _crowd(requests, effort, progress)]
+    rows = [_row(measured[path.name], path) for path in _paths()]
+    return Section("Requests", rows, findings, charts, [_HOW])
 
 
-def _row(requests: Requests, path: _Path, effort: Effort, progress: Progress) -> Row:
+def _measured(requests: Requests, path: _Path, effort: Effort, progress: Progress) -> Rounds:
     handler, limit = f"{path.name}, {HANDLER}", f"{path.name}, {PGBENCH}"
     with ExitStack() as stack:
         fleets = {handler: stack.enter_context(requests.fleet(f"tests.bench.callers:{path.name}"))}
@@ -184,12 +192,22 @@ def _row(requests: Requests, path: _Path, effort: Effort, progress: Progress) ->
         contenders[limit] = partial(requests.limit, limit, path.script, effort.seconds)
         rounds = interleave(f"{path.name}, {CLIENTS} clients", effort.rounds, contenders, progress)
         if path.name == "grant":  # each client has made one more, to connect
-            requests.changes += sum(fleet.calls + CLIENTS for name, fleet in fleets.items() if "Powertools" not in name)
+            requests.changes += sum(fleet.calls + CLIENTS for name, fleet in fleets.items() if name != POWERTOOLS)
         requests.changes += CLIENTS * path.prepared
     requests.check()
-    name = f"{path.name} through the handler"
+    return rounds
+
+
+def _row(rounds: Rounds, path: _Path) -> Row:
     return Row.of(
-        rounds, name, ours=handler, limit=limit, target=path.target, stretch=path.stretch, unit="/s", peer=path.peer
+        rounds,
+        f"{path.name} through the handler",
+        ours=f"{path.name}, {HANDLER}",
+        limit=f"{path.name}, {PGBENCH}",
+        target=path.target,
+        stretch=path.stretch,
+        unit="/s",
+        peer=path.peer,
     )
 
 
