@@ -103,9 +103,15 @@ def _read(kind: type[T], environ: Mapping[str, str], problems: list[str], prefix
     if len(problems) > before:
         return None
     loaded = kind(**values)
-    where = f" (each with {prefix} in front)" if prefix else ""
-    problems.extend(f"{problem}{where}" for problem in getattr(loaded, "problems", tuple)())
+    for problem in getattr(loaded, "problems", tuple)():
+        problems.append(_with_prefix(problem, kind, prefix) if prefix else problem)
     return loaded
+
+
+def _with_prefix(problem: str, kind: type, prefix: str) -> str:
+    """A problem as its group tells it, with the full names of the variables."""
+    names = "|".join(variable.name for variable in variables(kind))
+    return re.sub(rf"\b(?:{names})\b", lambda found: prefix + found[0], problem)
 
 
 def _value(variable: Variable[T], environ: Mapping[str, str], problems: list[str]) -> T | None:

@@ -7,7 +7,7 @@ transaction around it; whoever adds to what an event causes adds it there.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, LiteralString
 
 from grantwire.database import refusing_data
 from grantwire.errors import RejectedError
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 # Sorted by event_id: two bridges that have events in common wait for each other in one order, never in a circle.
 # The notification of an event that the inbox has forgotten may still be there; it is not made twice.
 # One NOTIFY for a whole batch is cheap; it wakes whoever delivers.
-_PROJECTED = projection_of("FROM batch JOIN fresh USING (event_id)")
-_RECORD = (
-    """
+_RECEIVE: LiteralString = """
 WITH batch AS MATERIALIZED (
   SELECT e.event_id, e.event_type, e.user_id COLLATE "C" AS user_id, e.stock_keeping_unit COLLATE "C" AS
          stock_keeping_unit, e.version, e.occurred_at, r.notification_id, r.trace_id, r.payload
@@ -50,12 +48,11 @@ made AS (
   RETURNING event_id),
 told AS (
   SELECT pg_notify('notifications', '') FROM (SELECT FROM made LIMIT 1) any_at_all),
-projected AS ("""  # noqa: S608 - nothing but literals
-    + _PROJECTED
-    + """)
+projected AS ("""
+_ANSWER: LiteralString = """)
 SELECT event_id::text, (SELECT count(*) FROM told) FROM fresh
 """
-)
+_RECORD = _RECEIVE + projection_of("FROM batch JOIN fresh USING (event_id)") + _ANSWER
 
 
 def record(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[str]:
