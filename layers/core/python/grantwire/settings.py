@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from grantwire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 
@@ -103,8 +103,8 @@ def _read(kind: type[T], environ: Mapping[str, str], problems: list[str], prefix
     if len(problems) > before:
         return None
     loaded = kind(**values)
-    for problem in getattr(loaded, "problems", tuple)():
-        problems.append(_with_prefix(problem, kind, prefix) if prefix else problem)
+    found: Iterable[str] = getattr(loaded, "problems", tuple)()
+    problems.extend(_with_prefix(problem, kind, prefix) if prefix else problem for problem in found)
     return loaded
 
 

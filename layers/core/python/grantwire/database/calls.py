@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from grantwire.database.connecting import BoundedConnection
 
-    Texts = tuple[str | None, ...]
+    Texts = list[str | None]
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 
@@ -48,8 +48,8 @@ class Calls:
         result = self._result()
         if not result.ntuples:
             return None
-        texts = (result.get_value(0, column) for column in range(result.nfields))
-        return tuple(None if text is None else text.decode() for text in texts)
+        cell = result.get_value
+        return [None if (text := cell(0, column)) is None else text.decode() for column in range(result.nfields)]
 
     def _prepare(self, statement: LiteralString) -> tuple[bytes, tuple[str, ...]]:
         text, order = _positional(statement)

@@ -97,9 +97,12 @@ class Database:
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
         self._calls: Calls | None = None
 
-    def fetch_texts(self, statement: LiteralString, parameters: Mapping[str, str | None]) -> tuple[str | None, ...]:
+    def fetch_texts(self, statement: LiteralString, parameters: Mapping[str, str | None]) -> list[str | None]:
         """As `fetch_row`, for what a caller waits for: parameters and columns are texts, and nothing is converted."""
-        row = self._connected(lambda connection: self._call(connection, statement, parameters))
+        try:
+            row = self._ready_calls().row(statement, parameters)
+        except psycopg.Error as error:
+            row = self._again(error, lambda: self._ready_calls().row(statement, parameters))
         if row is None:
             raise InternalError("a statement that always returns a row returned none")
         return row
@@ -157,14 +160,18 @@ class Database:
         try:
             return begin(self._ready_connection())
         except psycopg.Error as error:
-            if not self._forget_if_lost(error):
-                raise translated(error) from error
-            log.warning("database connection lost, connecting again", reason=reason(error))
-            try:
-                return begin(self._ready_connection())
-            except psycopg.Error as again:
-                self._forget_if_lost(again)
-                raise translated(again) from again
+            return self._again(error, lambda: begin(self._ready_connection()))
+
+    def _again(self, error: psycopg.Error, once_more: Callable[[], T]) -> T:
+        """After the error of something that may be repeated: if the connection was lost, once more over a new one."""
+        if not self._forget_if_lost(error):
+            raise translated(error) from error
+        log.warning("database connection lost, connecting again", reason=reason(error))
+        try:
+            return once_more()
+        except psycopg.Error as again:
+            self._forget_if_lost(again)
+            raise translated(again) from again
 
     def _execute(
         self, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]
@@ -173,12 +180,10 @@ class Database:
             self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()
 
-    def _call(
-        self, connection: BoundedConnection, statement: LiteralString, parameters: Mapping[str, str | None]
-    ) -> tuple[str | None, ...] | None:
+    def _ready_calls(self) -> Calls:
         if self._calls is None:
-            self._calls = Calls(connection)
-        return self._calls.row(statement, parameters)
+            self._calls = Calls(self._ready_connection())
+        return self._calls
 
     def _ready_connection(self) -> BoundedConnection:
         if self._connection is None:

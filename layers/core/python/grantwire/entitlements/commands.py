@@ -71,6 +71,6 @@ class Page(NamedTuple):
         after = query.get("after")
         return cls(
             user_id=clean_text("user_id", user_id, longest=_LONGEST_NAME),
-            limit=page_size(query.get("limit", [str(_LARGEST_PAGE)])[0], largest=_LARGEST_PAGE),
+            limit=page_size(query["limit"][0], largest=_LARGEST_PAGE) if "limit" in query else _LARGEST_PAGE,
             after="" if after is None else clean_text("after", after[0], longest=_LONGEST_NAME),
         )
