@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.errors import ProtocolError
 
 from grantwire.broker.client import QuickClient
 from grantwire.errors import RetryableError
@@ -21,7 +23,10 @@ Message = tuple[bytes, bytes, bytes, bytes | None]
 _HEADERS = b"NATS/1.0\r\na: b\r\n\r\n"
 _payloads = st.binary(max_size=40) | st.sampled_from([b"", b"\r\n", b"MSG x 1 3\r\nabc\r\n", b"+OK\r\n"])
 _messages = st.tuples(
-    st.sampled_from([b"_INBOX.a.1", b"x"]), st.sampled_from([b"", b"$JS.ACK.x"]), _payloads, st.sampled_from([None, _HEADERS])
+    st.sampled_from([b"_INBOX.a.1", b"x"]),
+    st.sampled_from([b"", b"$JS.ACK.x"]),
+    _payloads,
+    st.sampled_from([None, _HEADERS]),
 )
 _frames = st.lists(st.tuples(st.sampled_from([HANDLED, OTHER]), _messages) | st.sampled_from([b"PING\r\n", b"+OK\r\n"]))
 
@@ -89,10 +94,8 @@ def test_a_handler_that_fails_keeps_nobody_from_reading_on(capsys: pytest.Captur
 def test_what_makes_no_sense_is_left_to_the_library(nonsense: bytes) -> None:
     """Which ends the connection, or waits for more; it must not be taken for a message."""
     client = _Client()
-    try:
+    with contextlib.suppress(ProtocolError):
         asyncio.run(client._ps.parse(nonsense))  # noqa: SLF001
-    except Exception as error:  # noqa: BLE001 - of the library's own kind
-        assert type(error).__module__.startswith("nats")
     assert client.handed == []
 
 

@@ -45,14 +45,17 @@ class _QuickParser(Parser):
         client, at = self.nc, 0
         while (end := data.find(b"\r\n", at)) > 0:
             words = data[at:end].split()
-            kind = words[0]
-            if kind not in _MESSAGES or (handler := client.handlers.get(int(words[2]))) is None:
+            wanted = _MESSAGES.get(words[0]) if words else None
+            if wanted is None or len(words) < wanted - 1 or not (words[2].isdigit() and words[-1].isdigit()):
+                break
+            kind, handler = words[0], client.handlers.get(int(words[2]))
+            if handler is None:
                 break
             begin, behind = end + 2, end + 2 + int(words[-1])
             if behind + 2 > len(data):
                 break
             body = begin + int(words[-2]) if kind == b"HMSG" else begin
-            reply = words[3] if len(words) == _MESSAGES[kind] else b""
+            reply = words[3] if len(words) == wanted else b""
             client.handle(handler, words[1], reply, data[body:behind], data[begin:body] or None)
             at = behind + 2
         return at

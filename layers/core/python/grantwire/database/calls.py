@@ -36,8 +36,9 @@ class Calls:
     def __init__(self, connection: BoundedConnection) -> None:
         self._pgconn = connection.pgconn
         self._patience = connection.longest_wait or 60.0
-        self._poll = select.poll()
-        self._poll.register(connection.fileno(), select.POLLIN)
+        self._reads, self._writes = select.poll(), select.poll()
+        self._reads.register(connection.fileno(), select.POLLIN)
+        self._writes.register(connection.fileno(), select.POLLIN | select.POLLOUT)
         self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
 
     def row(self, statement: LiteralString, parameters: Mapping[str, str | None]) -> Texts | None:
@@ -64,11 +65,11 @@ class Calls:
         pgconn = self._pgconn
         deadline = time.monotonic() + self._patience
         while pgconn.flush():  # more than the socket takes at once
-            self._await(deadline)
+            self._await(self._writes, deadline)
         result: PGresult | None = None
         while True:
             while pgconn.is_busy():
-                self._await(deadline)
+                self._await(self._reads, deadline)
             more = pgconn.get_result()
             if more is None:
                 break
@@ -79,10 +80,10 @@ class Calls:
             raise error_from_result(result)
         return result
 
-    def _await(self, deadline: float) -> None:
+    def _await(self, poll: select.poll, deadline: float) -> None:
         """Read what comes next; a server that no longer answers is given up, and with it the connection."""
         left = deadline - time.monotonic()
-        if left <= 0 or not self._poll.poll(left * 1000):
+        if left <= 0 or not poll.poll(left * 1000):
             raise psycopg.OperationalError("the server has stopped answering")
         self._pgconn.consume_input()
 

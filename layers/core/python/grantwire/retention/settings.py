@@ -23,7 +23,7 @@ class RetentionSettings:
     audit_months: int | None = setting("ENTITLEMENT_AUDIT_RETENTION_MONTHS", integer(low=1, high=1200), optional=True)
     processed_messages: timedelta = setting("IDEMPOTENCY_MESSAGES_RETENTION", duration(), default="7d")
     locks: timedelta = setting("IDEMPOTENCY_LOCKS_RETENTION", duration(), default="7d")
-    batch_size: int = setting("RETENTION_BATCH_SIZE", integer(low=1, high=20_000), default="5000")
+    batch_size: int = setting("RETENTION_BATCH_SIZE", integer(low=1, high=20_000), default="10000")
     stream_max_age: timedelta = setting("ENTITLEMENT_NATS_MAX_AGE", duration(low="1m"), default="14d")
 
     def problems(self) -> Iterator[str]:
