@@ -7,6 +7,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from grantwire.entitlements import Change, Operation
+from grantwire.idempotency import RequestIdentity
+from grantwire.runtime.api import ApiRuntime
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -62,6 +65,19 @@ def replay(number: int) -> Call:
         event, body = next(turns)
         answer = handler(event, None)
         assert answer["body"] == body and "Idempotent-Replayed" in answer["headers"], answer  # noqa: PT018
+
+    return call
+
+
+def replay_call(number: int) -> Call:
+    """The database call of a replay alone, without an event, a log line or an answer around it."""
+    runtime = ApiRuntime.build(os.environ)
+    identity = RequestIdentity("local", "POST /v1/entitlements/grants", f"c_{os.getpid()}_{number}", "v1:0")
+    change = Change(identity.key, "item1", "purchase", identity.key)
+    runtime.entitlements.change(Operation.GRANT, change, identity, "1-0-0")
+
+    def call() -> None:
+        assert runtime.entitlements.change(Operation.GRANT, change, identity, "1-0-0").replayed
 
     return call
 

@@ -23,7 +23,7 @@ class Effort:
     journey_seconds: float = 300.0
 
 
-FULL = Effort("full", rounds=5, seconds=3.0)
+FULL = Effort("full", rounds=5, seconds=2.0)
 QUICK = Effort(
     "quick",
     rounds=3,

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import shutil
-import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from infra.local.postgres import UNSAFE, PostgresServer
 from infra.local.progress import Progress
 from infra.local.sam_local import SamLocal, build
 from tests.containers.sandbox import Sandbox
-from tests.plaintext import PLAINTEXT
 from tests.servers import STATE, Databases
+from tests.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,15 +106,4 @@ def rows(databases: Databases, environ: dict[str, str]) -> Iterator[Rows]:
 
 def environment(database_url: str, nats_url: str) -> dict[str, str]:
     """The variables of every worker, with streams that nobody else has."""
-    name = uuid.uuid4().hex[:12]
-    return {
-        **PLAINTEXT,
-        "DATABASE_URL": database_url,
-        "NATS_URL": nats_url,
-        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
-        "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
-        "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
-        "NOTIFICATION_NATS_DURABLE": "bridge",
-        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
-        "TOKEN_ENVIRONMENT": "dev",
-    }
+    return worker_environ(database_url, nats_url) | {"TOKEN_ENVIRONMENT": "dev"}

@@ -157,10 +157,10 @@ class _Path:
 def _paths() -> list[_Path]:
     naive = "statement by statement"
     new = {naive: "tests.bench.naive:naive_grant", POWERTOOLS: "tests.bench.peers:powertools_new"}
-    known = {POWERTOOLS: "tests.bench.peers:powertools_replay"}
+    known = {POWERTOOLS: "tests.bench.peers:powertools_replay", "its call alone": "tests.bench.callers:replay_call"}
     return [
         _Path("grant", grant_script(), 0.6, 0.8, naive, new),
-        _Path("replay", replay_script(), 0.4, 0.55, POWERTOOLS, known, KEPT_KEYS),
+        _Path("replay", replay_script(), 0.4, 0.55, POWERTOOLS, known, KEPT_KEYS + 1),
         _Path("query", query_script(), 0.45, 0.6),
     ]
 

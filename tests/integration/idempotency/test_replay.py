@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +14,8 @@ from grantwire.broker import Broker, BrokerSettings
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
 from grantwire.settings import load
-from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import Stream, event
+from tests.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,16 +29,9 @@ VERSIONS = 6
 @pytest.fixture
 def environ(nats_url: str) -> dict[str, str]:
     """Streams that nobody else has; no database."""
-    name = uuid.uuid4().hex[:12]
-    return {
-        **PLAINTEXT,
-        "NATS_URL": nats_url,
-        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
-        "ENTITLEMENT_NATS_STREAM": f"EVENTS_{name}",
-        "NOTIFICATION_NATS_STREAM": f"EVENTS_{name}",
-        "NOTIFICATION_NATS_DURABLE": "bridge",
-        "NOTIFICATION_NATS_ADVISORY_STREAM": f"ADVISORIES_{name}",
-    }
+    environ = worker_environ("", nats_url)
+    del environ["DATABASE_URL"]
+    return environ
 
 
 @pytest.fixture
