@@ -147,7 +147,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     new = {LIBRARY: library_new, POWERTOOLS: powertools_new}
     known = {LIBRARY: library_replay, POWERTOOLS: powertools_replay}
     findings = [
-        finding(_compared(servers, effort, progress, title, works), title, LIBRARY, POWERTOOLS)
+        finding(_compared(servers, effort, progress, title, works), LIBRARY, POWERTOOLS, of=f", {title}")
         for title, works in (("new key", new), ("known key", known))
     ]
     return Section("Peers", findings=findings, remarks=list(_REMARKS))
@@ -169,10 +169,9 @@ def _rate(run: Callable[[], Run]) -> float:
     return run().rate
 
 
-def finding(rounds: Rounds, what: str, ours: str, peer: str) -> Finding:
+def finding(rounds: Rounds, ours: str, peer: str, of: str = "") -> Finding:
     """How many times as fast ours was, in words."""
     factor = rounds.ratio(ours, peer)
     rates = f"{rounds.rate(ours).median:,.0f} a second against {rounds.rate(peer).median:,.0f}"
-    return Finding(
-        f"{what}: {ours} against {peer}", f"{factor.median:.1f} [{factor.low:.1f}, {factor.high:.1f}] times, {rates}"
-    )
+    times = f"{factor.median:.1f} [{factor.low:.1f}, {factor.high:.1f}] times"
+    return Finding(f"{ours} against {peer}{of}", f"{times}, {rates}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +36,9 @@ ENVIRONMENT = {
     "NOTIFICATION_NATS_DURABLE": "bridge",
     "TOKEN_ENVIRONMENT": "live",
 }
+
+# Bits of a .pyc file: it has a hash instead of a date, and is believed without a look at the source (PEP 552).
+UNCHECKED_HASH = b"\x01\x00\x00\x00"
 
 PROGRAM = """
 import sys, json
@@ -80,3 +85,23 @@ def test_the_layer_brings_no_sdk(stack: Stack) -> None:
     shipped = {path.name for path in (stack.deployment.build / "CoreLayer" / "python").iterdir()}
     assert not shipped & {"boto3", "botocore"}
     assert {"grantwire", "psycopg", "psycopg_binary", "aws_lambda_powertools", "nats", "google"} <= shipped
+
+
+def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
+    """A cold start compiles nothing: neither /opt nor a new date of a file makes Python do it again."""
+    layer = stack.deployment.build / "CoreLayer" / "python"
+    sources = [path for package in ("grantwire", "nats") for path in (layer / package).rglob("*.py")]
+    assert sources
+    for source in sources:
+        compiled = Path(importlib.util.cache_from_source(str(source)))
+        with compiled.open("rb") as file:
+            magic, flags = file.read(4), file.read(4)
+        assert (magic, flags) == (importlib.util.MAGIC_NUMBER, UNCHECKED_HASH), source
+
+
+def test_the_layer_is_small(stack: Stack) -> None:
+    """What was compiled to machine code is not shipped as source too."""
+    layer = stack.deployment.build / "CoreLayer"
+    files = [path for path in layer.rglob("*") if path.is_file()]
+    assert not [path.name for path in files if path.suffix in {".c", ".pyx", ".pyi"}]
+    assert sum(path.stat().st_size for path in files) < 40_000_000

@@ -156,7 +156,7 @@ def _more_workers(rounds: Rounds) -> list[Finding]:
         for count, name in _WORKERS.items()
         if count > 1
     ]
-    return [*more, finding(rounds, "events", _RELAY, _NAIVE)]
+    return [*more, finding(rounds, _RELAY, _NAIVE)]
 
 
 def _chart(rounds: Rounds) -> Chart:

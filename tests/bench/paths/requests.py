@@ -170,7 +170,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     requests = Requests(servers)
     measured = {path.name: _measured(requests, path, effort, progress) for path in _paths()}
     findings = [
-        finding(measured[path.name], path.name, f"{path.name}, {HANDLER}", name)
+        finding(measured[path.name], f"{path.name}, {HANDLER}", name)
         for path in _paths()
         for name in path.peers
         if name != path.peer
