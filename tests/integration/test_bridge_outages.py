@@ -15,8 +15,8 @@ from grantwire.budget import Budget
 from grantwire.runtime.bridge import BridgeRuntime
 from tests.migrating import migrate
 from tests.paths import MIGRATIONS
-from tests.plaintext import PLAINTEXT
 from tests.workers.bridge_stream import Stream, event
+from tests.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,24 +29,17 @@ _BLOCKED = "SELECT pid FROM pg_stat_activity WHERE application_name = 'grantwire
 ACK_WAIT = {"NOTIFICATION_NATS_ACK_WAIT": "300ms", "NOTIFICATION_NATS_MAX_DELIVER": "2"}
 
 
-@pytest.fixture
-def environ(server: PostgresServer, nats_url: str) -> Iterator[dict[str, str]]:
-    """A worker's environment with a database on the server that may be stopped."""
+@pytest.fixture(params=["200", "10"], ids=["one batch", "the next one fetched ahead"])
+def environ(server: PostgresServer, nats_url: str, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """A worker's environment with a database on the server that may be stopped.
+
+    Of 20 events the bridge has all in one batch, or ten in one that PostgreSQL writes and ten more in hand.
+    """
     name = f"gw_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     migrate(server.url(name), MIGRATIONS)
-    yield {
-        **PLAINTEXT,
-        "DATABASE_URL": server.url(name),
-        "NATS_URL": nats_url,
-        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
-        "ENTITLEMENT_NATS_STREAM": name,
-        "NOTIFICATION_NATS_STREAM": name,
-        "NOTIFICATION_NATS_DURABLE": "bridge",
-        "NOTIFICATION_NATS_ADVISORY_STREAM": f"{name}_advisories",
-        **ACK_WAIT,
-    }
+    yield worker_environ(server.url(name), nats_url) | ACK_WAIT | {"NOTIFICATION_NATS_FETCH": request.param}
     server.start()
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
@@ -162,13 +155,14 @@ def _stop_between_fetch_and_commit(environ: dict[str, str], server: PostgresServ
 def _work_until_blocked(
     environ: dict[str, str], server: PostgresServer, stream: Stream, blocker: psycopg.Connection[Any]
 ) -> Working:
-    """A bridge that has fetched 20 events and waits for the last of them, which another transaction is writing."""
+    """A bridge that has fetched 20 events and waits for one of them, which another transaction is writing."""
     events = [event() for _ in range(20)]
     stream.publish(*events)
-    blocker.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (events[-1].event_id,))
+    blocker.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (events[9].event_id,))
     bridge = Working(environ)
     with psycopg.connect(server.url(), autocommit=True) as control:
         _until(lambda: bool(control.execute(_BLOCKED).fetchall()))
+    _until(lambda: stream.deliveries() == 20)
     return bridge
 
 

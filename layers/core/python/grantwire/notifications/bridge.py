@@ -75,6 +75,7 @@ class Bridge:
     async def run(self, budget: Budget) -> dict[str, int]:
         """Work until the budget ends; with nothing un-acknowledged in hand, whatever happens."""
         self._counts = Counter(dict.fromkeys(_METRICS, 0))
+        self._ahead = None  # what a broken connection left of the last time has been delivered to others
         pause = Pause()
         try:
             await self._broker_alive()

@@ -275,7 +275,13 @@ class Relay:
         if self._hands is None:
             with self._database.session() as tx:
                 return use(tx)
-        return await asyncio.get_running_loop().run_in_executor(self._hands, self._beside, use)
+        work = asyncio.get_running_loop().run_in_executor(self._hands, self._beside, use)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait({work})  # whoever goes on must not meet it at the same rows
+            work.exception()
+            raise
 
     def _beside(self, use: Callable[[Connection], T]) -> T:
         """There is a connection for each thread."""
