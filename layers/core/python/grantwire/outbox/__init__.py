@@ -13,12 +13,14 @@ should never break, and says how often it did.
 `encode_event` makes the protocol buffer of a payload, or raises RejectedError.
 """
 
+from grantwire.outbox.connections import Connections
 from grantwire.outbox.encoding import encode_event
 from grantwire.outbox.relay import Relay
 from grantwire.outbox.store import FailedEvent, discard, failed, oldest_age, promote_stuck, redrive
 from grantwire.outbox.wakeup import Wakeup
 
 __all__ = [
+    "Connections",
     "FailedEvent",
     "Relay",
     "Wakeup",

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
 from grantwire.leases import Claim, Verdict, judge
@@ -28,11 +26,10 @@ if TYPE_CHECKING:
 
     from grantwire.broker import Broker
     from grantwire.budget import Budget
-    from grantwire.database import Connection, Database
+    from grantwire.database import Connection
     from grantwire.leases import LeaseSettings
+    from grantwire.outbox.connections import Connections
     from grantwire.outbox.wakeup import Wakeup
-
-T = TypeVar("T")
 
 # An awake relay looks so often, and sleeps when it has found nothing for so long.
 _PULSE_SECONDS = 0.005
@@ -62,26 +59,21 @@ class _Batch:
 
 
 class Relay:
-    """One execution environment's relay. All of it belongs to one event loop.
-
-    The second connection to the database is used, and open, only while there is a backlog.
-    """
+    """One execution environment's relay. All of it belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913 - what it works with, all of it named
         self,
-        database: Database,
+        connections: Connections,
         broker: Broker,
         wakeup: Wakeup,
         *,
-        second: Database,
         topology: TopologySettings,
         leases: LeaseSettings,
         worker: str,
         rand: Callable[[], float] = random.random,
         clock: Callable[[], datetime | None] = lambda: None,
     ) -> None:
-        self._database = database
-        self._second = second
+        self._connections = connections
         self._broker = broker
         self._wakeup = wakeup
         self._topology = topology
@@ -92,10 +84,6 @@ class Relay:
         self._connected = False
         self._has_streams: Client | None = None
         self._backlog = False
-        self._hands: ThreadPoolExecutor | None = None
-        self._free: SimpleQueue[Database] = SimpleQueue()
-        for one in (database, second):
-            self._free.put(one)
         self._worked_at = self._round_took = 0.0
         self._tally: Counter[str] = Counter()
 
@@ -110,7 +98,7 @@ class Relay:
             await self._work(budget)
         finally:
             self._wakeup.close()
-            self._report()
+            await self._report()
         return dict(self._tally)
 
     async def _work(self, budget: Budget) -> None:
@@ -149,10 +137,8 @@ class Relay:
         if not await self._round(budget):
             return False
         if self._backlog:
-            with ThreadPoolExecutor(2, thread_name_prefix="relay-database") as self._hands:
+            with self._connections.beside():
                 ends = await asyncio.gather(*(self._lane(budget) for _ in range(_LANES)), return_exceptions=True)
-            self._hands = None
-            self._second.close()
             for error in filter(None, ends):
                 raise error
         return True
@@ -168,7 +154,7 @@ class Relay:
         began = asyncio.get_running_loop().time()
         claim = Claim(self._worker)
         batch_size, lease, now = self._leases.batch_size, self._leases.lease, self._clock()
-        events = await self._at_database(lambda tx: store.claim(tx, claim, batch=batch_size, lease=lease, now=now))
+        events = await self._connections.run(lambda tx: store.claim(tx, claim, batch=batch_size, lease=lease, now=now))
         self._backlog = len(events) == batch_size
         if not events:
             return False
@@ -226,7 +212,9 @@ class Relay:
                 return
             held, lease, now = list(batch.held), self._leases.lease, self._clock()
             try:
-                await self._at_database(partial(store.renew, claim=batch.claim, event_ids=held, lease=lease, now=now))
+                await self._connections.run(
+                    partial(store.renew, claim=batch.claim, event_ids=held, lease=lease, now=now)
+                )
             except LeaseLostError:
                 publication.halt()
                 raise
@@ -262,7 +250,7 @@ class Relay:
         pause = Pause()
         while True:
             try:
-                return await self._at_database(change)
+                return await self._connections.run(change)
             except LeaseLostError:
                 raise
             except RetryableError:
@@ -270,32 +258,10 @@ class Relay:
                     raise
                 await asyncio.sleep(pause.next())
 
-    async def _at_database(self, use: Callable[[Connection], T]) -> T:
-        """Use the connection; in lanes one of two, and beside the event loop, which goes on with the rest."""
-        if self._hands is None:
-            with self._database.session() as tx:
-                return use(tx)
-        work = asyncio.get_running_loop().run_in_executor(self._hands, self._beside, use)
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait({work})  # whoever goes on must not meet it at the same rows
-            work.exception()
-            raise
-
-    def _beside(self, use: Callable[[Connection], T]) -> T:
-        """There is a connection for each thread."""
-        database = self._free.get_nowait()
-        try:
-            with database.session() as tx:
-                return use(tx)
-        finally:
-            self._free.put(database)
-
     async def _give_back(self, batch: _Batch) -> None:
         """After an error that is not about these events: another relay may have them at once."""
         with contextlib.suppress(GrantwireError):
-            await self._at_database(partial(store.release, claim=batch.claim, event_ids=list(batch.held)))
+            await self._connections.run(partial(store.release, claim=batch.claim, event_ids=list(batch.held)))
 
     def _count(self, published: Sequence[str], failures: Sequence[Failure], untried: Sequence[str]) -> None:
         self._tally["published"] += len(published)
@@ -312,9 +278,10 @@ class Relay:
                 reason=reason,
             )
 
-    def _report(self) -> None:
+    async def _report(self) -> None:
         for name, outcome in (("EventsPublished", "published"), ("EventsFailed", "failed")):
             if self._tally[outcome]:
                 metrics.add_metric(name, MetricUnit.Count, self._tally[outcome])
-        with contextlib.suppress(GrantwireError), self._database.session() as tx:
-            metrics.add_metric("OldestEventAge", MetricUnit.Seconds, store.oldest_age(tx, self._clock()))
+        with contextlib.suppress(GrantwireError):
+            age = await self._connections.run(partial(store.oldest_age, now=self._clock()))
+            metrics.add_metric("OldestEventAge", MetricUnit.Seconds, age)

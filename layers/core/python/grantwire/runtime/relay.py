@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grantwire.broker import Broker, BrokerSettings
 from grantwire.database import Database, DatabaseSettings
 from grantwire.leases import LeaseSettings, worker_name
-from grantwire.outbox import Relay, Wakeup
+from grantwire.outbox import Connections, Relay, Wakeup
 from grantwire.settings import flag, group, load, setting
 from grantwire.topology import TopologySettings
 
@@ -68,10 +68,9 @@ class RelayRuntime:
         )
         broker = Broker(settings.broker, name="grantwire-relay")
         relay = Relay(
-            database,
+            Connections(database, second),
             broker,
             Wakeup(settings.listening),
-            second=second,
             topology=settings.topology,
             leases=settings.leases,
             worker=worker_name(environ),
