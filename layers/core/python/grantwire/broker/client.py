@@ -2,8 +2,9 @@
 
 A message that arrives is put into a queue by the library and taken out by a task; one that leaves waits for another
 task to write it. That is fine for most, and costs a relay half of its time. Here a subscription may have its messages
-handed over as they are read, and bytes may be written at once. Both lean on two private names of the library, whose
-version is locked; tests/integration/test_broker.py fails if they change.
+handed over as they are read, and bytes may be written at once. That leans on private names of the library (`_ps`,
+`_process_msg`, `_transport`, a subscription's `_id`), whose version is locked; tests/unit/test_broker_client.py and
+tests/integration/test_broker.py fail if they change.
 """
 
 from __future__ import annotations
