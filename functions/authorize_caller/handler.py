@@ -1,7 +1,7 @@
 """Decide who may call what."""
 
 from grantwire.entrypoints.authorizer import AuthorizerHandler
-from grantwire.runtime.callers import CallerRuntime
+from grantwire.runtime.clients import CallerRuntime
 
 handler = AuthorizerHandler(
     "authorize_caller",

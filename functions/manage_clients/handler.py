@@ -8,9 +8,9 @@ The event: `{"action": "create", "name": "shop", "scopes": ["entitlements:write"
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.callers.orders import ClientOrder
-from grantwire.entrypoints.tasks import TaskHandler
-from grantwire.runtime.callers import CallerRuntime
+from grantwire.clients.orders import ClientOrder
+from grantwire.entrypoints.task import TaskHandler
+from grantwire.runtime.clients import CallerRuntime
 
 
 def handle(event: Mapping[str, Any], rt: CallerRuntime) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from grantwire.database import connect
-from grantwire.entrypoints.tasks import TaskHandler
-from grantwire.migrations import apply, limit_audit_retention, read_migrations
+from grantwire.database.migrations import apply, limit_audit_retention, read_migrations
+from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.migration import MigrationRuntime
 
 MIGRATIONS = Path(__file__).with_name("migrations")

@@ -6,8 +6,8 @@ The event: `{"source": "record | stream", "dry_run": false}`, and for the stream
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.entrypoints.tasks import TaskHandler
-from grantwire.projection.orders import RebuildOrder
+from grantwire.entrypoints.task import TaskHandler
+from grantwire.read_model.orders import RebuildOrder
 from grantwire.runtime.rebuild import RebuildRuntime
 
 

@@ -1,6 +1,6 @@
 """Record what JetStream gave up on as dead letters, with a copy of each message."""
 
-from grantwire.entrypoints.schedule import WorkerHandler
+from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.recorder import RecorderRuntime
 
 handler = WorkerHandler("record_advisories", RecorderRuntime.build, RecorderRuntime.work)

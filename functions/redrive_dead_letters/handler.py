@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grantwire.dead_letters import Order
-from grantwire.entrypoints.tasks import TaskHandler
+from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.redrive import RedriveRuntime
 
 

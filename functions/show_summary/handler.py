@@ -1,7 +1,7 @@
 """Show a user's rights at a glance, from the read model."""
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
-from grantwire.projection.summary import parse_user
+from grantwire.read_model.summary import parse_user
 from grantwire.runtime.summary import SummaryRuntime
 
 

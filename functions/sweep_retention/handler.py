@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from grantwire.budget import Budget
-from grantwire.entrypoints.schedule import WorkerHandler
+from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.sweep import SweepRuntime
+from grantwire.workers.budget import Budget
 
 
 def work(rt: SweepRuntime, budget: Budget) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from grantwire.runtime.callers import CallerRuntime
+    from grantwire.runtime.clients import CallerRuntime
     from infra.local.progress import Progress
 
 LAYER = CHECKOUT / "layers" / "core" / "python"
@@ -56,8 +56,8 @@ def development_token(database_url: str, file: Path) -> str:
 
 def _works(runtime: CallerRuntime, token: str) -> bool:
     """Whether a token is its client's newest, and its client may do everything."""
-    from grantwire.callers.scopes import Scope  # noqa: PLC0415
-    from grantwire.callers.tokens import Token  # noqa: PLC0415
+    from grantwire.clients.scopes import Scope  # noqa: PLC0415
+    from grantwire.clients.tokens import Token  # noqa: PLC0415
     from grantwire.errors import UnauthenticatedError  # noqa: PLC0415
 
     try:
@@ -72,7 +72,7 @@ def _works(runtime: CallerRuntime, token: str) -> bool:
 
 def _renewed(runtime: CallerRuntime) -> str:
     """A new token for the development client; a new client if there is none, or if it may not do everything."""
-    from grantwire.callers.scopes import Scope  # noqa: PLC0415
+    from grantwire.clients.scopes import Scope  # noqa: PLC0415
 
     for known in runtime.clients.all():
         if known["name"] == NAME and known["revoked_at"] is None:
@@ -83,7 +83,7 @@ def _renewed(runtime: CallerRuntime) -> str:
 
 
 def _carried_out(runtime: CallerRuntime, event: Mapping[str, Any]) -> dict[str, Any]:
-    from grantwire.callers.orders import ClientOrder  # noqa: PLC0415
+    from grantwire.clients.orders import ClientOrder  # noqa: PLC0415
 
     return ClientOrder.parse(event).carry_out(runtime.clients)
 
@@ -95,7 +95,7 @@ def _runtime(environ: Mapping[str, str], hint: str = "") -> Iterator[CallerRunti
         sys.path.insert(0, str(LAYER))
     from grantwire.errors import GrantwireError  # noqa: PLC0415
     from grantwire.observability import log  # noqa: PLC0415
-    from grantwire.runtime.callers import CallerRuntime  # noqa: PLC0415
+    from grantwire.runtime.clients import CallerRuntime  # noqa: PLC0415
 
     level = log.log_level
     log.setLevel("CRITICAL")

@@ -20,7 +20,7 @@ def main() -> None:
     """Run the same code as the deployed migration function."""
     sys.path.insert(0, str(LAYER))
     from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # found only now
-    from grantwire.migrations import apply, read_migrations  # noqa: PLC0415
+    from grantwire.database.migrations import apply, read_migrations  # noqa: PLC0415
     from grantwire.settings import load  # noqa: PLC0415
 
     settings = load(DatabaseSettings, {"DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT, **os.environ})

@@ -15,7 +15,7 @@ from infra.local.errors import LocalStackError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from grantwire.projection.stream import StreamReport
+    from grantwire.read_model.stream import StreamReport
     from infra.local.progress import Progress
 
 LAYER = CHECKOUT / "layers" / "core" / "python"
@@ -36,7 +36,7 @@ def rebuild(arguments: Sequence[str], progress: Progress) -> int:
     sys.path.insert(0, str(LAYER))
     from grantwire.errors import GrantwireError  # noqa: PLC0415  # found only now
     from grantwire.observability import log  # noqa: PLC0415
-    from grantwire.projection.orders import RebuildOrder  # noqa: PLC0415
+    from grantwire.read_model.orders import RebuildOrder  # noqa: PLC0415
     from grantwire.runtime.rebuild import RebuildRuntime  # noqa: PLC0415
 
     log.setLevel("CRITICAL")  # its lines are for machines; what a person needs is printed here

@@ -20,7 +20,7 @@ from tests.bench.effort import FULL, QUICK, SMOKE
 from tests.bench.machine import describe
 from tests.bench.report import Report
 from tests.bench.run import FOLDER, LOGS, running
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grantwire.entitlements import Change, Operation
 from grantwire.idempotency import RequestIdentity
 from grantwire.runtime.api import ApiRuntime
-from tests.paths import ROOT
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from infra.local.emulator import EmulatorServer
 from tests.bench import lambda_runtime
 from tests.bench.results import Finding, Section
 from tests.bench.rounds import Spread
-from tests.paths import ROOT
-from tests.sam_template import load_template
+from tests.support.paths import ROOT
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,14 +22,14 @@ from psycopg import sql
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Change, Entitlements, Operation, Page
 from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
-from grantwire.leases import Claim
 from grantwire.outbox import store
 from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
+from grantwire.workers.leases import Claim
 from tests.bench.results import Chart, Finding, Line, Section
 from tests.bench.rounds import interleave
-from tests.plaintext import PLAINTEXT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

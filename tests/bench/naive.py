@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 
-from grantwire.broker import Broker, BrokerSettings
 from grantwire.identifiers import uuid7
+from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.outbox.encoding import encode_event
 from grantwire.outbox.store import ClaimedEvent
 from grantwire.settings import load
-from grantwire.topology import TopologySettings, ensure_topology
 from tests.bench.alone import alone
 
 if TYPE_CHECKING:

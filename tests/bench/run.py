@@ -12,7 +12,7 @@ from infra.local.environments import STATE
 from infra.local.errors import LocalStackError
 from infra.local.processes import identify
 from tests.bench.servers import Servers
-from tests.valkey import ValkeyServer
+from tests.support.valkey import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

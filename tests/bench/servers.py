@@ -10,9 +10,9 @@ import psycopg
 from infra.local import unprivileged
 from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
-from tests.servers import Databases
-from tests.valkey import ValkeyServer
-from tests.workers.relay_support import worker_environ
+from tests.support.servers import Databases
+from tests.support.valkey import ValkeyServer
+from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from pathlib import Path

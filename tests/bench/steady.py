@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tests.client import CHANGE, GRANTS
+from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
     from infra.local.stack import Stack

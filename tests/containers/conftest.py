@@ -17,8 +17,8 @@ from infra.local.postgres import UNSAFE, PostgresServer
 from infra.local.progress import Progress
 from infra.local.sam_local import SamLocal, build
 from tests.containers.sandbox import Sandbox
-from tests.servers import STATE, Databases
-from tests.workers.relay_support import worker_environ
+from tests.support.servers import STATE, Databases
+from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,22 +9,22 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from grantwire.callers.scopes import Scope
+from grantwire.clients.scopes import Scope
 from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.callers import CallerRuntime
+from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.sam_local import logical_names
-from tests.client import GRANTS, REVOKES, RIGHTS, Client
-from tests.contract import assert_matches_contract
-from tests.dead_letters import Scene, budget, event_headers
-from tests.paths import MIGRATIONS
+from tests.support.client import GRANTS, REVOKES, RIGHTS, Client
+from tests.support.contract import assert_matches_contract
+from tests.support.dead_letters import Scene, budget, event_headers
+from tests.support.paths import MIGRATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.containers.conftest import Rows
     from tests.containers.sandbox import Sandbox
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 INBOX = "/debug/notification/inbox/{user_id}"
 SUMMARY = "/v1/users/{user_id}/summary"

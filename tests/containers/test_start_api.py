@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from grantwire.callers.scopes import Scope
-from grantwire.callers.tokens import Token, new_client_id
-from grantwire.runtime.callers import CallerRuntime
-from tests.client import CHANGE, GRANTS, REVOKES
+from grantwire.clients.scopes import Scope
+from grantwire.clients.tokens import Token, new_client_id
+from grantwire.runtime.clients import CallerRuntime
 from tests.containers.conftest import environment
-from tests.contract import assert_matches_contract
 from tests.e2e.http import Http
+from tests.support.client import CHANGE, GRANTS, REVOKES
+from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.containers.sandbox import Sandbox
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 INBOX = "/debug/notification/inbox/{user_id}"
 SUMMARY = "/v1/users/{user_id}/summary"

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grantwire.callers.scopes import Scope
+from grantwire.clients.scopes import Scope
 from tests.e2e.aws import invoke
 
 if TYPE_CHECKING:

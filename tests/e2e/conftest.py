@@ -8,7 +8,7 @@ import pytest
 from infra.local.progress import Progress
 from infra.local.stack import Stack
 from tests.e2e.http import Http
-from tests.servers import STATE
+from tests.support.servers import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

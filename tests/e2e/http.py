@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from tests.client import CHANGE, GRANTS, REVOKES, RIGHTS, Reply
-from tests.contract import assert_matches_contract
+from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, Reply
+from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.client import CHANGE, GRANTS
 from tests.e2e.aws import client, invoke
 from tests.e2e.callers import created
 from tests.e2e.http import Http
+from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
     from infra.local.stack import Stack

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.paths import FUNCTIONS
-from tests.plaintext import PLAINTEXT
-from tests.sam_template import load_template
+from tests.support.paths import FUNCTIONS
+from tests.support.plaintext import PLAINTEXT
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from infra.local.stack import Stack

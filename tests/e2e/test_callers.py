@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from grantwire.callers.scopes import ROUTES, Scope
-from grantwire.callers.tokens import Token
+from grantwire.clients.scopes import ROUTES, Scope
+from grantwire.clients.tokens import Token
 from infra.local.clients import TOKEN_ENVIRONMENT
-from tests.client import CHANGE, GRANTS, RIGHTS
 from tests.e2e.aws import client
 from tests.e2e.callers import created, manage
 from tests.e2e.http import Http
-from tests.sam_template import load_template
+from tests.support.client import CHANGE, GRANTS, RIGHTS
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.stack import Stack
-    from tests.client import Reply
+    from tests.support.client import Reply
 
 # Taken from the template, so that a new route cannot be forgotten here.
 SERVED = [

@@ -18,8 +18,8 @@ from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
 from infra.local.deployment import declared_parameters
-from tests.contract import assert_matches_contract
 from tests.e2e.aws import client, invoke
+from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable

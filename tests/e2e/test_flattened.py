@@ -13,7 +13,7 @@ from infra.local.deployment import STACK_NAME, Deployment
 from infra.local.emulator import EmulatorServer
 from tests.e2e.http import Http
 from tests.e2e.test_artifacts import LOGICAL_NAMES, run_alone
-from tests.servers import STATE
+from tests.support.servers import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

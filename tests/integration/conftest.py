@@ -11,18 +11,18 @@ from redis import Redis
 from grantwire.observability import log
 from infra.local.nats import NatsServer
 from infra.local.postgres import PostgresServer
-from tests.client import Client
-from tests.migrating import migrate
-from tests.paths import MIGRATIONS
-from tests.servers import STATE, Databases, clusters, nats
-from tests.valkey import ValkeyServer
-from tests.workers.bridge_stream import Stream
-from tests.workers.relay_support import worker_environ
+from tests.support.client import Client
+from tests.support.migrating import migrate
+from tests.support.paths import MIGRATIONS
+from tests.support.servers import STATE, Databases, clusters, nats
+from tests.support.valkey import ValkeyServer
+from tests.support.workers.bridge_stream import Stream
+from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.servers import Cluster
+    from tests.support.servers import Cluster
 
 Rows = psycopg.Connection[dict[str, Any]]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.record_advisories.handler import handler
-from grantwire.budget import Budget
 from grantwire.errors import RetryableError
 from grantwire.runtime.once import Once
 from grantwire.runtime.recorder import RecorderRuntime
-from tests.concurrency import at_once
-from tests.dead_letters import Scene, budget, event_bytes, event_headers
-from tests.paths import LAYER, ROOT
+from grantwire.workers.budget import Budget
+from tests.support.concurrency import at_once
+from tests.support.dead_letters import Scene, budget, event_bytes, event_headers
+from tests.support.paths import LAYER, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,7 +181,7 @@ def test_a_recorder_killed_between_commit_and_ack_leaves_one_row(scene: Scene, r
     scene.terminate("bad")
     scene.await_advisories(1)
     worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.workers.recorder_stops_before_ack"],
+        [sys.executable, "-m", "tests.support.workers.recorder_stops_before_ack"],
         env=os.environ | scene.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{LAYER}"},
         cwd=ROOT,
         stdout=subprocess.PIPE,

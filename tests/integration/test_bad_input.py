@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client import CHANGE, GRANTS, REVOKES, RIGHTS, Client, event
+from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, Client, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 _TABLES = ("entitlements", "outbox_events", "entitlement_audit", "idempotency_keys")
 

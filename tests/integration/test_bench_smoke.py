@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from infra.local.processes import end, identify
-from tests.paths import LAYER, ROOT
+from tests.support.paths import LAYER, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,15 +15,15 @@ import psycopg
 import pytest
 
 from functions.bridge_events.handler import work
-from grantwire.budget import Budget
-from grantwire.entrypoints.schedule import WorkerHandler
+from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
-from tests.concurrency import at_once
-from tests.paths import LAYER, ROOT
-from tests.workers.bridge_stream import Stream, drain, event
+from grantwire.workers.budget import Budget
+from tests.support.concurrency import at_once
+from tests.support.paths import LAYER, ROOT
+from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
@@ -172,7 +172,7 @@ def test_a_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
     environ |= {"NOTIFICATION_NATS_ACK_WAIT": "300ms"}
     with Stream(environ):
         stream.publish(*(event() for _ in range(50)))
-    command = [sys.executable, "-m", "tests.workers.bridge_worker", "10", "die-before-ack"]
+    command = [sys.executable, "-m", "tests.support.workers.bridge_worker", "10", "die-before-ack"]
     killed = subprocess.run(command, env=worker_environ(environ), cwd=ROOT, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 50}]

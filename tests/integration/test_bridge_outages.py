@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from grantwire.budget import Budget
 from grantwire.runtime.bridge import BridgeRuntime
-from tests.migrating import migrate
-from tests.paths import MIGRATIONS
-from tests.workers.bridge_stream import Stream, event
-from tests.workers.relay_support import worker_environ
+from grantwire.workers.budget import Budget
+from tests.support.migrating import migrate
+from tests.support.paths import MIGRATIONS
+from tests.support.workers.bridge_stream import Stream, event
+from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from grantwire.observability import key_fingerprint
-from tests.client import Client
-from tests.concurrency import at_once
+from tests.support.client import Client
+from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.client import Client, Reply
+from tests.support.client import Client, Reply
 
 if TYPE_CHECKING:
     from infra.local.postgres import PostgresServer

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.budget import Budget
 from grantwire.circuit import CircuitBreaker
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RejectedError, RetryableError
-from grantwire.leases import LeaseSettings
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.wakeup import Wakeup
 from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
-from tests.plaintext import PLAINTEXT
-from tests.workers.deliver_receiver import Receiver
+from grantwire.workers.budget import Budget
+from grantwire.workers.leases import LeaseSettings
+from tests.support.plaintext import PLAINTEXT
+from tests.support.workers.deliver_receiver import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from grantwire.notifications.store import Notification
     from tests.integration.conftest import Rows
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
 REST = 5.0

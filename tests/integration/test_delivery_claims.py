@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from grantwire.budget import Budget
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import InternalError, LeaseLostError, RejectedError, RetryableError
-from grantwire.leases import Claim, LeaseSettings, Verdict
 from grantwire.notifications import discard_dead_letters, open_dead_letters, redrive
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.store import claim_due, mark_failed, mark_sent, release, renew
 from grantwire.notifications.wakeup import Wakeup
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.plaintext import PLAINTEXT
+from grantwire.workers.budget import Budget
+from grantwire.workers.leases import Claim, LeaseSettings, Verdict
+from tests.support.concurrency import at_once
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

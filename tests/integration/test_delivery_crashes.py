@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 import psycopg
 
 from functions.deliver_notifications.handler import work
-from grantwire.budget import Budget
-from grantwire.entrypoints.schedule import WorkerHandler
+from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
 from grantwire.runtime.delivery import DeliveryRuntime
-from tests.paths import LAYER, ROOT
-from tests.plaintext import PLAINTEXT
-from tests.workers.bridge_stream import event
-from tests.workers.deliver_receiver import Received, Receiver
+from grantwire.workers.budget import Budget
+from tests.support.paths import LAYER, ROOT
+from tests.support.plaintext import PLAINTEXT
+from tests.support.workers.bridge_stream import event
+from tests.support.workers.deliver_receiver import Received, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def start(environ: dict[str, str]) -> subprocess.Popen[bytes]:
     """A delivery in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.workers.deliver_worker", "20"],
+        [sys.executable, "-m", "tests.support.workers.deliver_worker", "20"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}", **environ},
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ import pytest
 
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.senders.webhook import WebhookSender
-from tests.workers.deliver_receiver import PAYLOAD, Receiver, notification
+from tests.support.workers.deliver_receiver import PAYLOAD, Receiver, notification
 
 
 def webhook(url: str, timeout: float = 3) -> WebhookSender:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.client import GRANTS, REVOKES, Client, Reply, event
-from tests.concurrency import at_once
+from tests.support.client import GRANTS, REVOKES, Client, Reply, event
+from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,10 @@ from grantwire.notifications.inbox import record
 from grantwire.notifications.listing import Inbox
 from grantwire.runtime.inbox import InboxRuntime
 from grantwire.settings import load
-from tests.client import event as http_event
-from tests.paths import LAYER, ROOT
-from tests.plaintext import PLAINTEXT
-from tests.workers.bridge_stream import event
+from tests.support.client import event as http_event
+from tests.support.paths import LAYER, ROOT
+from tests.support.plaintext import PLAINTEXT
+from tests.support.workers.bridge_stream import event
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows

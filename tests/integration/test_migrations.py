@@ -14,16 +14,16 @@ import pytest
 
 from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import handle
-from grantwire import migrations
+from grantwire.database import migrations
+from grantwire.database.migrations import read_migrations
 from grantwire.errors import InternalError
-from grantwire.migrations import read_migrations
 from grantwire.runtime.migration import MigrationRuntime
 from infra.local.schema import MAJOR, dump_schema
-from tests.client import Client
-from tests.concurrency import at_once
-from tests.migrating import migrate
-from tests.paths import MIGRATIONS, ROOT
-from tests.plaintext import PLAINTEXT
+from tests.support.client import Client
+from tests.support.concurrency import at_once
+from tests.support.migrating import migrate
+from tests.support.paths import MIGRATIONS, ROOT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from infra.local.postgres import PostgresServer
     from tests.integration.conftest import Rows
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 
 @pytest.fixture

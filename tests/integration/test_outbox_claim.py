@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from grantwire.errors import LeaseLostError
-from grantwire.leases import Claim, Verdict
 from grantwire.outbox import oldest_age, promote_stuck, store
 from grantwire.outbox.store import CLAIM, ClaimedEvent, Failure
-from tests.workers.relay_support import enqueue, enqueue_many
+from grantwire.workers.leases import Claim, Verdict
+from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from grantwire.leases import Claim, Verdict
 from grantwire.outbox import discard, promote_stuck, redrive, store
 from grantwire.outbox.store import Failure
-from tests.workers.relay_support import enqueue, enqueue_many, until
+from grantwire.workers.leases import Claim, Verdict
+from tests.support.workers.relay_support import enqueue, enqueue_many, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

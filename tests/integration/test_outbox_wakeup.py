@@ -14,14 +14,14 @@ from grantwire.database import DatabaseSettings
 from grantwire.outbox import Wakeup
 from grantwire.outbox.wakeup import ASLEEP
 from grantwire.settings import load
-from tests.plaintext import PLAINTEXT
-from tests.workers.relay_support import budget, relay, stream, until
+from tests.support.plaintext import PLAINTEXT
+from tests.support.workers.relay_support import budget, relay, stream, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client import Client
     from tests.integration.conftest import Rows
+    from tests.support.client import Client
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import pytest
 from psycopg.rows import tuple_row
 
 from grantwire.entitlements.store import CHANGE, LIST
-from grantwire.leases import Claim
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
-from tests.workers.relay_support import relay
+from grantwire.workers.leases import Claim
+from tests.support.workers.relay_support import relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.client import Client
     from tests.integration.conftest import Rows
+    from tests.support.client import Client
 
 
 def test_a_user_without_rights_gets_an_empty_list(client: Client) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.broker import Broker
 from grantwire.dead_letters import Order
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
+from grantwire.jetstream import Broker
 from grantwire.runtime.redrive import RedriveRuntime
-from tests.concurrency import at_once
-from tests.dead_letters import Scene, event_bytes, event_headers
+from tests.support.concurrency import at_once
+from tests.support.dead_letters import Scene, event_bytes, event_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

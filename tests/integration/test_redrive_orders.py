@@ -17,16 +17,16 @@ from grantwire.runtime.redrive import RedriveRuntime
 from infra.local import redrive as command
 from infra.local.errors import LocalStackError
 from infra.local.progress import Progress
-from tests.concurrency import at_once
-from tests.dead_letters import Scene
-from tests.paths import ROOT
-from tests.plaintext import PLAINTEXT
+from tests.support.concurrency import at_once
+from tests.support.dead_letters import Scene
+from tests.support.paths import ROOT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client import Client
     from tests.integration.conftest import Rows
+    from tests.support.client import Client
 
 WHO = {"actor": "ann", "reason": "the decoder is repaired"}
 LETTERS = ("outbox_events", "notifications", "notification_dlq", "notification_nats_dlq")

@@ -13,10 +13,19 @@ import psycopg
 from psycopg.rows import dict_row
 
 from infra.local.postgres import PostgresServer
-from tests.migrating import migrate
-from tests.paths import MIGRATIONS
-from tests.servers import STATE
-from tests.workers.relay_support import drain, enqueue, enqueue_many, start, stream, until, versions, worker_environ
+from tests.support.migrating import migrate
+from tests.support.paths import MIGRATIONS
+from tests.support.servers import STATE
+from tests.support.workers.relay_support import (
+    drain,
+    enqueue,
+    enqueue_many,
+    start,
+    stream,
+    until,
+    versions,
+    worker_environ,
+)
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows

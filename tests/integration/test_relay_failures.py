@@ -18,10 +18,10 @@ import psycopg
 import pytest
 from nats.js.errors import NotFoundError
 
-from grantwire.budget import Budget
 from grantwire.errors import RetryableError
 from grantwire.outbox import discard, failed, redrive
-from tests.workers.relay_support import budget, drain, enqueue, enqueue_many, relay, stream, until, versions
+from grantwire.workers.budget import Budget
+from tests.support.workers.relay_support import budget, drain, enqueue, enqueue_many, relay, stream, until, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from functions.relay_outbox.handler import work
-from grantwire.entrypoints.schedule import WorkerHandler
-from tests.paths import ROOT
-from tests.workers.relay_support import enqueue, enqueue_many, relay, stream
+from grantwire.entrypoints.worker import WorkerHandler
+from tests.support.paths import ROOT
+from tests.support.workers.relay_support import enqueue, enqueue_many, relay, stream
 
 if TYPE_CHECKING:
     import pytest

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from grantwire.outbox import promote_stuck
-from tests.client import Client
-from tests.concurrency import at_once
-from tests.workers.relay_support import budget, drain, enqueue_many, relay, stream, versions
+from tests.support.client import Client
+from tests.support.concurrency import at_once
+from tests.support.workers.relay_support import budget, drain, enqueue_many, relay, stream, versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ from grantwire.errors import ConfigError
 from grantwire.observability import metrics
 from grantwire.retention import RetentionSettings, Sweep
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.dead_letters import budget
-from tests.plaintext import PLAINTEXT
+from tests.support.concurrency import at_once
+from tests.support.dead_letters import budget
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from functions.sweep_retention.handler import handler
-from grantwire.budget import Budget
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError, InternalError, RetryableError
 from grantwire.observability import metrics
@@ -19,10 +18,11 @@ from grantwire.retention import POLICIES, RetentionSettings, Sweep
 from grantwire.runtime.once import Once
 from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.dead_letters import budget
-from tests.paths import ROOT
-from tests.plaintext import PLAINTEXT
+from grantwire.workers.budget import Budget
+from tests.support.concurrency import at_once
+from tests.support.dead_letters import budget
+from tests.support.paths import ROOT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,19 +20,19 @@ from grantwire.retention import RetentionSettings, Sweep
 from grantwire.runtime.migration import MigrationRuntime
 from grantwire.settings import load
 from infra.local import database as local_database
-from tests.client import Client
-from tests.concurrency import at_once
-from tests.dead_letters import budget
-from tests.migrating import migrate
-from tests.paths import MIGRATIONS
-from tests.plaintext import PLAINTEXT
+from tests.support.client import Client
+from tests.support.concurrency import at_once
+from tests.support.dead_letters import budget
+from tests.support.migrating import migrate
+from tests.support.paths import MIGRATIONS
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.postgres import PostgresServer
     from tests.integration.conftest import Rows
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 Connection = psycopg.Connection[Any]
 

@@ -15,14 +15,14 @@ import pytest
 from moto import mock_aws
 from psycopg import sql
 
-from grantwire.broker import Broker, BrokerSettings
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RetryableError
+from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.plaintext import PLAINTEXT
-from tests.secured_nats import SecuredNats, user
-from tests.servers import STATE
+from tests.support.concurrency import at_once
+from tests.support.plaintext import PLAINTEXT
+from tests.support.secured_nats import SecuredNats, user
+from tests.support.servers import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

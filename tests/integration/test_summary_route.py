@@ -11,22 +11,22 @@ import pytest
 
 from functions.show_summary.handler import handler
 from grantwire.database import Database, DatabaseSettings
-from grantwire.projection.model import project
-from grantwire.projection.summary import _SUMMARISE, Summaries
+from grantwire.read_model.model import project
+from grantwire.read_model.summary import _SUMMARISE, Summaries
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.client import Client, Reply, event
-from tests.contract import assert_matches_contract
-from tests.paths import ROOT
-from tests.plaintext import PLAINTEXT
-from tests.projection import Right, clear, payloads, right
+from tests.support.client import Client, Reply, event
+from tests.support.contract import assert_matches_contract
+from tests.support.paths import ROOT
+from tests.support.plaintext import PLAINTEXT
+from tests.support.read_model import Right, clear, payloads, right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.postgres import PostgresServer
     from tests.integration.conftest import Rows
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 SUMMARY = "/v1/users/{user_id}/summary"
 

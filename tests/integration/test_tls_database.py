@@ -17,16 +17,16 @@ from grantwire.errors import ConfigError, RetryableError
 from grantwire.settings import load
 from infra.local import unprivileged
 from infra.local.postgres import UNSAFE, PostgresServer, installations
-from tests.certificates import Authority
-from tests.client import Client
-from tests.servers import STATE
-from tests.tls_front import HOST, TlsFront
+from tests.support.certificates import Authority
+from tests.support.client import Client
+from tests.support.servers import STATE
+from tests.support.tls_front import HOST, TlsFront
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.certificates import Certificate
+    from tests.support.certificates import Certificate
 
 SECURED = {"DATABASE_TLS": "verify-full", "PLAINTEXT_ALLOWED": "false"}
 

@@ -16,17 +16,17 @@ from urllib.parse import quote
 import nats.errors
 import pytest
 
-from grantwire.broker import Broker, BrokerSettings
-from grantwire.broker.access import access_of
-from grantwire.broker.connecting import connect
 from grantwire.errors import ConfigError, RetryableError
+from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.access import access_of
+from grantwire.jetstream.connecting import connect
 from grantwire.settings import load
 from infra.local.servers import HOST
-from tests.certificates import Authority
-from tests.nats_accounts import Company
-from tests.plaintext import PLAINTEXT
-from tests.secured_nats import SecuredNats, tls, user
-from tests.servers import STATE
+from tests.support.certificates import Authority
+from tests.support.nats_accounts import Company
+from tests.support.plaintext import PLAINTEXT
+from tests.support.secured_nats import SecuredNats, tls, user
+from tests.support.servers import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grantwire.budget import Budget
 from grantwire.errors import BadRequestError
+from grantwire.workers.budget import Budget
 
 
 @dataclass

@@ -25,8 +25,8 @@ from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.senders.choice import build_breaker
 from grantwire.notifications.senders.log import LogSender
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.workers.deliver_receiver import notification
+from tests.support.concurrency import at_once
+from tests.support.workers.deliver_receiver import notification
 
 REST = timedelta(seconds=5)
 

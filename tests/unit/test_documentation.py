@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.documentation import PAGES, examples, filled, shown
+from tests.support.documentation import PAGES, examples, filled, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_in_a_page_are_those_of_the_tests(page: Path) -> None:
-    """If this fails: python -m tests.documentation."""
+    """If this fails: python -m tests.support.documentation."""
     assert page.read_text() == filled(page)
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
-from grantwire.callers.scopes import Scope
+from grantwire.clients.scopes import Scope
 from grantwire.entitlements import Change, Entitlements, Operation, Page
 from grantwire.entrypoints.request import LARGEST_BODY, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import Answer, RequestIdentity, parse_key
 from grantwire.runtime.api import ApiRuntime
-from tests.client import CHANGE, GRANTS, RIGHTS, event
-from tests.paths import ROOT
+from tests.support.client import CHANGE, GRANTS, RIGHTS, event
+from tests.support.paths import ROOT
 
 # A parser that does not come back is a defect; a busy machine is none.
 PATIENT = settings(deadline=timedelta(seconds=5), max_examples=100)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grantwire.errors import ConfigError
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
-from grantwire.runtime.callers import CallerSettings
+from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.inbox import InboxSettings
 from grantwire.runtime.migration import MigrationSettings

@@ -18,7 +18,7 @@ from grantwire.errors import (
     TooLargeError,
 )
 from grantwire.idempotency import Answer
-from tests.client import CHANGE, GRANTS, event
+from tests.support.client import CHANGE, GRANTS, event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

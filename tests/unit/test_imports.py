@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.paths import FUNCTIONS, LAYER, ROOT
+from tests.support.paths import FUNCTIONS, LAYER, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from grantwire.errors import ConfigError, LeaseLostError
-from grantwire.leases import Claim, LeaseSettings, Verdict, fence, judge, worker_name
 from grantwire.settings import load
+from grantwire.workers.leases import Claim, LeaseSettings, Verdict, fence, judge, worker_name
 
 DEFAULTS = load(LeaseSettings, {})
 

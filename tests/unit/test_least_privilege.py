@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sam_template import load_template
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.callers.scopes import ROUTES
+from grantwire.clients.scopes import ROUTES
 from grantwire.entitlements import Change, Page
 from grantwire.entrypoints import http
 from grantwire.errors import BadRequestError
 from grantwire.idempotency import parse_key
-from tests.contract import assert_matches_contract, document, operations, resolve, schema_validator
-from tests.sam_template import load_template
+from tests.support.contract import assert_matches_contract, document, operations, resolve, schema_validator
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

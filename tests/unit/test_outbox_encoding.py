@@ -15,7 +15,7 @@ from grantwire.events.v1 import EntitlementEvent
 from grantwire.outbox import encode_event
 from grantwire.outbox.encoding import header_value, headers_of
 from grantwire.outbox.store import ClaimedEvent
-from tests.workers.relay_support import payload
+from tests.support.workers.relay_support import payload
 
 EVENT_ID = uuid.UUID("0198c0de-0000-7000-8000-000000000001")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from grantwire.errors import BadRequestError
-from grantwire.projection.orders import RebuildOrder
+from grantwire.read_model.orders import RebuildOrder
 
 
 def test_an_order_is_read_with_its_defaults() -> None:

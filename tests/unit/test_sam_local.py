@@ -10,7 +10,7 @@ import yaml
 
 from infra.local.errors import LocalStackError
 from infra.local.sam_local import EVENTS, SamLocal, logical_names
-from tests.sam_template import load_template
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from pathlib import Path

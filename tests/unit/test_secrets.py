@@ -8,11 +8,11 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from grantwire.broker.access import Access, access_of
 from grantwire.errors import ConfigError, RetryableError
+from grantwire.jetstream.access import Access, access_of
 from grantwire.secrets import SecretCache, database_url, read_secret
-from tests.concurrency import at_once
-from tests.paths import LAYER
+from tests.support.concurrency import at_once
+from tests.support.paths import LAYER
 
 
 @mock_aws
@@ -202,7 +202,7 @@ def test_the_way_to_nats_does_not_show_its_credentials() -> None:
 
 def test_what_only_some_need_is_not_imported_by_all() -> None:
     """The AWS SDK for a secret, and PyNaCl for a credentials file: each when there is one, not before."""
-    program = "import sys; import grantwire.broker, grantwire.database; print(*sys.modules)"
+    program = "import sys; import grantwire.jetstream, grantwire.database; print(*sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": str(LAYER)}, capture_output=True, text=True, check=True
     )

@@ -16,7 +16,7 @@ from grantwire.notifications.senders.log import LogSender
 from grantwire.notifications.senders.sns import SnsSender
 from grantwire.notifications.senders.webhook import WebhookSender
 from grantwire.settings import load
-from tests.workers.deliver_receiver import PAYLOAD, notification
+from tests.support.workers.deliver_receiver import PAYLOAD, notification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

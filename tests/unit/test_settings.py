@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.broker import BrokerSettings
 from grantwire.database import DatabaseSettings
 from grantwire.errors import ConfigError
+from grantwire.jetstream import BrokerSettings
 from grantwire.notifications.senders import SenderSettings
 from grantwire.runtime.api import ApiSettings
 from grantwire.settings import (

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.broker import BrokerSettings
-from grantwire.budget import Budget
-from grantwire.callers.orders import ClientOrder
-from grantwire.callers.scopes import ROUTES, Scope
-from grantwire.callers.tokens import Token
+from grantwire.clients.orders import ClientOrder
+from grantwire.clients.scopes import ROUTES, Scope
+from grantwire.clients.tokens import Token
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
-from grantwire.projection.orders import RebuildOrder
+from grantwire.jetstream import BrokerSettings
+from grantwire.read_model.orders import RebuildOrder
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
-from grantwire.runtime.callers import CallerSettings
+from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.inbox import InboxSettings
 from grantwire.runtime.migration import MigrationSettings
@@ -31,8 +30,9 @@ from grantwire.runtime.redrive import RedriveSettings
 from grantwire.runtime.relay import RelaySettings
 from grantwire.runtime.sweep import SweepSettings
 from grantwire.settings import load, parse_duration, variables
-from tests.paths import FUNCTIONS, ROOT
-from tests.sam_template import load_template
+from grantwire.workers.budget import Budget
+from tests.support.paths import FUNCTIONS, ROOT
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

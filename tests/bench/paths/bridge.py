@@ -12,7 +12,7 @@ from tests.bench.outbox import fill, frames
 from tests.bench.raw_nats import RawNats
 from tests.bench.results import Row, Section
 from tests.bench.rounds import interleave
-from tests.workers.bridge_stream import Stream
+from tests.support.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

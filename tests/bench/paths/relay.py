@@ -14,8 +14,8 @@ from tests.bench.peers import finding
 from tests.bench.raw_nats import RawNats
 from tests.bench.results import Chart, Finding, Line, Row, Section
 from tests.bench.rounds import interleave
-from tests.workers.bridge_stream import Stream
-from tests.workers.relay_support import stream, versions
+from tests.support.workers.bridge_stream import Stream
+from tests.support.workers.relay_support import stream, versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from grantwire.budget import Budget
 from grantwire.runtime.sweep import SweepRuntime
+from grantwire.workers.budget import Budget
 from tests.bench.results import Finding, Row, Section
 from tests.bench.rounds import Spread, interleave
 

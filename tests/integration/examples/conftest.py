@@ -7,7 +7,7 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from tests.plaintext import PLAINTEXT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.errors import RejectedError, RetryableError
-from tests.client import event as api_event
+from tests.support.client import event as api_event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ def test_consumer(database: Database, sent: list[str]) -> None:
     from datetime import timedelta
 
     from grantwire.idempotency import IdempotentConsumer, Message, PostgresStore, Retry
-    from grantwire.leases import Backoff
+    from grantwire.workers.leases import Backoff
 
     def process(message: Message) -> None:
         print_label(message.payload)

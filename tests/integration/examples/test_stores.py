@@ -8,12 +8,12 @@ import pytest
 
 from grantwire.errors import LockHeldError
 from grantwire.idempotency import Duplicate, Key, New
-from tests.plaintext import PLAINTEXT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from grantwire.database import Database
     from grantwire.idempotency import Store
-    from tests.valkey import ValkeyServer
+    from tests.support.valkey import ValkeyServer
 
 
 def assert_remembers(store: Store) -> None:

@@ -7,13 +7,13 @@ from redis import Redis
 
 from infra.local.processes import wait_until
 from tests.integration.idempotency.harness import MemoryHarness, PostgresHarness, RedisHarness
-from tests.servers import STATE
-from tests.valkey import ValkeyServer
+from tests.support.servers import STATE
+from tests.support.valkey import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 
 @pytest.fixture

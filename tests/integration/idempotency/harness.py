@@ -11,7 +11,7 @@ from grantwire.idempotency.stores.memory import MemoryStore
 from grantwire.idempotency.stores.postgres import PostgresStore
 from grantwire.idempotency.stores.redis import RedisStore, connect
 from grantwire.settings import load
-from tests.plaintext import PLAINTEXT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

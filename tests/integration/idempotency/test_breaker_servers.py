@@ -16,9 +16,9 @@ from grantwire.idempotency.stores.interface import Duplicate, Key, New
 from grantwire.idempotency.stores.postgres import PostgresStore
 from grantwire.idempotency.stores.redis import RedisStore, connect
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.plaintext import PLAINTEXT
-from tests.round_trips import RoundTrips
+from tests.support.concurrency import at_once
+from tests.support.plaintext import PLAINTEXT
+from tests.support.round_trips import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from infra.local.postgres import PostgresServer
     from infra.local.servers import Server
     from tests.integration.idempotency.harness import RedisHarness
-    from tests.valkey import ValkeyServer
+    from tests.support.valkey import ValkeyServer
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(hours=24)

@@ -12,8 +12,8 @@ from psycopg.rows import dict_row
 from grantwire.errors import RequestInProgressError
 from grantwire.idempotency.checker import IdempotencyChecker
 from grantwire.idempotency.stores.interface import Key
-from tests.concurrency import at_once
 from tests.integration.idempotency.harness import START
+from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from grantwire.idempotency.stores.interface import Store

@@ -26,8 +26,8 @@ from grantwire.idempotency import (
     by_version,
     entity_key,
 )
-from tests.concurrency import at_once
-from tests.paths import LAYER, ROOT
+from tests.support.concurrency import at_once
+from tests.support.paths import LAYER, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +181,15 @@ class SharedSuite(Suite):
 
     @staticmethod
     def _start(harness: Harness, effects: Path, ending: str) -> subprocess.Popen[str]:
-        command = ["tests.workers.idempotent_consumer", harness.name, harness.url, str(effects), "30", "m5", ending]
+        command = [
+            "tests.support.workers.idempotent_consumer",
+            harness.name,
+            harness.url,
+            str(effects),
+            "30",
+            "m5",
+            ending,
+        ]
         return subprocess.Popen(
             [sys.executable, "-m", *command],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"},

@@ -13,7 +13,7 @@ from grantwire.errors import RequestInProgressError, RetryableError
 from grantwire.idempotency import FailMode, IdempotentConsumer, Message, PostgresStore, RedisStore, Retry, idempotent
 from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
-from tests.plaintext import PLAINTEXT
+from tests.support.plaintext import PLAINTEXT
 from tests.unit.idempotency.doubles import Counted, logged
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from grantwire.idempotency import Store
     from infra.local.postgres import PostgresServer
-    from tests.valkey import ValkeyServer
+    from tests.support.valkey import ValkeyServer
 
 
 class Server(Protocol):

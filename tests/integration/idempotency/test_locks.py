@@ -21,9 +21,9 @@ from grantwire.idempotency.locks.postgres import PostgresLocks
 from grantwire.idempotency.locks.redis import RedisLocks
 from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.paths import LAYER, ROOT
-from tests.plaintext import PLAINTEXT
+from tests.support.concurrency import at_once
+from tests.support.paths import LAYER, ROOT
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from grantwire.idempotency.locks.interface import Lock, LockManager
     from infra.local.postgres import PostgresServer
-    from tests.servers import Databases
-    from tests.valkey import ValkeyServer
+    from tests.support.servers import Databases
+    from tests.support.valkey import ValkeyServer
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -145,7 +145,7 @@ def is_held(locks: LockManager, key: str = "job") -> bool:
 def start(*arguments: str) -> subprocess.Popen[str]:
     """A process that uses locks."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.workers.lock_worker", *arguments],
+        [sys.executable, "-m", "tests.support.workers.lock_worker", *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"},
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -18,10 +18,10 @@ from grantwire.idempotency.stores import postgres
 from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.migrating import migrate
-from tests.paths import MIGRATIONS
-from tests.plaintext import PLAINTEXT
+from tests.support.concurrency import at_once
+from tests.support.migrating import migrate
+from tests.support.paths import MIGRATIONS
+from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from infra.local.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness
-    from tests.servers import Databases
+    from tests.support.servers import Databases
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

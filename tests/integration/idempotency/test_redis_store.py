@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from grantwire.idempotency.stores.interface import Store
-    from tests.valkey import ValkeyServer
+    from tests.support.valkey import ValkeyServer
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

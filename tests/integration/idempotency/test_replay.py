@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from grantwire.broker import Broker, BrokerSettings
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
+from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.settings import load
-from tests.workers.bridge_stream import Stream, event
-from tests.workers.relay_support import worker_environ
+from tests.support.workers.bridge_stream import Stream, event
+from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

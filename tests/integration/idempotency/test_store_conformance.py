@@ -25,8 +25,8 @@ from grantwire.idempotency.stores.interface import (
     Record,
     Status,
 )
-from tests.concurrency import at_once
-from tests.paths import LAYER, ROOT
+from tests.support.concurrency import at_once
+from tests.support.paths import LAYER, ROOT
 
 if TYPE_CHECKING:
     from grantwire.idempotency.stores.interface import Check, Store
@@ -507,7 +507,15 @@ class SharedConformance(Conformance):
         self, harness: Harness, store: Store
     ) -> None:
         """C4: SIGKILL while it holds the claim; the key is in progress, and free when the claim's time is up."""
-        command = [sys.executable, "-m", "tests.workers.idempotency_claim", harness.name, harness.url, KEY.value, "600"]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.workers.idempotency_claim",
+            harness.name,
+            harness.url,
+            KEY.value,
+            "600",
+        ]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"}
         with subprocess.Popen(
             command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

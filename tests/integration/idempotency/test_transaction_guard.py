@@ -22,17 +22,17 @@ from grantwire.errors import (
 )
 from grantwire.idempotency import Answer, IdempotencySettings, RequestIdentity, TransactionGuard, request_hash
 from grantwire.settings import load
-from tests.concurrency import at_once
-from tests.plaintext import PLAINTEXT
-from tests.round_trips import RoundTrips
+from tests.support.concurrency import at_once
+from tests.support.plaintext import PLAINTEXT
+from tests.support.round_trips import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from grantwire.database import Connection
     from infra.local.postgres import PostgresServer
-    from tests.client import Client
     from tests.integration.conftest import Rows
+    from tests.support.client import Client
 
 ORDERS = (
     "CREATE TABLE IF NOT EXISTS orders (order_id int GENERATED ALWAYS AS IDENTITY, customer text UNIQUE, total int)"

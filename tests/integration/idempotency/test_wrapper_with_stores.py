@@ -10,7 +10,7 @@ import pytest
 
 from grantwire.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
 from grantwire.idempotency import Key, NoMetrics, Status, idempotent
-from tests.concurrency import at_once
+from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from grantwire.idempotency import FailMode, idempotent
 from grantwire.idempotency.stores.breaker import BreakerStore
 from grantwire.idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
 from grantwire.idempotency.stores.memory import MemoryStore
-from tests.concurrency import at_once
+from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Time
 
 if TYPE_CHECKING:

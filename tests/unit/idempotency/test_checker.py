@@ -18,7 +18,7 @@ from grantwire.errors import (
 from grantwire.idempotency.checker import IdempotencyChecker
 from grantwire.idempotency.stores.interface import Key, New, Record, Status
 from grantwire.idempotency.stores.memory import MemoryStore
-from tests.concurrency import at_once
+from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Time
 
 MINUTE = timedelta(minutes=1)

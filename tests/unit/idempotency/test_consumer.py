@@ -34,7 +34,7 @@ from grantwire.idempotency import (
     entity_key,
     request_id,
 )
-from grantwire.leases import Backoff
+from grantwire.workers.leases import Backoff
 from tests.unit.idempotency.doubles import Context, Counted, Time, Trouble, logged
 
 if TYPE_CHECKING:

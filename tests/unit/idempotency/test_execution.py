@@ -19,7 +19,7 @@ from grantwire.errors import (
 from grantwire.idempotency import FailMode, Key, MemoryStore, New, Outcome, Record, Status
 from grantwire.idempotency.execution import Execution
 from grantwire.observability import key_fingerprint
-from tests.concurrency import at_once
+from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Counted, Time, Trouble, logged
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from grantwire.errors import ConfigError, GrantwireError
 from grantwire.idempotency.stores.hints import BloomHint, HintedStore, LruHint
 from grantwire.idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
 from grantwire.idempotency.stores.memory import MemoryStore
-from tests.concurrency import at_once
-from tests.paths import LAYER
+from tests.support.concurrency import at_once
+from tests.support.paths import LAYER
 from tests.unit.test_imports import modules_after_importing
 
 if TYPE_CHECKING:

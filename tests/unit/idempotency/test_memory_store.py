@@ -9,7 +9,7 @@ import pytest
 
 from grantwire.errors import ConfigError
 from grantwire.idempotency import Duplicate, InProgress, Key, MemoryStore, New, Record, Status
-from tests.concurrency import at_once
+from tests.support.concurrency import at_once
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

@@ -11,7 +11,7 @@ from aws_lambda_powertools.metrics import Metrics, MetricUnit
 from grantwire.idempotency import EmfMetrics, MemoryStore, NoMetrics, idempotent
 from grantwire.observability import MetricUnit as OurUnit
 from grantwire.observability import metrics as collector
-from tests.concurrency import at_once
+from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import grantwire.idempotency as library
-from tests.paths import LAYER
+from tests.support.paths import LAYER
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 from nats.js.errors import NotFoundError
 
-from grantwire.broker import translated
 from grantwire.errors import RejectedError
+from grantwire.jetstream import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

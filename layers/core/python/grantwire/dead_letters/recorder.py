@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from grantwire.broker import translated
 from grantwire.database import translated as database_error
 from grantwire.dead_letters import store
 from grantwire.dead_letters.advisories import copy_message, parse_advisory
 from grantwire.errors import InternalError, RejectedError, RetryableError
+from grantwire.jetstream import translated
+from grantwire.jetstream.pull_consumer import Puller
+from grantwire.jetstream.topology import ensure_topology
 from grantwire.observability import MetricUnit, log, metrics
 from grantwire.pauses import Pause
-from grantwire.pulling import Puller
-from grantwire.topology import ensure_topology
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from grantwire.broker import Broker
-    from grantwire.budget import Budget
     from grantwire.database import Connection, Database
     from grantwire.dead_letters.advisories import Advisory, MessageCopy
-    from grantwire.topology import TopologySettings
+    from grantwire.jetstream import Broker
+    from grantwire.jetstream.topology import TopologySettings
+    from grantwire.workers.budget import Budget
 
 _BATCH = 100
 # How long one look at one consumer lasts; the other waits meanwhile.

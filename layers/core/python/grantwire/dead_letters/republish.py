@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from grantwire.broker import Broker
     from grantwire.dead_letters.store import Redrive
+    from grantwire.jetstream import Broker
 
 _UNCERTAIN = "uncertain: not known whether it was stored; still open, redrive it again, its id stays the same"
 _NOT_STORED = "not stored: still open, redrive it again; "

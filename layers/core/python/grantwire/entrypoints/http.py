@@ -10,7 +10,7 @@ import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from grantwire.callers.scopes import ROUTES
+from grantwire.clients.scopes import ROUTES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
 from grantwire.observability import MetricUnit, log, metrics, stamped

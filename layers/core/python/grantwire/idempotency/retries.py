@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import RejectedError
 from grantwire.idempotency.wiring import require
-from grantwire.leases import Backoff
 from grantwire.observability import log
+from grantwire.workers.leases import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Notifications: every event becomes one, and every one is sent or ends as a dead letter.
 
 `bridge` takes events from JetStream and writes the inbox rows and notifications of a whole batch, and its part of the
-read model (`grantwire.projection`), in one transaction. Messages are acknowledged after the commit, so a crash repeats
+read model (`grantwire.read_model`), in one transaction. Messages are acknowledged after the commit, so a crash repeats
 a delivery and a repeated delivery changes nothing (N4).
 What can never be recorded is terminated with a reason (N5); while PostgreSQL is out of reach nothing is fetched (N6).
 

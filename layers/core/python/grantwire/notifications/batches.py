@@ -8,11 +8,11 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
 from grantwire.errors import CircuitOpenError, LeaseLostError, RejectedError, RetryableError
-from grantwire.leases import Verdict, fence, judge
 from grantwire.notifications.dead_letters import write_dead_letters
 from grantwire.notifications.store import LEASE_EXPIRED, mark_failed, mark_sent, release, renew
 from grantwire.observability import log
 from grantwire.pauses import Pause
+from grantwire.workers.leases import Verdict, fence, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from grantwire.budget import Budget
     from grantwire.circuit import CircuitBreaker
     from grantwire.database import Connection, Database
-    from grantwire.leases import LeaseSettings
     from grantwire.notifications.senders import Sender
     from grantwire.notifications.store import Notification
+    from grantwire.workers.budget import Budget
+    from grantwire.workers.leases import LeaseSettings
 
     Failures = Mapping[UUID, tuple[Verdict, str]]
 

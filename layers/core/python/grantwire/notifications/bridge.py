@@ -13,24 +13,24 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from grantwire.broker import translated
 from grantwire.errors import RejectedError, RetryableError
+from grantwire.jetstream import translated
+from grantwire.jetstream.pull_consumer import Puller
+from grantwire.jetstream.topology import ensure_topology
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record, record_valid
 from grantwire.observability import MetricUnit, log, metrics
 from grantwire.pauses import Pause
-from grantwire.pulling import Puller
-from grantwire.topology import ensure_topology
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from nats.aio.msg import Msg
 
-    from grantwire.broker import Broker
-    from grantwire.budget import Budget
     from grantwire.database import Database
-    from grantwire.topology import TopologySettings
+    from grantwire.jetstream import Broker
+    from grantwire.jetstream.topology import TopologySettings
+    from grantwire.workers.budget import Budget
 
 # How long a pull waits for a message: PostgreSQL was asked before it, and might be gone after it.
 _LONGEST_PULL = 1.0

@@ -15,23 +15,23 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from grantwire.errors import LeaseLostError, RetryableError
-from grantwire.leases import Claim
 from grantwire.notifications.batches import Batch
 from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.store import claim_due
 from grantwire.observability import MetricUnit, log, metrics
 from grantwire.pauses import Pause
+from grantwire.workers.leases import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from grantwire.budget import Budget
     from grantwire.circuit import CircuitBreaker
     from grantwire.database import Database
-    from grantwire.leases import LeaseSettings
     from grantwire.notifications.senders import Sender
     from grantwire.notifications.wakeup import Wakeup
+    from grantwire.workers.budget import Budget
+    from grantwire.workers.leases import LeaseSettings
 
 _METRICS = {"sent": "NotificationsSent", "retried": "NotificationsRetried", "failed": "NotificationsFailed"}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, LiteralString
 
 from grantwire.database import refusing_data
 from grantwire.errors import RejectedError
-from grantwire.projection.model import projection_of
+from grantwire.read_model.model import projection_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

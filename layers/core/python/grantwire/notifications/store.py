@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import class_row
 
-from grantwire.leases import fence
+from grantwire.workers.leases import fence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.leases import Verdict
+    from grantwire.workers.leases import Verdict
 
 LEASE_EXPIRED = "the lease ran out while it was being sent"
 

@@ -13,7 +13,7 @@ from grantwire.outbox.encoding import encode_event, headers_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from grantwire.broker import Broker
+    from grantwire.jetstream import Broker
     from grantwire.outbox.store import ClaimedEvent
 
 # After so many the socket gets a turn: the server works on the first while the next are encoded.

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
-from grantwire.leases import Claim, Verdict, judge
+from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.observability import MetricUnit, log, metrics
 from grantwire.outbox import store
 from grantwire.outbox.publication import Publication
 from grantwire.outbox.store import ClaimedEvent, Failure
 from grantwire.pauses import Pause
-from grantwire.topology import TopologySettings, ensure_topology
+from grantwire.workers.leases import Claim, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from grantwire.broker import Broker
-    from grantwire.budget import Budget
     from grantwire.database import Connection
-    from grantwire.leases import LeaseSettings
+    from grantwire.jetstream import Broker
     from grantwire.outbox.connections import Connections
     from grantwire.outbox.wakeup import Wakeup
+    from grantwire.workers.budget import Budget
+    from grantwire.workers.leases import LeaseSettings
 
 # An awake relay looks so often, and sleeps when it has found nothing for so long.
 _PULSE_SECONDS = 0.005

@@ -10,7 +10,7 @@ import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grantwire.leases import fence
+from grantwire.workers.leases import fence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.leases import Claim, Verdict
+    from grantwire.workers.leases import Claim, Verdict
 
 
 class ClaimedEvent(NamedTuple):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from grantwire.budget import Budget
     from grantwire.database import Connection, Database
     from grantwire.retention.settings import RetentionSettings
+    from grantwire.workers.budget import Budget
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.leases import LeaseSettings, worker_name
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.senders.choice import build_breaker
 from grantwire.notifications.wakeup import Wakeup
 from grantwire.settings import flag, group, load, setting
+from grantwire.workers.leases import LeaseSettings, worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,19 +7,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grantwire.broker import Broker, BrokerSettings
-from grantwire.budget import Budget
 from grantwire.database import Database, DatabaseSettings
+from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.notifications.events import payload_of
-from grantwire.projection.record import RecordReport, compare, rebuild
-from grantwire.projection.stream import Replay, StreamReport
+from grantwire.read_model.record import RecordReport, compare, rebuild
+from grantwire.read_model.stream import Replay, StreamReport
 from grantwire.settings import group, load, setting, text
+from grantwire.workers.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from grantwire.projection.orders import RebuildOrder
+    from grantwire.read_model.orders import RebuildOrder
 
 
 @dataclass(frozen=True, slots=True)

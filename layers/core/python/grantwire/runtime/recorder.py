@@ -6,17 +6,17 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grantwire.broker import Broker, BrokerSettings
 from grantwire.database import Database, DatabaseSettings
 from grantwire.dead_letters import Recorder
+from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.topology import TopologySettings
 from grantwire.settings import group, load
-from grantwire.topology import TopologySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from grantwire.budget import Budget
+    from grantwire.workers.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from grantwire.broker import Broker, BrokerSettings
 from grantwire.database import Database, DatabaseSettings
 from grantwire.dead_letters import DeadLetters, Republisher
+from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.settings import group, integer, load, setting
 
 if TYPE_CHECKING:

@@ -6,19 +6,19 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from grantwire.broker import Broker, BrokerSettings
 from grantwire.database import Database, DatabaseSettings
-from grantwire.leases import LeaseSettings, worker_name
+from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.topology import TopologySettings
 from grantwire.outbox import Connections, Relay, Wakeup
 from grantwire.settings import flag, group, load, setting
-from grantwire.topology import TopologySettings
+from grantwire.workers.leases import LeaseSettings, worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
     from typing import Self
 
-    from grantwire.budget import Budget
+    from grantwire.workers.budget import Budget
 
 
 # What it writes down repeats itself, so no commit waits for the disk (ADR 0022). And a claim that was planned on an

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.projection.summary import Summaries
+from grantwire.read_model.summary import Summaries
 from grantwire.settings import load
 
 if TYPE_CHECKING:

@@ -1,0 +1,52 @@
+"""Scheduled workers: one invocation works through its minute and ends in good time (O7).
+
+EventBridge fires at most once a minute, so a worker polls, or is woken, until its budget ends; its successor has begun
+by then. The event may carry `{"budget": "3s", "until": "idle"}`: work for at most that long, and stop when there is
+nothing to do. An error is logged and raised, so that the function's error metric and its alarms see it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from grantwire.observability import log, metrics, trace_id_of
+from grantwire.runtime.once import Once
+from grantwire.workers.budget import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+R = TypeVar("R")
+
+
+class WorkerHandler(Generic[R]):
+    """One worker's Lambda handler."""
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[Mapping[str, str]], R],
+        work: Callable[[R, Budget], dict[str, Any]],
+    ) -> None:
+        self._name = name
+        self._runtime = Once(build)
+        self._work = work
+
+    def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
+        """Work until the budget ends."""
+        started = time.monotonic()
+        log.append_keys(
+            trace_id=trace_id_of({}), aws_request_id=getattr(context, "aws_request_id", None), worker=self._name
+        )
+        # A default, because the collector empties itself whenever it is full: no value may lose its worker.
+        metrics.set_default_dimensions(worker=self._name)
+        try:
+            result = self._work(self._runtime.get(), Budget.of(event, context))
+        except Exception:
+            log.exception("worker failed")
+            raise
+        finally:
+            metrics.flush_metrics()
+        log.info("worker done", result=result, duration_ms=round((time.monotonic() - started) * 1000))
+        return result

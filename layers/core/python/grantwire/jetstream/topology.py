@@ -1,0 +1,193 @@
+"""Streams and consumers: what they are called, what they keep, and one function that makes them so (N2, N3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import BadRequestError as JetStreamBadRequestError
+from nats.js.errors import NotFoundError as JetStreamNotFoundError
+
+from grantwire.jetstream import translated
+from grantwire.settings import duration, group, integer, setting, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nats.js import JetStreamContext
+
+    from grantwire.jetstream import Broker
+
+ADVISORY_SUBJECTS = {
+    "MAX_DELIVERIES": "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.>",
+    "MSG_TERMINATED": "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """The event stream, as the relay publishes to it."""
+
+    subject: str = setting("ENTITLEMENT_NATS_SUBJECT", text)
+    stream: str = setting("ENTITLEMENT_NATS_STREAM", text)
+    duplicate_window: timedelta = setting(
+        "ENTITLEMENT_NATS_DUPLICATE_WINDOW", duration(low="1s", high="24h"), default="10m"
+    )
+    max_age: timedelta = setting("ENTITLEMENT_NATS_MAX_AGE", duration(low="1m"), default="14d")
+    replicas: int = setting("ENTITLEMENT_NATS_REPLICAS", integer(low=1, high=5), default="1")
+
+    def problems(self) -> Iterator[str]:
+        """JetStream forgets a message id with the message."""
+        if self.duplicate_window > self.max_age:
+            yield "ENTITLEMENT_NATS_DUPLICATE_WINDOW must not exceed ENTITLEMENT_NATS_MAX_AGE"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """The bridge's consumer of the event stream."""
+
+    stream: str = setting("NOTIFICATION_NATS_STREAM", text)
+    durable: str = setting("NOTIFICATION_NATS_DURABLE", text)
+    ack_wait: timedelta = setting("NOTIFICATION_NATS_ACK_WAIT", duration(low="100ms", high="1h"), default="30s")
+    max_deliver: int = setting("NOTIFICATION_NATS_MAX_DELIVER", integer(low=1, high=1000), default="5")
+    fetch: int = setting("NOTIFICATION_NATS_FETCH", integer(low=1, high=5000), default="200")
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisorySettings:
+    """The stream that keeps advisories while no recorder runs, and the recorder's two consumers of it."""
+
+    stream: str = setting("NOTIFICATION_NATS_ADVISORY_STREAM", text, default="ENTITLEMENTS_ADVISORIES")
+    durable: str = setting("NOTIFICATION_NATS_ADVISORY_DURABLE", text, default="max-deliveries-recorder")
+    terminated_durable: str = setting(
+        "NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE", text, default="terminated-recorder"
+    )
+    max_age: timedelta = setting("NOTIFICATION_NATS_ADVISORY_MAX_AGE", duration(low="1h"), default="14d")
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySettings:
+    """All of it: every worker makes sure of the whole, so that it does not matter which starts first."""
+
+    events: StreamSettings = group(StreamSettings)
+    consumer: ConsumerSettings = group(ConsumerSettings)
+    advisories: AdvisorySettings = group(AdvisorySettings)
+    retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
+
+    def problems(self) -> Iterator[str]:
+        """The inbox must remember an event for longer than the stream can deliver it."""
+        if self.events.max_age >= timedelta(days=self.retention_days):
+            yield (
+                "ENTITLEMENT_NATS_MAX_AGE must be shorter than NOTIFICATION_RETENTION_RETENTION_DAYS, "
+                "or the inbox could forget an event that the stream still delivers"
+            )
+        if self.consumer.stream != self.events.stream:
+            yield "NOTIFICATION_NATS_STREAM must name the stream of ENTITLEMENT_NATS_STREAM"
+
+
+async def ensure_topology(broker: Broker, settings: TopologySettings) -> None:
+    """Create or update advisories stream, event stream and consumers, in that order; harmless when run at once.
+
+    Advisories first: from the first event on, none of its advisories may be missed.
+    """
+    async with translated():
+        jetstream = broker.jetstream
+        await _ensure_stream(jetstream, _advisories(settings))
+        await _ensure_stream(jetstream, _events(settings.events))
+        await _ensure_consumer(jetstream, settings.consumer.stream, _bridge(settings.consumer))
+        for consumer in _recorders(settings):
+            await _ensure_consumer(jetstream, settings.advisories.stream, consumer)
+
+
+def _advisories(settings: TopologySettings) -> StreamConfig:
+    return StreamConfig(
+        name=settings.advisories.stream,
+        subjects=[subject.format(stream=settings.events.stream) for subject in ADVISORY_SUBJECTS.values()],
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        max_age=settings.advisories.max_age.total_seconds(),
+        num_replicas=settings.events.replicas,
+    )
+
+
+def _events(settings: StreamSettings) -> StreamConfig:
+    """LIMITS, because a work queue would delete a terminated message before its dead letter is written."""
+    return StreamConfig(
+        name=settings.stream,
+        subjects=[settings.subject],
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.OLD,
+        max_age=settings.max_age.total_seconds(),
+        duplicate_window=settings.duplicate_window.total_seconds(),
+        num_replicas=settings.replicas,
+        allow_direct=True,
+    )
+
+
+def _bridge(settings: ConsumerSettings) -> ConsumerConfig:
+    return ConsumerConfig(
+        durable_name=settings.durable,
+        ack_policy=AckPolicy.EXPLICIT,
+        ack_wait=settings.ack_wait.total_seconds(),
+        max_deliver=settings.max_deliver,
+        max_ack_pending=max(1000, 10 * settings.fetch),
+    )
+
+
+def _recorders(settings: TopologySettings) -> Iterator[ConsumerConfig]:
+    """Unlimited deliveries: an advisory is worth any number of tries."""
+    durables = {
+        "MAX_DELIVERIES": settings.advisories.durable,
+        "MSG_TERMINATED": settings.advisories.terminated_durable,
+    }
+    for kind, durable in durables.items():
+        yield ConsumerConfig(
+            durable_name=durable,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=settings.consumer.ack_wait.total_seconds(),
+            filter_subject=ADVISORY_SUBJECTS[kind].format(stream=settings.events.stream),
+        )
+
+
+async def _ensure_stream(jetstream: JetStreamContext, wanted: StreamConfig) -> None:
+    try:
+        found = (await jetstream.stream_info(str(wanted.name))).config
+    except JetStreamNotFoundError:
+        try:
+            await jetstream.add_stream(wanted)
+        except JetStreamBadRequestError:  # somebody else made it in the meantime
+            await jetstream.update_stream(wanted)
+        return
+    # What an operator set beyond our own fields (placement, compression, limits) stays as it is.
+    if changed := _differences(found, wanted):
+        await jetstream.update_stream(found.evolve(**changed))
+
+
+async def _ensure_consumer(jetstream: JetStreamContext, stream: str, wanted: ConsumerConfig) -> None:
+    try:
+        found = (await jetstream.consumer_info(stream, str(wanted.durable_name))).config
+    except JetStreamNotFoundError:
+        found = None
+    if found is None or _differences(found, wanted):
+        await jetstream.add_consumer(stream, wanted)
+
+
+def _differences(found: Any, wanted: Any) -> dict[str, Any]:
+    """The fields that we set and that the server has otherwise."""
+    ours = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+    defaults = type(wanted)()
+    return {
+        name: value
+        for name, value in ours.items()
+        if value != getattr(defaults, name) and value != getattr(found, name)
+    }

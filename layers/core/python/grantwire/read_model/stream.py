@@ -1,0 +1,182 @@
+"""The read model from the events that JetStream still has (P2).
+
+A consumer of the replay's own reads them; the bridge's is not touched, and neither are inbox and notifications. The
+guard of the projection makes it harmless at any time: what is known already, or better, stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from grantwire.errors import RejectedError, RetryableError
+from grantwire.jetstream import translated
+from grantwire.jetstream.pull_consumer import Puller
+from grantwire.jetstream.topology import ConsumerSettings
+from grantwire.observability import log
+from grantwire.read_model.model import project
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from nats.aio.msg import Msg
+
+    from grantwire.database import Database
+    from grantwire.jetstream import Broker
+    from grantwire.workers.budget import Budget
+
+_BATCH = 1000
+# A replay that was killed leaves its consumer behind for so long.
+_FORGOTTEN_AFTER = timedelta(minutes=1)
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """How far a replay has come: everything from `first` to `reached`, of which `last` was the end when it began."""
+
+    dry_run: bool
+    first: int
+    last: int
+    reached: int
+    events: int = 0
+    changed: int = 0
+    skipped: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has come to the end."""
+        return self.reached >= self.last
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer; if there is more to do, with the `from_sequence` to go on with."""
+        return {
+            "source": "stream",
+            "dry_run": self.dry_run,
+            "from_sequence": self.first,
+            "reached": self.reached,
+            "last_sequence": self.last,
+            "events": self.events,
+            "changed": self.changed,
+            "skipped": self.skipped,
+            "complete": self.complete,
+        } | ({} if self.complete else {"continue_from": self.reached + 1})
+
+
+class Replay:
+    """Reads one stream from some message on. Belongs to one event loop, like its broker.
+
+    `decode` makes the payload of an event out of a message's bytes, or raises RejectedError.
+    """
+
+    def __init__(
+        self, database: Database, broker: Broker, stream: str, decode: Callable[[bytes], Mapping[str, Any]]
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._stream = stream
+        self._decode = decode
+
+    async def run(
+        self,
+        budget: Budget,
+        *,
+        first: int = 1,
+        dry_run: bool = False,
+        on_batch: Callable[[StreamReport], None] = lambda _: None,
+    ) -> StreamReport:
+        """Project every event from `first` to the last one that there is now, or as far as the budget allows.
+
+        Later ones are the bridge's. With `dry_run` they are only read. A RetryableError says where to go on.
+        """
+        await self._broker.connect()
+        report = StreamReport(dry_run, first, await self._last_sequence(), first - 1)
+        try:
+            if not report.complete:
+                async with self._consumer(first) as puller:
+                    await self._read(puller, report, budget, on_batch)
+        except RetryableError as error:
+            raise RetryableError(f"{error}; go on with from_sequence {report.reached + 1}") from error
+        return report
+
+    async def _last_sequence(self) -> int:
+        async with translated():
+            return (await self._broker.jetstream.stream_info(self._stream)).state.last_seq
+
+    @contextlib.asynccontextmanager
+    async def _consumer(self, first: int) -> AsyncIterator[Puller]:
+        """A nameless consumer that begins at `first` and is gone afterwards."""
+        wanted = ConsumerConfig(
+            description="rebuilds the read model",
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=first,
+            ack_policy=AckPolicy.NONE,
+            inactive_threshold=_FORGOTTEN_AFTER.total_seconds(),
+            num_replicas=1,
+            mem_storage=True,
+        )
+        async with translated():
+            name = (await self._broker.jetstream.add_consumer(self._stream, wanted)).name
+        settings = ConsumerSettings(self._stream, name, ack_wait=_FORGOTTEN_AFTER, max_deliver=1, fetch=_BATCH)
+        puller = Puller(self._broker.client, settings)
+        try:
+            await puller.open()
+            yield puller
+        finally:
+            with contextlib.suppress(RetryableError):
+                async with translated():
+                    await self._broker.jetstream.delete_consumer(self._stream, name)
+
+    async def _read(
+        self, puller: Puller, report: StreamReport, budget: Budget, on_batch: Callable[[StreamReport], None]
+    ) -> None:
+        delivered = 0
+        while not report.complete and not budget.over():
+            messages = await puller.pull(_BATCH, 0)
+            if not messages:
+                # The rest has left the stream since.
+                report.reached = report.last
+                return
+            for message in messages:
+                delivered += 1
+                if message.metadata.sequence.consumer != delivered:
+                    raise RetryableError("messages were lost on their way from JetStream")
+            await self._apply(messages, report)
+            on_batch(report)
+
+    async def _apply(self, messages: Sequence[Msg], report: StreamReport) -> None:
+        """Project a batch in one statement; what is no event, or what the database refuses, is told and left out."""
+        wanted = [message for message in messages if message.metadata.sequence.stream <= report.last]
+        events: list[tuple[int, Mapping[str, Any]]] = []
+        for message in wanted:
+            sequence = message.metadata.sequence.stream
+            try:
+                events.append((sequence, self._decode(message.data)))
+            except RejectedError as error:
+                _skip(report, sequence, error)
+        if report.dry_run:
+            report.events += len(events)
+        else:
+            await asyncio.to_thread(self._project, events, report)
+        report.reached = wanted[-1].metadata.sequence.stream if len(wanted) == len(messages) else report.last
+
+    def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamReport) -> None:
+        try:
+            with self._database.session() as connection:
+                report.changed += project(connection, [payload for _, payload in events])
+            report.events += len(events)
+        except RejectedError as error:
+            if len(events) == 1:
+                _skip(report, events[0][0], error)
+                return
+            for one in events:
+                self._project([one], report)
+
+
+def _skip(report: StreamReport, sequence: int, error: RejectedError) -> None:
+    log.warning("message is not replayed", stream_seq=sequence, reason=str(error))
+    report.skipped += 1

@@ -1,0 +1,1 @@
+"""How any worker works: its budget, its leases, its loop."""

@@ -1,0 +1,158 @@
+"""N2, N3: JetStream as the workers need it, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grantwire.errors import AmbiguousError, ConfigError, RejectedError, RetryableError
+from grantwire.jetstream import Ack, Broker, BrokerSettings
+from grantwire.jetstream.topology import TopologySettings, ensure_topology
+from grantwire.settings import load
+from tests.support.concurrency import at_once
+from tests.support.plaintext import PLAINTEXT
+
+if TYPE_CHECKING:
+    from infra.local.nats import NatsServer
+
+
+async def _connected(environ: dict[str, str]) -> Broker:
+    broker = Broker(load(BrokerSettings, environ))
+    await broker.connect()
+    return broker
+
+
+def test_four_workers_make_the_topology_at_once(environ: dict[str, str]) -> None:
+    """N3: whoever comes first; the result is one of each, as the settings say."""
+    settings = load(TopologySettings, environ)
+
+    async def ensure() -> None:
+        broker = await _connected(environ)
+        await ensure_topology(broker, settings)
+        await broker.close()
+
+    at_once(4, lambda _: asyncio.run(ensure()))
+
+    async def look() -> None:
+        broker = await _connected(environ)
+        events = (await broker.jetstream.stream_info(settings.events.stream)).config
+        assert events.subjects == [settings.events.subject]
+        assert (events.duplicate_window, events.max_age) == (600, 14 * 86400)
+        advisories = (await broker.jetstream.stream_info(settings.advisories.stream)).config
+        assert len(advisories.subjects or []) == 2
+        bridge = (await broker.jetstream.consumer_info(settings.events.stream, "bridge")).config
+        assert (bridge.ack_wait, bridge.max_deliver) == (30, 5)
+        assert len(await broker.jetstream.consumers_info(settings.advisories.stream)) == 2
+        await broker.close()
+
+    asyncio.run(look())
+
+
+def test_a_changed_setting_is_brought_to_the_server(environ: dict[str, str]) -> None:
+    """N3: updates what is there, and leaves what an operator added."""
+
+    async def scenario() -> None:
+        broker = await _connected(environ)
+        await ensure_topology(broker, load(TopologySettings, environ))
+        stream = environ["ENTITLEMENT_NATS_STREAM"]
+        found = (await broker.jetstream.stream_info(stream)).config
+        await broker.jetstream.update_stream(found.evolve(max_bytes=10_000_000))
+        changed = environ | {"ENTITLEMENT_NATS_DUPLICATE_WINDOW": "5m", "NOTIFICATION_NATS_ACK_WAIT": "3s"}
+        await ensure_topology(broker, load(TopologySettings, changed))
+        now = (await broker.jetstream.stream_info(stream)).config
+        assert (now.duplicate_window, now.max_bytes) == (300, 10_000_000)
+        assert (await broker.jetstream.consumer_info(stream, "bridge")).config.ack_wait == 3
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> None:
+    """O3: each acknowledgement goes to the publish it belongs to; a second one of the same id is a duplicate."""
+
+    async def scenario() -> None:
+        broker = await _connected(environ)
+        await ensure_topology(broker, load(TopologySettings, environ))
+        subject, stream = environ["ENTITLEMENT_NATS_SUBJECT"], environ["ENTITLEMENT_NATS_STREAM"]
+        acks = await asyncio.gather(
+            *(broker.publish(subject, b"x", {"Nats-Msg-Id": f"id-{number}"}) for number in range(200))
+        )
+        assert sorted(ack.sequence for ack in acks) == list(range(1, 201))
+        again = await broker.publish(subject, b"x", {"Nats-Msg-Id": "id-7"})
+        assert again == Ack(stream, acks[7].sequence, duplicate=True)
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+def test_failures_are_told_apart(nats_server: NatsServer) -> None:
+    """Nobody listens: not stored. Too large: never. Server gone: not known, then not connected."""
+
+    async def scenario() -> None:
+        broker = Broker(
+            load(BrokerSettings, {**PLAINTEXT, "NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms"})
+        )
+        await broker.connect()
+        with pytest.raises(RetryableError, match="no stream listens"):
+            await broker.publish("nobody", b"x", {})
+        with pytest.raises(RejectedError, match="larger than the server takes"):
+            await broker.publish("nobody", b"x" * 2_000_000, {})
+        await broker.client.subscribe("silent", cb=_ignore)
+        with pytest.raises(AmbiguousError, match="no acknowledgement"):
+            await broker.publish("silent", b"x", {})
+        nats_server.kill()
+        with pytest.raises(RetryableError):
+            await broker.publish("silent", b"x", {})
+        with pytest.raises(RetryableError, match="unreachable"):
+            await broker.connect()
+        nats_server.start()
+        await broker.connect()
+        assert broker.is_connected
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+async def _ignore(_message: object) -> None:
+    pass
+
+
+def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
+    """A cluster is given by several addresses, of which some may be down."""
+
+    async def scenario() -> None:
+        broker = await _connected(environ | {"NATS_URL": f"nats://127.0.0.1:1, {environ['NATS_URL']}"})
+        assert broker.is_connected
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:4222", "http://h:1", "nats://", "nats://a:1,,nats://b:2"])
+def test_an_address_that_makes_no_sense_is_a_config_error(url: str) -> None:
+    """It must not look like a server that is down, which is waited for."""
+    with pytest.raises(ConfigError, match="NATS_URL must be nats:// or tls:// URLs"):
+        load(BrokerSettings, {**PLAINTEXT, "NATS_URL": url})
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"ENTITLEMENT_NATS_MAX_AGE": "30d"}, "ENTITLEMENT_NATS_MAX_AGE must be shorter"),
+        ({"ENTITLEMENT_NATS_DUPLICATE_WINDOW": "2h", "ENTITLEMENT_NATS_MAX_AGE": "1h"}, "must not exceed"),
+        ({"NOTIFICATION_NATS_STREAM": "OTHER"}, "must name the stream"),
+        ({"ENTITLEMENT_NATS_SUBJECT": ""}, "ENTITLEMENT_NATS_SUBJECT is missing"),
+    ],
+)
+def test_a_contradictory_topology_is_a_config_error(change: dict[str, str], problem: str) -> None:
+    """N2: before anything is made of it."""
+    complete = {
+        "ENTITLEMENT_NATS_SUBJECT": "s",
+        "ENTITLEMENT_NATS_STREAM": "S",
+        "NOTIFICATION_NATS_STREAM": "S",
+        "NOTIFICATION_NATS_DURABLE": "d",
+    }
+    with pytest.raises(ConfigError, match=problem):
+        load(TopologySettings, complete | change)

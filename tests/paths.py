@@ -1,8 +1,0 @@
-"""Where things are in the checkout."""
-
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-LAYER = ROOT / "layers" / "core" / "python"
-MIGRATIONS = ROOT / "infra" / "migrations"
-FUNCTIONS = ROOT / "functions"

@@ -1,0 +1,123 @@
+"""Calls the API's functions in this process, with the events that API Gateway would send."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from functions.grant.handler import handler as grant
+from functions.query.handler import handler as query
+from functions.revoke.handler import handler as revoke
+from grantwire.clients.scopes import Scope
+from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements import Entitlements
+from grantwire.entrypoints.request import Request
+from grantwire.idempotency import IdempotencySettings
+from grantwire.runtime.api import ApiRuntime
+from grantwire.settings import load
+from tests.support.contract import assert_matches_contract
+from tests.support.plaintext import PLAINTEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    from grantwire.entrypoints.http import HttpHandler
+
+GRANTS = "/v1/entitlements/grants"
+REVOKES = "/v1/entitlements/revokes"
+RIGHTS = "/v1/users/{user_id}/entitlements"
+CALLER = {"principalId": "tests", "scopes": " ".join(Scope)}
+CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
+
+_HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {GRANTS: grant, REVOKES: revoke, RIGHTS: query}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a caller sees."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+    @property
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str | None:
+        """The error's code, if it is one."""
+        code = self.json.get("code")
+        return None if code is None else str(code)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether this answer was given before."""
+        return self.headers.get("Idempotent-Replayed") == "true"
+
+
+def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
+    """A REST proxy event, enough for a function, of a caller who may do all; `parts` replace what they name."""
+    return {
+        "httpMethod": method,
+        "resource": resource,
+        "headers": {},
+        "multiValueHeaders": {},
+        "pathParameters": None,
+        "queryStringParameters": None,
+        "multiValueQueryStringParameters": None,
+        "body": None,
+        "isBase64Encoded": False,
+        "requestContext": {"requestId": str(uuid.uuid4()), "authorizer": CALLER},
+    } | parts
+
+
+class Client:
+    """One execution environment: its own runtime and so its own connection."""
+
+    def __init__(self, database_url: str, **environ: str) -> None:
+        environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
+        self.database = Database(load(DatabaseSettings, environ))
+        self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ)))
+
+    def __enter__(self) -> Self:
+        """Nothing to open: the connection is made when it is needed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.database.close()
+
+    def send(self, event: Mapping[str, Any]) -> Reply:
+        """Let the function of the event's resource answer it, and hold the answer against the API document."""
+        request = Request.of(event)
+        handler = _HANDLERS[request.resource]
+        answer = handler.with_runtime(self.runtime).answer(request).as_event()
+        reply = Reply(answer["statusCode"], answer["headers"], answer["body"])
+        if request.method == ("GET" if request.resource == RIGHTS else "POST"):
+            assert_matches_contract(request.method, request.resource, reply.status, reply.headers, reply.body)
+        return reply
+
+    def grant(self, key: str, **fields: Any) -> Reply:
+        """POST a grant; `fields` replace those of `CHANGE`."""
+        return self.change(GRANTS, key, **fields)
+
+    def revoke(self, key: str, **fields: Any) -> Reply:
+        """POST a revoke; `fields` replace those of `CHANGE`."""
+        return self.change(REVOKES, key, **fields)
+
+    def change(self, path: str, key: str, *, caller: str | None = None, **fields: Any) -> Reply:
+        """POST a change as `caller`."""
+        context: dict[str, Any] = {"requestId": str(uuid.uuid4()), "authorizer": CALLER}
+        if caller is not None:
+            context["authorizer"] = CALLER | {"principalId": caller}
+        body = json.dumps(CHANGE | fields)
+        return self.send(event("POST", path, headers={"Idempotency-Key": key}, body=body, requestContext=context))
+
+    def rights(self, user_id: str = "u_123", **query: str) -> Reply:
+        """GET a user's rights."""
+        return self.send(event("GET", RIGHTS, pathParameters={"user_id": user_id}, queryStringParameters=query or None))

@@ -1,0 +1,108 @@
+"""Holds real answers against openapi.yaml, which is what clients were promised."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The API document."""
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "openapi.yaml").read_text())
+    return loaded
+
+
+def resolve(node: dict[str, Any]) -> dict[str, Any]:
+    """What `node` is, after following its reference into the document, if it is one."""
+    while "$ref" in node:
+        found: Any = document()
+        for part in node["$ref"].removeprefix("#/").split("/"):
+            found = found[part.replace("~1", "/").replace("~0", "~")]
+        node = found
+    return node
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every operation as method, path and description."""
+    for path, item in document()["paths"].items():
+        for method in _METHODS:
+            if method in item:
+                yield method.upper(), path, item[method]
+
+
+def schema_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+    """A validator for one of the document's schemas, whose references point into the document."""
+    return Draft202012Validator({**schema, "components": document()["components"]})
+
+
+def assert_matches_contract(
+    method: str, path_template: str, status: int, headers: Mapping[str, str], body: str
+) -> None:
+    """Fail unless the document promises this answer to this route: status, headers, body."""
+    label = f"{method} {path_template} -> {status}"
+    response = _response(method, path_template, status, label)
+    sent = {name.lower(): value for name, value in headers.items()}
+    parsed = None if method == "HEAD" else _parsed_body(response, sent, body, label)
+    code = parsed.get("code") if isinstance(parsed, dict) else None
+    _check_headers(response, sent, code, label)
+    if status == 405:
+        allowed = ", ".join(other for other, path, _ in operations() if path == path_template)
+        assert sent["allow"] == allowed, f"{label}: Allow is {sent['allow']!r}, the path takes {allowed}"
+
+
+def _response(method: str, path_template: str, status: int, label: str) -> dict[str, Any]:
+    described = {other: operation for other, path, operation in operations() if path == path_template}
+    assert described, f"{label}: the path is not in openapi.yaml"
+    if method not in described:
+        assert status == 405, f"{label}: the method is not in openapi.yaml, so the status must be 405"
+    operation = described.get(method) or next(iter(described.values()))
+    assert str(status) in operation["responses"], f"{label}: the status is not in openapi.yaml"
+    return resolve(operation["responses"][str(status)])
+
+
+def _parsed_body(response: Mapping[str, Any], sent: Mapping[str, str], body: str, label: str) -> Any:
+    media_type = sent.get("content-type", "").partition(";")[0].strip()
+    assert media_type in response["content"], f"{label}: Content-Type is {media_type!r}"
+    parsed = json.loads(body)
+    problems = schema_validator(response["content"][media_type]["schema"]).iter_errors(parsed)
+    described = [f"{problem.json_path}: {problem.message}" for problem in problems]
+    assert not described, f"{label}: {'; '.join(described)} in {body}"
+    return parsed
+
+
+def _check_headers(response: Mapping[str, Any], sent: Mapping[str, str], code: str | None, label: str) -> None:
+    promised = {name.lower(): resolve(header) for name, header in response.get("headers", {}).items()}
+    for name, header in promised.items():
+        # x-required-for: a header that belongs to one of the codes that share this status.
+        codes = header.get("x-required-for")
+        if header.get("required") or (codes and code in codes):
+            assert name in sent, f"{label}: {name} is missing"
+        if codes and code not in codes:
+            assert name not in sent, f"{label}: {name} does not belong to {code}"
+        if name in sent:
+            schema_validator(header["schema"]).validate(sent[name])
+    for name in _known_headers() - promised.keys():
+        assert name not in sent, f"{label}: {name} is not promised"
+
+
+@cache
+def _known_headers() -> frozenset[str]:
+    """Every header that some answer has by the document."""
+    return frozenset(
+        name.lower()
+        for _, _, operation in operations()
+        for response in operation["responses"].values()
+        for name in resolve(response).get("headers", {})
+    )

@@ -1,0 +1,100 @@
+"""A test's own end of the event stream: it publishes as the relay would, and looks at what JetStream thinks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from grantwire.events.v1 import EntitlementEvent
+from grantwire.identifiers import uuid7
+from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.topology import TopologySettings, ensure_topology
+from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.settings import load
+from grantwire.workers.budget import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Self
+
+    from nats.js.api import ConsumerInfo
+
+
+def event(**fields: Any) -> EntitlementEvent:
+    """An event; `fields` replace those that they name."""
+    values: dict[str, Any] = {
+        "event_id": str(uuid7()),
+        "event_type": "EntitlementGranted",
+        "occurred_at": datetime(2026, 1, 8, 7, 10, tzinfo=UTC),
+        "user_id": "u_123",
+        "stock_keeping_unit": "item1",
+        "source": "purchase",
+        "source_id": "p_456",
+        "version": 1,
+    }
+    return EntitlementEvent(**values | fields)
+
+
+def drain(environ: Mapping[str, str]) -> dict[str, int]:
+    """Run a bridge until there is nothing to do."""
+    runtime = BridgeRuntime.build(environ)
+    try:
+        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
+    finally:
+        runtime.close()
+
+
+class Stream:
+    """The event stream of one environment, with its topology made."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.settings = load(TopologySettings, environ)
+        self._broker = Broker(load(BrokerSettings, environ))
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        """Connect, and make the topology."""
+        self._runner.run(self._broker.connect())
+        self._runner.run(ensure_topology(self._broker, self.settings))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect."""
+        self._runner.run(self._broker.close())
+        self._runner.close()
+
+    def publish(self, *events: EntitlementEvent | bytes, **headers: str) -> None:
+        """Store messages in the stream, each under a Nats-Msg-Id of its own."""
+        payloads = [one if isinstance(one, bytes) else one.SerializeToString() for one in events]
+        for start in range(0, len(payloads), 500):
+            self._runner.run(self._publish(payloads[start : start + 500], headers))
+
+    async def _publish(self, payloads: Iterable[bytes], headers: Mapping[str, str]) -> None:
+        subject = self.settings.events.subject
+        sending = (self._broker.publish(subject, data, {"Nats-Msg-Id": str(uuid7()), **headers}) for data in payloads)
+        await asyncio.gather(*sending)
+
+    def consumer(self) -> ConsumerInfo:
+        """What JetStream knows of the bridge's consumer."""
+        settings = self.settings.consumer
+        info: ConsumerInfo = self._runner.run(self._broker.jetstream.consumer_info(settings.stream, settings.durable))
+        return info
+
+    def deliveries(self) -> int:
+        """How often JetStream has delivered something to the bridge, repeats included."""
+        delivered = self.consumer().delivered
+        assert delivered is not None
+        return delivered.consumer_seq
+
+    def advisories(self) -> list[dict[str, Any]]:
+        """Every advisory that was kept, in order."""
+        return self._runner.run(self._advisories())
+
+    async def _advisories(self) -> list[dict[str, Any]]:
+        stream = self.settings.advisories.stream
+        last = (await self._broker.jetstream.stream_info(stream)).state.last_seq
+        kept = [await self._broker.jetstream.get_msg(stream, number) for number in range(1, last + 1)]
+        return [json.loads(message.data or b"") for message in kept]

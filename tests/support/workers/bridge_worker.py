@@ -1,0 +1,51 @@
+"""A bridge in a process of its own, to be killed.
+
+`python -m tests.support.workers.bridge_worker SECONDS [die-before-commit | die-before-ack]`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from grantwire.notifications import bridge
+from grantwire.notifications.inbox import record
+from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.workers.budget import Budget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grantwire.database import Connection
+    from grantwire.notifications.events import Event
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def _die_before_ack(_bridge: bridge.Bridge, _messages: Sequence[Any]) -> None:
+    _die()
+
+
+def _die_before_commit(connection: Connection, events: Sequence[Event]) -> list[str]:
+    if not events:
+        return record(connection, events)
+    with connection.transaction():
+        record(connection, events)
+        _die()
+
+
+if __name__ == "__main__":
+    if "die-before-ack" in sys.argv:
+        bridge.Bridge._acknowledge = _die_before_ack  # type: ignore[assignment,method-assign]  # noqa: SLF001 - the crash point
+    if "die-before-commit" in sys.argv:
+        bridge.record = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
+    runtime = BridgeRuntime.build(os.environ)
+    print(json.dumps(runtime.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
+    runtime.close()

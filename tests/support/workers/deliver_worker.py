@@ -1,0 +1,19 @@
+"""A delivery in a process of its own, to be stopped and killed.
+
+`python -m tests.support.workers.deliver_worker SECONDS` works for that long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.workers.budget import Budget
+
+if __name__ == "__main__":
+    runtime = DeliveryRuntime.build(os.environ)
+    print(json.dumps(runtime.delivery.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
+    runtime.close()

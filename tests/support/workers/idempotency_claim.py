@@ -1,0 +1,18 @@
+"""Claims a key in a process of its own, says what came of it, and then works until it is killed.
+
+`python -m tests.support.workers.idempotency_claim STORE URL KEY SECONDS`
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+from grantwire.idempotency.stores.interface import Key
+from tests.integration.idempotency.harness import HARNESSES
+
+if __name__ == "__main__":
+    name, url, key, seconds = sys.argv[1:]
+    (store,) = HARNESSES[name](url).stores(1)
+    print(type(store.check(Key(key), timedelta(seconds=int(seconds)))).__name__, flush=True)  # noqa: T201
+    sys.stdin.read()

@@ -1,0 +1,93 @@
+"""What an operator may ask for about clients."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grantwire.clients.orders import ClientOrder
+from grantwire.clients.scopes import Scope
+from grantwire.errors import BadRequestError
+
+CREATE = {"action": "create", "name": "shop", "scopes": ["entitlements:write"]}
+ROTATE = {"action": "rotate", "client_id": "0123456789ab"}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+FIELDS = ("action", "name", "scopes", "client_id", "overlap", "expires_in", "token", "")
+
+
+def test_an_order_is_read_with_its_defaults() -> None:
+    """A client never ends unless somebody says when; a rotated token goes on for a day."""
+    created = ClientOrder.parse(CREATE)
+    assert (created.name, created.scopes, created.expires_in) == ("shop", [Scope.WRITE_ENTITLEMENTS], None)
+    rotated = ClientOrder.parse(ROTATE)
+    assert (rotated.client_id, rotated.overlap, rotated.expires_in) == ("0123456789ab", timedelta(days=1), None)
+    assert ClientOrder.parse(ROTATE | {"overlap": "0s", "expires_in": "90d"}).expires_in == timedelta(days=90)
+    assert ClientOrder.parse(CREATE | {"scopes": ["ops", "ops"]}).scopes == [Scope.OPERATE]
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ({}, "action must be one of create, list, rotate, revoke"),
+        ({"action": "drop"}, "action must be one of"),
+        ({"action": ["create"]}, "action must be one of"),
+        ({"action": "list", "name": "x"}, "list takes no name"),
+        (CREATE | {"token": "x", "client_id": "y"}, "create takes no client_id, token"),
+        (CREATE | {"name": " "}, "name must not be empty"),
+        (CREATE | {"name": "x" * 65}, "name must have at most 64"),
+        (CREATE | {"name": "a\nb"}, "name must not contain control"),
+        ({"action": "create", "scopes": ["ops"]}, "name must be a string"),
+        ({"action": "create", "name": "x"}, "scopes must be a list"),
+        (CREATE | {"scopes": []}, "scopes must be a list"),
+        (CREATE | {"scopes": "ops"}, "scopes must be a list"),
+        (CREATE | {"scopes": ["ops", "root"]}, "scopes must be a list of one or more of entitlements:write"),
+        (CREATE | {"scopes": [["ops"]]}, "scopes must be a list"),
+        (CREATE | {"expires_in": ""}, "expires_in must be a duration"),
+        (CREATE | {"expires_in": "0s"}, "expires_in must be a duration"),
+        (CREATE | {"expires_in": 90}, "expires_in must be a duration"),
+        (CREATE | {"expires_in": "-1d"}, "expires_in must be a duration"),
+        (CREATE | {"expires_in": "3651d"}, "up to 3650d"),
+        (CREATE | {"expires_in": "9" * 400 + "d"}, "expires_in must be a duration"),
+        (ROTATE | {"overlap": "soon"}, "overlap must be a duration"),
+        (ROTATE | {"overlap": None}, "overlap must be a duration"),
+        ({"action": "rotate"}, "client_id must be a string"),
+        ({"action": "revoke", "client_id": "0" * 13}, "client_id must have at most 12"),
+        ({"action": "revoke", "client_id": "x", "overlap": "1s"}, "revoke takes no overlap"),
+    ],
+)
+def test_an_order_that_makes_no_sense_says_what_to_send(order: dict[str, Any], words: str) -> None:
+    """Nothing is guessed: an empty end is not no end."""
+    with pytest.raises(BadRequestError, match=words):
+        ClientOrder.parse(order)
+
+
+@given(st.one_of(JSON, st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["create", "list", "90d"]))))
+def test_any_event_is_an_order_or_is_refused(event: object) -> None:
+    """Whatever somebody invokes the function with: no other error, and nothing that the database would refuse."""
+    try:
+        order = ClientOrder.parse(event)
+    except BadRequestError:
+        return
+    assert order.action in {"create", "list", "rotate", "revoke"}
+    assert order.action != "create" or (0 < len(order.name) <= 64 and order.scopes)
+    assert order.overlap >= timedelta(0)
+
+
+@given(
+    name=st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=64),
+    scopes=st.lists(st.sampled_from([scope.value for scope in Scope]), min_size=1, max_size=8),
+    days=st.integers(min_value=1, max_value=3650),
+)
+def test_a_good_order_is_taken_whole(name: str, scopes: list[str], days: int) -> None:
+    """Each scope once, in the order of the first mention."""
+    order = ClientOrder.parse({"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"})
+    assert (order.name, order.expires_in) == (name, timedelta(days=days))
+    assert order.scopes == list(dict.fromkeys(scopes))
