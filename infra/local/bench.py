@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from infra.local.environments import CHECKOUT
+from infra.local.environments import CHECKOUT, PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,6 @@ def bench(arguments: Sequence[str], _progress: Progress) -> int:
     """Become the benchmark, which calls the functions as Lambda would: with the layer on the path."""
     os.chdir(CHECKOUT)
     sys.stdout.flush()
-    path = [str(CHECKOUT / "layers" / "core" / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [*map(str, PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "tests.bench", *arguments]
     os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": os.pathsep.join(path)})  # noqa: S606  # no shell

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local import tools
 from infra.local.deployment import aws_environment
-from infra.local.environments import CHECKOUT, STATE
+from infra.local.environments import CHECKOUT, PACKAGES, STATE
 from infra.local.errors import LocalStackError
 from infra.local.processes import Launch
 
@@ -32,7 +33,7 @@ CHECKS = {
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
         *("tests/unit/idempotency", "tests/integration/idempotency", "tests/integration/examples"),
         *(
-            "--cov=grantwire.idempotency",
+            "--cov=grantwire_idempotency",
             "--cov-branch",
             "--cov-report=term-missing:skip-covered",
             "--cov-fail-under=80",
@@ -72,6 +73,6 @@ def _environment() -> dict[str, str]:
     """Keep every tool's cache under the state folder, and every tool away from a real account."""
     return {
         **aws_environment("http://127.0.0.1:9", STATE / "checks" / "sam"),
-        "PYTHONPATH": str(CHECKOUT / "layers" / "core" / "python"),
+        "PYTHONPATH": os.pathsep.join(map(str, PACKAGES)),
         "RUFF_CACHE_DIR": str(STATE / "cache" / "ruff"),
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.local import private
 from infra.local.basics import description
-from infra.local.environments import CHECKOUT
+from infra.local.environments import PACKAGES
 from infra.local.errors import LocalStackError
 from infra.local.servers import PLAINTEXT
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from grantwire.runtime.clients import CallerRuntime
     from infra.local.progress import Progress
 
-LAYER = CHECKOUT / "layers" / "core" / "python"
 TOKEN_ENVIRONMENT = "dev"  # noqa: S105  # of every local stack
 NAME = "development"
 
@@ -91,8 +90,7 @@ def _carried_out(runtime: CallerRuntime, event: Mapping[str, Any]) -> dict[str, 
 @contextlib.contextmanager
 def _runtime(environ: Mapping[str, str], hint: str = "") -> Iterator[CallerRuntime]:
     """The layer's own code, found only now, with its connection; silent, because its lines are for machines."""
-    if str(LAYER) not in sys.path:
-        sys.path.insert(0, str(LAYER))
+    sys.path[:0] = (folder for folder in map(str, PACKAGES) if folder not in sys.path)
     from grantwire.errors import GrantwireError  # noqa: PLC0415
     from grantwire.observability import log  # noqa: PLC0415
     from grantwire.runtime.clients import CallerRuntime  # noqa: PLC0415

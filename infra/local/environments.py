@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STATE = CHECKOUT / ".grantwire"
+# The folders whose packages the layer ships: the service, and the idempotency library below it.
+PACKAGES = (CHECKOUT / "layers" / "core" / "python", CHECKOUT / "layers" / "idempotency" / "src")
 REQUIREMENTS = CHECKOUT / "requirements"
 LOCK = STATE / "environments.lock"
 RECORD = STATE / "installer.json"

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import sys
 
-from infra.local.environments import CHECKOUT
+from infra.local.environments import CHECKOUT, PACKAGES
 
-LAYER = CHECKOUT / "layers" / "core" / "python"
 # Nobody ends this program after a while, as Lambda ends the function.
 STATEMENT_TIMEOUT = "15m"
 
 
 def main() -> None:
     """Run the same code as the deployed migration function."""
-    sys.path.insert(0, str(LAYER))
+    sys.path[:0] = map(str, PACKAGES)
     from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # found only now
     from grantwire.database.migrations import apply, read_migrations  # noqa: PLC0415
     from grantwire.settings import load  # noqa: PLC0415

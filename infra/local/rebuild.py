@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.local import target
 from infra.local.deployment import declared_parameters
-from infra.local.environments import CHECKOUT
+from infra.local.environments import PACKAGES
 from infra.local.errors import LocalStackError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from grantwire.read_model.stream import StreamReport
     from infra.local.progress import Progress
 
-LAYER = CHECKOUT / "layers" / "core" / "python"
 SPOKEN = 10_000  # a line of progress for so many messages
 # Nobody ends this program after a while, as Lambda ends the function.
 STATEMENT_TIMEOUT = "15m"
@@ -33,7 +32,7 @@ def rebuild(arguments: Sequence[str], progress: Progress) -> int:
         **target.environment(os.environ, needs_nats=options.source == "stream"),
         "ENTITLEMENT_NATS_STREAM": options.stream or declared_parameters()["EventStream"],
     }
-    sys.path.insert(0, str(LAYER))
+    sys.path[:0] = map(str, PACKAGES)
     from grantwire.errors import GrantwireError  # noqa: PLC0415  # found only now
     from grantwire.observability import log  # noqa: PLC0415
     from grantwire.read_model.orders import RebuildOrder  # noqa: PLC0415

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from infra.local import target
-from infra.local.environments import CHECKOUT
+from infra.local.environments import PACKAGES
 from infra.local.errors import LocalStackError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from grantwire.dead_letters import Report
     from infra.local.progress import Progress
 
-LAYER = CHECKOUT / "layers" / "core" / "python"
 FILTERS = ("event_type", "user_id", "error", "older_than", "newer_than")
 SHOWN = 20
 
@@ -27,7 +26,7 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
     """Carry out what the options say, as the function redrive_dead_letters does; 1 if anything chosen was left."""
     options = _parser().parse_args(arguments)
     environ = target.environment(os.environ, needs_nats=options.kind == "nats")
-    sys.path.insert(0, str(LAYER))
+    sys.path[:0] = map(str, PACKAGES)
     from grantwire.dead_letters import Order  # noqa: PLC0415  # found only now
     from grantwire.errors import GrantwireError  # noqa: PLC0415
     from grantwire.observability import log  # noqa: PLC0415

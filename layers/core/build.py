@@ -1,4 +1,4 @@
-"""Builds the layer, for `sam build`: Lambda's own packages at their locked versions, our code, and both compiled.
+"""Builds the layer, for `sam build`: the locked packages for Lambda's platform, our own, and all of it compiled.
 
 SAM's own builder ships source only, and /opt cannot be written to: each cold start would compile all that it imports,
 which takes as long as everything else together (ADR 0023). Needs Python 3.11 with pip: Lambda's reads its byte code.
@@ -14,13 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent / "python"
+LAYERS = Path(__file__).resolve().parents[1]
+REQUIREMENTS = LAYERS / "core" / "python" / "requirements.txt"
+
+# Our own packages: the service, and the idempotency library below it.
+SOURCES = (LAYERS / "core" / "python", LAYERS / "idempotency" / "src")
 
 # What glibc 2.26, that of Lambda's Amazon Linux 2, can load.
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(26, 4, -1)] + ["manylinux2014_x86_64"]
-
-# For other functions than ours; their byte code would be larger than what it saves them.
-SOURCE_ONLY = {"aws_lambda_powertools", "jmespath", "redis"}
 
 # What no program needs: sources that were compiled to machine code, and types.
 SUPERFLUOUS = ("*.c", "*.pxd", "*.pyi", "*.pyx")
@@ -30,9 +31,10 @@ def main(target: Path) -> None:
     """Fill the folder that becomes /opt/python."""
     target.mkdir(parents=True, exist_ok=True)
     _install(target)
-    shutil.copytree(
-        HERE, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "requirements.in", "bin")
-    )
+    for source in SOURCES:
+        shutil.copytree(
+            source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "requirements.in", "bin")
+        )
     for pattern in SUPERFLUOUS:
         for file in target.rglob(pattern):
             file.unlink()
@@ -41,7 +43,7 @@ def main(target: Path) -> None:
 
 def _install(target: Path) -> None:
     where = [part for platform in PLATFORMS for part in ("--platform", platform)]
-    what = ["--require-hashes", "--no-deps", "--only-binary=:all:", "--requirement", str(HERE / "requirements.txt")]
+    what = ["--require-hashes", "--no-deps", "--only-binary=:all:", "--requirement", str(REQUIREMENTS)]
     how = ["--disable-pip-version-check", "--quiet", "--no-compile", "--implementation=cp", "--python-version=3.11"]
     subprocess.run(  # noqa: S603 - our own interpreter
         [sys.executable, "-m", "pip", "install", *how, *where, *what, "--target", str(target)], check=True
@@ -53,7 +55,7 @@ def _compile(target: Path) -> None:
     """Without a date to compare: files get new ones on their way, and the source is never there without its code."""
     sys.pycache_prefix = None  # beside the source, whatever the environment says
     for path in sorted(target.iterdir()):
-        if path.name in SOURCE_ONLY or not (path.is_dir() or path.suffix == ".py"):
+        if not (path.is_dir() or path.suffix == ".py"):
             continue
         compile_path = compileall.compile_dir if path.is_dir() else compileall.compile_file
         how = {"workers": os.cpu_count() or 1} if path.is_dir() else {}

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grantwire.idempotency import RedisStore, idempotent
-from grantwire.idempotency.stores.redis import connect
+from grantwire_idempotency import RedisStore, idempotent
+from grantwire_idempotency.stores.redis import connect
 from tests.bench.callers import KEPT_KEYS, VALKEY_URL
 from tests.bench.fleet import Fleet
 from tests.bench.job_queue import BATCH
@@ -132,7 +132,7 @@ _REMARKS = (
     ),
     (
         "*@idempotent* is our own library on the same Valkey, through the same client and with the same kind of "
-        "contract as Powertools. Each of its calls also writes a line of metrics, which Powertools does not."
+        "contract as Powertools. Each of its calls also writes two lines of metrics, which Powertools does not."
     ),
     (
         "*pgqueuer* is a queue of jobs that do nothing: there is no order within an aggregate, no message that is "

@@ -19,7 +19,7 @@ from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import Scene, budget, event_bytes, event_headers
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,7 @@ def test_a_recorder_killed_between_commit_and_ack_leaves_one_row(scene: Scene, r
     scene.await_advisories(1)
     worker = subprocess.Popen(
         [sys.executable, "-m", "tests.support.workers.recorder_stops_before_ack"],
-        env=os.environ | scene.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{LAYER}"},
+        env=os.environ | scene.environ | {"PYTHONPATH": PYTHONPATH},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

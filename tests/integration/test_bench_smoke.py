@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from infra.local.processes import end, identify
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def _bench(*arguments: str) -> tuple[int, str]:
     program = subprocess.Popen(
         [sys.executable, "-m", "tests.bench", "--smoke", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(LAYER)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -22,7 +22,7 @@ from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def test_a_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
 
 def worker_environ(environ: dict[str, str]) -> dict[str, str]:
     """The environment of a process that runs a worker."""
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}", **environ}
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, **environ}
 
 
 def test_nothing_is_fetched_without_a_database(environ: dict[str, str], stream: Stream) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.circuit import CircuitBreaker
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.delivery import Delivery
@@ -21,8 +20,10 @@ from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
+from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from tests.support.plaintext import PLAINTEXT
 from tests.support.workers.deliver_receiver import Receiver
+from tests.unit.idempotency.doubles import logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -310,7 +311,7 @@ def environment(database_url: str, receiver: Receiver, **more: str) -> dict[str,
 
 
 def test_a_receiver_that_is_down_and_comes_back_is_told_everything_once(
-    database_url: str, rows: Rows, capsys: pytest.CaptureFixture[str]
+    database_url: str, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C10: a port that refuses connections for many times the life of a notification; no dead letter, nothing lost."""
     receiver = Returning()
@@ -332,7 +333,7 @@ def test_a_receiver_that_is_down_and_comes_back_is_told_everything_once(
     assert letters(rows) == []
     assert len(receiver.keys()) == len(set(receiver.keys())) == 60
     assert {row["attempt_count"] for row in look(rows)} <= {0, 1}
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = logged(caplog, "WARNING", "ERROR")
     changes = [line["message"] for line in lines if line.get("circuit") == "sender webhook"]
     assert changes == ["circuit opened", "circuit closed"]
 

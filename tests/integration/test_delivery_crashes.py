@@ -20,7 +20,7 @@ from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.workers.budget import Budget
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.workers.bridge_stream import event
 from tests.support.workers.deliver_receiver import Received, Receiver
@@ -38,7 +38,7 @@ def start(environ: dict[str, str]) -> subprocess.Popen[bytes]:
     """A delivery in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.workers.deliver_worker", "20"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}", **environ},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, **environ},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

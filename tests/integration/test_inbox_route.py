@@ -18,7 +18,7 @@ from grantwire.notifications.listing import Inbox
 from grantwire.runtime.inbox import InboxRuntime
 from grantwire.settings import load
 from tests.support.client import event as http_event
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.workers.bridge_stream import event
 
@@ -136,7 +136,7 @@ def test_its_cold_start_knows_neither_nats_nor_protocol_buffers() -> None:
     program = "import sys; import functions.show_inbox.handler; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": f"{ROOT}:{LAYER}", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PYTHONPATH": PYTHONPATH, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=True,

@@ -16,7 +16,7 @@ from grantwire.errors import InternalError
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record_valid
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.read_model import Right, clear, event_of, model, right
 from tests.support.workers.bridge_stream import Stream, drain, event
 
@@ -137,7 +137,7 @@ def test_a_killed_bridge_leaves_inbox_and_read_model_in_agreement(
     with Stream(environ):
         stream.publish(*(event_of(right(f"u_{number:02}", version)) for number in range(25) for version in (2, 1)))
     command = [sys.executable, "-m", "tests.support.workers.bridge_worker", "10", crash]
-    worker = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}", **environ}
+    worker = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, **environ}
     killed = subprocess.run(command, env=worker, cwd=ROOT, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert stream.consumer().num_ack_pending == 50

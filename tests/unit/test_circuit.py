@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from datetime import timedelta
 
 import pytest
 
-from grantwire.circuit import CircuitBreaker
-from grantwire.errors import (
+from grantwire.notifications.senders import SenderSettings
+from grantwire.notifications.senders.breaker import BreakerSender
+from grantwire.notifications.senders.choice import build_breaker
+from grantwire.notifications.senders.log import LogSender
+from grantwire.settings import load
+from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency.errors import (
     AmbiguousError,
     CircuitOpenError,
     ConfigError,
@@ -20,13 +24,9 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire.notifications.senders import SenderSettings
-from grantwire.notifications.senders.breaker import BreakerSender
-from grantwire.notifications.senders.choice import build_breaker
-from grantwire.notifications.senders.log import LogSender
-from grantwire.settings import load
 from tests.support.concurrency import at_once
 from tests.support.workers.deliver_receiver import notification
+from tests.unit.idempotency.doubles import logged
 
 REST = timedelta(seconds=5)
 
@@ -277,7 +277,7 @@ def test_failures_of_many_threads_are_all_counted(clock: Clock) -> None:
 
 
 def test_it_says_when_it_opens_and_when_it_closes(
-    breaker: CircuitBreaker, clock: Clock, capsys: pytest.CaptureFixture[str]
+    breaker: CircuitBreaker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C10: one line each, however many calls are refused or trials fail in between."""
     fail(breaker, 3)
@@ -288,7 +288,7 @@ def test_it_says_when_it_opens_and_when_it_closes(
     clock.now += 5
     succeed(breaker)
     succeed(breaker)
-    opened, closed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    opened, closed = logged(caplog, "WARNING", "ERROR")
     assert (opened["message"], opened["level"], opened["circuit"]) == ("circuit opened", "ERROR", "receiver")
     assert (opened["failures"], opened["reason"]) == (3, "no answer")
     assert (closed["message"], closed["level"], closed["circuit"]) == ("circuit closed", "WARNING", "receiver")

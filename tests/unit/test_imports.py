@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.paths import FUNCTIONS, LAYER, ROOT
+from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,19 +36,24 @@ def modules_after_importing(name: str, path: list[Path]) -> set[str]:
 @pytest.mark.parametrize("function", sorted(folder.name for folder in FUNCTIONS.iterdir() if folder.is_dir()))
 def test_importing_a_handler_needs_nothing_and_does_nothing(function: str) -> None:
     """No environment, no network, no AWS."""
-    assert "grantwire.settings" in modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER])
+    assert "grantwire.settings" in modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER, LIBRARY])
 
 
 @pytest.mark.parametrize("function", API)
 def test_a_function_on_a_caller_s_way_imports_nothing_heavy(function: str) -> None:
     """Each of the heavy ones would double the cold start."""
-    loaded = modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER])
+    loaded = modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER, LIBRARY])
     assert not loaded & HEAVY
     assert not {name for name in loaded if name.startswith("aws_lambda_powertools.event_handler")}
 
 
 def test_the_package_itself_imports_nothing() -> None:
     """`import grantwire.errors` must not load psycopg by way of the package."""
-    loaded = modules_after_importing("grantwire.errors", [LAYER])
-    assert {name for name in loaded if name.startswith("grantwire")} == {"grantwire", "grantwire.errors"}
+    loaded = modules_after_importing("grantwire.errors", [LAYER, LIBRARY])
+    assert {name for name in loaded if name.startswith("grantwire")} == {
+        "grantwire",
+        "grantwire.errors",
+        "grantwire_idempotency",
+        "grantwire_idempotency.errors",
+    }
     assert "psycopg" not in loaded

@@ -12,7 +12,7 @@ from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.access import Access, access_of
 from grantwire.secrets import SecretCache, database_url, read_secret
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER
+from tests.support.paths import PYTHONPATH
 
 
 @mock_aws
@@ -204,7 +204,7 @@ def test_what_only_some_need_is_not_imported_by_all() -> None:
     """The AWS SDK for a secret, and PyNaCl for a credentials file: each when there is one, not before."""
     program = "import sys; import grantwire.jetstream, grantwire.database; print(*sys.modules)"
     answer = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(LAYER)}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=True
     )
     loaded = set(answer.stdout.split())
     assert loaded >= {"psycopg", "nats"}

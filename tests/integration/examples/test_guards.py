@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import RejectedError, RetryableError
+from grantwire_idempotency.errors import RejectedError, RetryableError
 from tests.support.client import event as api_event
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ def test_transaction_guard(database: Database, rows: Rows) -> None:
     # example transaction-guard
     from grantwire.database import Connection
     from grantwire.entrypoints.http import Request, Response
-    from grantwire.idempotency import Answer, IdempotencySettings, TransactionGuard
+    from grantwire.idempotency import IdempotencySettings
     from grantwire.settings import load
+    from grantwire_idempotency import Answer, TransactionGuard
 
     guard = TransactionGuard(database, load(IdempotencySettings, {}))
 
@@ -59,7 +60,7 @@ def test_wrapper(database: Database, sent: list[str]) -> None:
         return f"mail-{len(sent)}"
 
     # example wrapper
-    from grantwire.idempotency import FailMode, PostgresStore, business_key, idempotent
+    from grantwire_idempotency import FailMode, PostgresStore, business_key, idempotent
 
     @idempotent(
         PostgresStore(database),
@@ -90,8 +91,7 @@ def test_consumer(database: Database, sent: list[str]) -> None:
     # example consumer
     from datetime import timedelta
 
-    from grantwire.idempotency import IdempotentConsumer, Message, PostgresStore, Retry
-    from grantwire.workers.leases import Backoff
+    from grantwire_idempotency import Backoff, IdempotentConsumer, Message, PostgresStore, Retry
 
     def process(message: Message) -> None:
         print_label(message.payload)
@@ -122,7 +122,7 @@ def test_powertools_batch(database: Database, sent: list[str]) -> None:
     # example powertools-batch
     from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 
-    from grantwire.idempotency import IdempotentConsumer, PostgresStore
+    from grantwire_idempotency import IdempotentConsumer, PostgresStore
 
     consumer = IdempotentConsumer(PostgresStore(database), lambda message: sent.append(message.id), name="audit-copies")
     processor = BatchProcessor(event_type=EventType.SQS)  # SqsFifoPartialProcessor for a FIFO queue
@@ -147,7 +147,7 @@ def test_compensation(sent: list[str]) -> None:
         raise RejectedError("the card was declined")
 
     # example compensation
-    from grantwire.idempotency import Compensation
+    from grantwire_idempotency import Compensation
 
     def book(seats: list[str]) -> None:
         with Compensation() as undo:

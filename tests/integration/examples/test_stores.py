@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.errors import LockHeldError
-from grantwire.idempotency import Duplicate, Key, New
+from grantwire_idempotency import Duplicate, Key, New
+from grantwire_idempotency.errors import LockHeldError
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from grantwire.database import Database
-    from grantwire.idempotency import Store
+    from grantwire_idempotency import Store
     from tests.support.valkey import ValkeyServer
 
 
@@ -37,8 +37,8 @@ def test_postgres_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> N
     import os
 
     from grantwire.database import Database, DatabaseSettings
-    from grantwire.idempotency import PostgresStore
     from grantwire.settings import load
+    from grantwire_idempotency import PostgresStore
 
     database = Database(load(DatabaseSettings, os.environ))  # once, outside the handler
     store = PostgresStore(database)
@@ -51,8 +51,8 @@ def test_redis_store(valkey_server: ValkeyServer) -> None:
     """Redis or Valkey."""
     url = valkey_server.url
     # example redis-store
-    from grantwire.idempotency import RedisStore
-    from grantwire.idempotency.stores.redis import connect
+    from grantwire_idempotency import RedisStore
+    from grantwire_idempotency.stores.redis import connect
 
     store = RedisStore(connect(url), prefix="example-idempotency:")  # url: redis:// or rediss://
     # end of example
@@ -62,7 +62,7 @@ def test_redis_store(valkey_server: ValkeyServer) -> None:
 def test_memory_store() -> None:
     """One process."""
     # example memory-store
-    from grantwire.idempotency import MemoryStore
+    from grantwire_idempotency import MemoryStore
 
     store = MemoryStore(capacity=10_000)
     # end of example
@@ -75,9 +75,9 @@ def test_breaker_and_hints(valkey_server: ValkeyServer) -> None:
     # example in-front
     from datetime import timedelta
 
-    from grantwire.circuit import CircuitBreaker
-    from grantwire.idempotency import BloomHint, BreakerStore, HintedStore, LruHint, RedisStore
-    from grantwire.idempotency.stores.redis import connect
+    from grantwire_idempotency import BloomHint, BreakerStore, HintedStore, LruHint, RedisStore
+    from grantwire_idempotency.circuit_breaker import CircuitBreaker
+    from grantwire_idempotency.stores.redis import connect
 
     store = BreakerStore(
         RedisStore(connect(url), prefix="example-in-front:"),
@@ -96,7 +96,7 @@ def test_checker(database: Database) -> None:
     # example checker
     from datetime import timedelta
 
-    from grantwire.idempotency import IdempotencyChecker, PostgresStore
+    from grantwire_idempotency import IdempotencyChecker, PostgresStore
 
     checker = IdempotencyChecker(PostgresStore(database))
 
@@ -123,7 +123,7 @@ def test_locks(database: Database) -> None:
     # example locks
     from datetime import timedelta
 
-    from grantwire.idempotency import PostgresLocks  # or RedisLocks(connect(url))
+    from grantwire_idempotency import PostgresLocks  # or RedisLocks(connect(url))
 
     locks = PostgresLocks(database)
 

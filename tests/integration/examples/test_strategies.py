@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.idempotency import IdempotentConsumer, MemoryStore, Message, NoMetrics
+from grantwire_idempotency import IdempotentConsumer, MemoryStore, Message, NoMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ def processed(identify: Callable[..., Any], *messages: Message) -> list[str]:
 def test_message_id() -> None:
     """Whatever the queue calls the same message."""
     # example message_id
-    from grantwire.idempotency import message_id
+    from grantwire_idempotency import message_id
 
     identify = message_id  # what consumers use unless told otherwise
     # end of example
@@ -42,7 +42,7 @@ def test_message_id() -> None:
 def test_business_key() -> None:
     """Whatever the business calls the same thing, whoever sends it and how often."""
     # example business_key
-    from grantwire.idempotency import business_key
+    from grantwire_idempotency import business_key
 
     identify = business_key("user.created", "user.id", "user.email")  # SHA-256 of both fields
     # end of example
@@ -53,7 +53,7 @@ def test_business_key() -> None:
 def test_request_id() -> None:
     """An id that an outer system gave."""
     # example request_id
-    from grantwire.idempotency import request_id
+    from grantwire_idempotency import request_id
 
     identify = request_id("request_id")  # a message without that attribute counts by its own id
     # end of example
@@ -63,7 +63,7 @@ def test_request_id() -> None:
 def test_entity_key() -> None:
     """Once for each entity, under a key that people can read."""
     # example entity_key
-    from grantwire.idempotency import entity_key
+    from grantwire_idempotency import entity_key
 
     identify = entity_key("order", "order_id")  # "order:o1"
     # end of example
@@ -73,7 +73,7 @@ def test_entity_key() -> None:
 def test_payload_hash() -> None:
     """The same content is the same message."""
     # example payload_hash
-    from grantwire.idempotency import payload_hash
+    from grantwire_idempotency import payload_hash
 
     identify = payload_hash("report")  # order and white space of the JSON make no difference
     # end of example
@@ -83,7 +83,7 @@ def test_payload_hash() -> None:
 def test_by_version() -> None:
     """Version 2 processed, version 1 skipped."""
     # example by_version
-    from grantwire.idempotency import by_version, entity_key
+    from grantwire_idempotency import by_version, entity_key
 
     identify = by_version(entity_key("order", "order_id"), "version")
     # end of example
@@ -94,7 +94,7 @@ def test_by_version() -> None:
 def test_by_timestamp() -> None:
     """An equal timestamp is skipped, and so is an earlier one."""
     # example by_timestamp
-    from grantwire.idempotency import by_timestamp, entity_key
+    from grantwire_idempotency import by_timestamp, entity_key
 
     identify = by_timestamp(entity_key("order", "order_id"), "at")
     # end of example
@@ -105,7 +105,7 @@ def test_by_timestamp() -> None:
 def test_by_content_hash() -> None:
     """The same id with another content is another message."""
     # example by_content_hash
-    from grantwire.idempotency import by_content_hash
+    from grantwire_idempotency import by_content_hash
 
     identify = by_content_hash()
     # end of example
@@ -115,7 +115,7 @@ def test_by_content_hash() -> None:
 def test_by_message_id() -> None:
     """Any key strategy, as a duplicate strategy."""
     # example by_message_id
-    from grantwire.idempotency import by_message_id, request_id
+    from grantwire_idempotency import by_message_id, request_id
 
     identify = by_message_id(request_id())  # the same as giving request_id() itself
     # end of example
@@ -124,8 +124,8 @@ def test_by_message_id() -> None:
 
 def test_a_field_that_is_missing_is_never_part_of_a_key() -> None:
     """Two messages without a user are not the same message."""
-    from grantwire.errors import BadRequestError
-    from grantwire.idempotency import entity_key
+    from grantwire_idempotency import entity_key
+    from grantwire_idempotency.errors import BadRequestError
 
     with pytest.raises(BadRequestError, match="customer_id is missing"):
         entity_key("customer", "customer_id")(message("m1"))

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.idempotency.stores.memory import MemoryStore
-from grantwire.idempotency.stores.postgres import PostgresStore
-from grantwire.idempotency.stores.redis import RedisStore, connect
 from grantwire.settings import load
+from grantwire_idempotency.stores.memory import MemoryStore
+from grantwire_idempotency.stores.postgres import PostgresStore
+from grantwire_idempotency.stores.redis import RedisStore, connect
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from grantwire.idempotency.stores.interface import Store
+    from grantwire_idempotency.stores.interface import Store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

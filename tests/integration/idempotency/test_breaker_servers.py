@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.circuit import CircuitBreaker
 from grantwire.database import Database, DatabaseSettings
-from grantwire.errors import CircuitOpenError, RetryableError
-from grantwire.idempotency.stores.breaker import BreakerStore
-from grantwire.idempotency.stores.hints import BloomHint, HintedStore, LruHint
-from grantwire.idempotency.stores.interface import Duplicate, Key, New
-from grantwire.idempotency.stores.postgres import PostgresStore
-from grantwire.idempotency.stores.redis import RedisStore, connect
 from grantwire.settings import load
+from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency.errors import CircuitOpenError, RetryableError
+from grantwire_idempotency.stores.breaker import BreakerStore
+from grantwire_idempotency.stores.hints import BloomHint, HintedStore, LruHint
+from grantwire_idempotency.stores.interface import Duplicate, Key, New
+from grantwire_idempotency.stores.postgres import PostgresStore
+from grantwire_idempotency.stores.redis import RedisStore, connect
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
 from tests.support.round_trips import RoundTrips
@@ -23,8 +23,8 @@ from tests.support.round_trips import RoundTrips
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire.idempotency.stores.hints import Hint
-    from grantwire.idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.hints import Hint
+    from grantwire_idempotency.stores.interface import Check, Store
     from infra.local.postgres import PostgresServer
     from infra.local.servers import Server
     from tests.integration.idempotency.harness import RedisHarness

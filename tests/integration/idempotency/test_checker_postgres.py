@@ -9,14 +9,14 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from grantwire.errors import RequestInProgressError
-from grantwire.idempotency.checker import IdempotencyChecker
-from grantwire.idempotency.stores.interface import Key
+from grantwire_idempotency.checker import IdempotencyChecker
+from grantwire_idempotency.errors import RequestInProgressError
+from grantwire_idempotency.stores.interface import Key
 from tests.integration.idempotency.harness import START
 from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
-    from grantwire.idempotency.stores.interface import Store
+    from grantwire_idempotency.stores.interface import Store
     from tests.integration.idempotency.harness import PostgresHarness
 
 MINUTE = timedelta(minutes=1)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import RequestInProgressError
-from grantwire.idempotency import (
+from grantwire_idempotency import (
     IdempotentConsumer,
     Message,
     NoMetrics,
@@ -26,14 +25,15 @@ from grantwire.idempotency import (
     by_version,
     entity_key,
 )
+from grantwire_idempotency.errors import RequestInProgressError
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from grantwire.idempotency import Store
+    from grantwire_idempotency import Store
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
 
 ENTITY = entity_key("order", "order_id")
@@ -192,7 +192,7 @@ class SharedSuite(Suite):
         ]
         return subprocess.Popen(
             [sys.executable, "-m", *command],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH},
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.errors import RequestInProgressError, RetryableError
-from grantwire.idempotency import FailMode, IdempotentConsumer, Message, PostgresStore, RedisStore, Retry, idempotent
-from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
+from grantwire_idempotency import FailMode, IdempotentConsumer, Message, PostgresStore, RedisStore, Retry, idempotent
+from grantwire_idempotency.errors import RequestInProgressError, RetryableError
+from grantwire_idempotency.stores.redis import connect
 from tests.support.plaintext import PLAINTEXT
 from tests.unit.idempotency.doubles import Counted, logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire.idempotency import Store
+    from grantwire_idempotency import Store
     from infra.local.postgres import PostgresServer
     from tests.support.valkey import ValkeyServer
 
@@ -68,40 +68,40 @@ class Shop:
 class Suite:
     """What happens when a store is gone; each subclass has a server of its own."""
 
-    def test_open_runs_and_warns_while_the_store_is_gone(self, shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_open_runs_and_warns_while_the_store_is_gone(self, shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
         """C6: counted; when the store is back, it guards again."""
         job = shop.job(FailMode.OPEN)
         shop.server.kill()
         assert [job("o1"), job("o1")] == ["o1 sold", "o1 sold"]
         assert shop.sold == ["o1", "o1"]
         assert shop.metrics.unguarded_runs == [shop.name] * 2
-        warnings = [line["message"] for line in logged(capsys, "WARNING", "ERROR")]
+        warnings = [line["message"] for line in logged(caplog, "WARNING", "ERROR")]
         assert warnings.count("idempotency check failed, processing anyway") == 2
         shop.server.start()
         assert [job("o2"), job("o2")] == ["o2 sold", "o2 sold"]
         assert shop.sold == ["o1", "o1", "o2"]
 
-    def test_closed_runs_nothing_while_the_store_is_gone(self, shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_closed_runs_nothing_while_the_store_is_gone(self, shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
         """C6: an ERROR and a retryable error; when the store is back, the job runs, once."""
         job = shop.job(FailMode.CLOSED)
         shop.server.kill()
         with pytest.raises(RetryableError, match="temporarily unavailable"):
             job("o1")
         assert shop.sold == []
-        assert "idempotency check failed" in [line["message"] for line in logged(capsys, "ERROR")]
+        assert "idempotency check failed" in [line["message"] for line in logged(caplog, "ERROR")]
         shop.server.start()
         assert [job("o1"), job("o1")] == ["o1 sold", "o1 sold"]
         assert shop.sold == ["o1"]
 
     @pytest.mark.parametrize(("fail_mode", "level"), [(FailMode.OPEN, "WARNING"), (FailMode.CLOSED, "ERROR")])
     def test_a_store_that_dies_during_the_work_does_not_make_it_fail(
-        self, shop: Shop, fail_mode: FailMode, level: str, capsys: pytest.CaptureFixture[str]
+        self, shop: Shop, fail_mode: FailMode, level: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """C6: the effect has happened, so its value is returned; a durable store keeps others off for a while."""
         job = shop.job(fail_mode)
         shop.in_the_middle = shop.server.kill
         assert job("o1") == "o1 sold"
-        lines = logged(capsys, "WARNING", "ERROR")
+        lines = logged(caplog, "WARNING", "ERROR")
         assert [line["level"] for line in lines if "the store did not take its result" in line["message"]] == [level]
         shop.server.start()
         shop.in_the_middle = lambda: None

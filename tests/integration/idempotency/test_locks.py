@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,20 +15,21 @@ import pytest
 from psycopg.rows import dict_row
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.errors import BadRequestError, ConfigError, LeaseLostError, LockHeldError, RetryableError
-from grantwire.idempotency.locks.postgres import PostgresLocks
-from grantwire.idempotency.locks.redis import RedisLocks
-from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
+from grantwire_idempotency.errors import BadRequestError, ConfigError, LeaseLostError, LockHeldError, RetryableError
+from grantwire_idempotency.locks.postgres import PostgresLocks
+from grantwire_idempotency.locks.redis import RedisLocks
+from grantwire_idempotency.stores.redis import connect
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
+from tests.unit.idempotency.doubles import logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from grantwire.idempotency.locks.interface import Lock, LockManager
+    from grantwire_idempotency.locks.interface import Lock, LockManager
     from infra.local.postgres import PostgresServer
     from tests.support.servers import Databases
     from tests.support.valkey import ValkeyServer
@@ -146,7 +146,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     """A process that uses locks."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.workers.lock_worker", *arguments],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH},
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -240,7 +240,7 @@ class Conformance:
         assert not is_held(others)
 
     def test_a_lock_lost_during_the_work_is_told_at_its_end(
-        self, scene: Scene, locks: LockManager, others: LockManager, capsys: pytest.CaptureFixture[str]
+        self, scene: Scene, locks: LockManager, others: LockManager, caplog: pytest.LogCaptureFixture
     ) -> None:
         """C7: the work was not alone, unless it failed anyway, which is what the caller gets to see."""
 
@@ -252,10 +252,10 @@ class Conformance:
         with pytest.raises(LeaseLostError), locks.acquire("job", MINUTE):
             outlive(1)
         scene.advance(2 * HOUR)
-        capsys.readouterr()
+        caplog.clear()
         with pytest.raises(ZeroDivisionError), locks.acquire("job", MINUTE):
             outlive(0)
-        (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        (line,) = logged(caplog, "WARNING", "ERROR")
         assert (line["level"], line["message"], line["lock_key"]) == ("ERROR", "lock lost", "job")
 
     def test_of_many_at_once_one_gets_it(self, scene: Scene) -> None:
@@ -431,7 +431,7 @@ class TestRedisLocks(Conformance):
             assert scene.client.get("lock:job") == lock.token
 
 
-def unreachable(locks: LockManager, lock: Lock, capsys: pytest.CaptureFixture[str]) -> None:
+def unreachable(locks: LockManager, lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
     """Every step fails as one that may be tried again."""
     steps: list[Callable[[], object]] = [
         lambda: locks.acquire("another", MINUTE),
@@ -443,21 +443,21 @@ def unreachable(locks: LockManager, lock: Lock, capsys: pytest.CaptureFixture[st
         with pytest.raises(RetryableError) as caught:
             step()
         assert type(caught.value) is RetryableError
-    capsys.readouterr()
+    caplog.clear()
     with lock:
         pass
-    *_, line = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    *_, line = logged(caplog, "WARNING", "ERROR")
     assert (line["level"], line["message"]) == ("WARNING", "lock not released, it ends by itself")
 
 
-def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
     """C7: RetryableError while it is away; the lock is still there when it is back."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": server.url()}))
     locks = PostgresLocks(database)
     lock = locks.acquire("killed", HOUR)
     server.kill()
     try:
-        unreachable(locks, lock, capsys)
+        unreachable(locks, lock, caplog)
     finally:
         server.start()
     assert is_held(locks, "killed")
@@ -467,13 +467,13 @@ def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, capsys
     database.close()
 
 
-def test_a_killed_redis_is_told_and_survived(private_valkey: ValkeyServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_redis_is_told_and_survived(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
     """C7: RetryableError while it is away; a server that keeps nothing has lost the lock, and says so."""
     with connect(private_valkey.url) as client:
         locks = RedisLocks(client)
         lock = locks.acquire("killed", HOUR)
         private_valkey.kill()
-        unreachable(locks, lock, capsys)
+        unreachable(locks, lock, caplog)
         private_valkey.start()
         with pytest.raises(LeaseLostError):
             lock.extend(MINUTE)

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.errors import ConfigError, LeaseLostError, RetryableError
-from grantwire.idempotency import Duplicate, InProgress, Key, New, PostgresStore, Record, Status
-from grantwire.idempotency.stores import postgres
 from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
+from grantwire_idempotency import Duplicate, InProgress, Key, New, PostgresStore, Record, Status
+from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
+from grantwire_idempotency.stores import postgres
 from tests.support.concurrency import at_once
 from tests.support.migrating import migrate
 from tests.support.paths import MIGRATIONS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import LiteralString
 
-    from grantwire.idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.interface import Check, Store
     from infra.local.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness

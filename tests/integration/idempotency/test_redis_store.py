@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -18,15 +17,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
 
-from grantwire.errors import ConfigError, InternalError, LeaseLostError, RetryableError
-from grantwire.idempotency import Duplicate, InProgress, Key, New, Record, RedisStore, Status
-from grantwire.idempotency.stores.redis import connect, translated
+from grantwire_idempotency import Duplicate, InProgress, Key, New, Record, RedisStore, Status
+from grantwire_idempotency.errors import ConfigError, InternalError, LeaseLostError, RetryableError
+from grantwire_idempotency.stores.redis import connect, translated
 from tests.integration.idempotency.harness import shorten
+from tests.unit.idempotency.doubles import logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire.idempotency.stores.interface import Store
+    from grantwire_idempotency.stores.interface import Store
     from tests.support.valkey import ValkeyServer
 
 MINUTE = timedelta(minutes=1)
@@ -201,17 +201,17 @@ def test_a_connection_that_breaks_in_mid_command_is_mended_once(valkey_server: V
 
 
 def test_while_the_server_is_away_every_method_says_so_and_then_works_again(
-    private_valkey: ValkeyServer, capsys: pytest.CaptureFixture[str]
+    private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed and started again: RetryableError meanwhile, whether or not there was a connection; the log says why."""
     with connect(private_valkey.url) as connected, connect(private_valkey.url) as fresh:
         store, claim = RedisStore(connected), claimed(RedisStore(connected), ttl=HOUR)
         private_valkey.kill()
-        capsys.readouterr()
+        caplog.clear()
         for method in (*_methods(store, claim), *_methods(RedisStore(fresh), claim)):
             with pytest.raises(RetryableError, match="send the same request again"):
                 method()
-        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        lines = logged(caplog, "WARNING", "ERROR")
         assert {(line["level"], line["message"]) for line in lines} == {("WARNING", "redis unavailable")}
         assert all("ConnectionError" in line["reason"] for line in lines)
         private_valkey.start()
@@ -264,17 +264,17 @@ def test_a_full_server_still_lets_a_key_go(private_valkey: ValkeyServer) -> None
         assert isinstance(store.check(KEY, HOUR), New)
 
 
-def test_a_wrong_password_is_loud(private_valkey: ValkeyServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_password_is_loud(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
     """Waiting will not mend it, but nothing is wrong with the message either."""
     with connect(private_valkey.url) as client:
         client.config_set("requirepass", "secret")
     with connect(private_valkey.url) as client:
-        capsys.readouterr()
+        caplog.clear()
         with pytest.raises(RetryableError):
             RedisStore(client).check(KEY, MINUTE)
-    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = logged(caplog, "WARNING", "ERROR")
     assert (line["level"], line["message"]) == ("ERROR", "redis unavailable")
-    assert KEY.value not in json.dumps(line)
+    assert KEY.value not in str(line)
 
 
 @pytest.mark.parametrize("code", ["BUSY", "MISCONF", "NOREPLICAS"])

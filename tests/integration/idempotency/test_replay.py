@@ -11,9 +11,9 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
 from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.settings import load
+from grantwire_idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
 from tests.support.workers.bridge_stream import Stream, event
 from tests.support.workers.relay_support import worker_environ
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.errors import BadRequestError, LeaseLostError
-from grantwire.idempotency.stores.interface import (
+from grantwire_idempotency.errors import BadRequestError, LeaseLostError
+from grantwire_idempotency.stores.interface import (
     LARGEST_MARK,
     LONGEST_ERROR,
     LONGEST_KEY,
@@ -26,10 +26,10 @@ from grantwire.idempotency.stores.interface import (
     Status,
 )
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
-    from grantwire.idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.interface import Check, Store
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
 
 MINUTE = timedelta(minutes=1)
@@ -516,7 +516,7 @@ class SharedConformance(Conformance):
             KEY.value,
             "600",
         ]
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH}
         with subprocess.Popen(
             command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as worker:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from grantwire.errors import LeaseLostError
-from grantwire.idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.errors import LeaseLostError
+from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
 
 if TYPE_CHECKING:
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness

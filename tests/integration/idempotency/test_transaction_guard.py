@@ -12,7 +12,10 @@ import psycopg
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.errors import (
+from grantwire.idempotency import request_hash
+from grantwire.settings import load
+from grantwire_idempotency import Answer, GuardSettings, RequestIdentity, TransactionGuard
+from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
     InternalError,
@@ -20,8 +23,6 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire.idempotency import Answer, IdempotencySettings, RequestIdentity, TransactionGuard, request_hash
-from grantwire.settings import load
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
 from tests.support.round_trips import RoundTrips
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 ORDERS = (
     "CREATE TABLE IF NOT EXISTS orders (order_id int GENERATED ALWAYS AS IDENTITY, customer text UNIQUE, total int)"
 )
-SETTINGS = IdempotencySettings(ttl=timedelta(hours=24), lock_wait=timedelta(seconds=2))
+SETTINGS = GuardSettings(ttl=timedelta(hours=24), lock_wait=timedelta(seconds=2))
 
 
 @contextmanager
-def guarding(url: str, settings: IdempotencySettings = SETTINGS) -> Iterator[TransactionGuard]:
+def guarding(url: str, settings: GuardSettings = SETTINGS) -> Iterator[TransactionGuard]:
     """A guard with a connection of its own."""
     with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url}))) as database:
         yield TransactionGuard(database, settings)
@@ -217,7 +218,7 @@ def test_work_that_returns_no_answer_is_told_so(guard: TransactionGuard, orders:
 
 def test_a_key_that_is_held_too_long_is_in_progress(database_url: str, orders: Rows) -> None:
     """I8: instead of hanging until the function's timeout."""
-    impatient = IdempotencySettings(ttl=timedelta(hours=1), lock_wait=timedelta(milliseconds=50))
+    impatient = GuardSettings(ttl=timedelta(hours=1), lock_wait=timedelta(milliseconds=50))
     inside, leave = threading.Event(), threading.Event()
 
     def slow(tx: Connection) -> Answer:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
-from grantwire.idempotency import Key, NoMetrics, Status, idempotent
+from grantwire_idempotency import Key, NoMetrics, Status, idempotent
+from grantwire_idempotency.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
 from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.idempotency import Store
+    from grantwire_idempotency import Store
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
 
 LEASE = timedelta(minutes=5)

@@ -1,8 +1,8 @@
 """A consumer in a process of its own, whose effects are lines of a file.
 
-`python -m tests.support.workers.idempotent_consumer STORE URL FILE COUNT MESSAGE die|leave` waits for a line on standard
-input, then processes messages m0 to m<COUNT - 1> in an order of its own. Either it is killed in the middle of MESSAGE, before
-the effect; or it has them delivered until all but MESSAGE are done, and says what is left.
+`python -m tests.support.workers.idempotent_consumer STORE URL FILE COUNT MESSAGE die|leave` waits for a line on
+standard input, then processes messages m0 to m<COUNT - 1> in an order of its own. Either it is killed in the middle of
+MESSAGE, before the effect; or it has them delivered until all but MESSAGE are done, and says what is left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from grantwire.idempotency import IdempotentConsumer, Message, NoMetrics
+from grantwire_idempotency import IdempotentConsumer, Message, NoMetrics
 from tests.integration.idempotency.harness import HARNESSES
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Locks in processes of their own.
 
 `python -m tests.support.workers.lock_worker contend KIND URL KEY FOLDER ROUNDS` enters so often, and fails if it is not
-alone inside. `python -m tests.support.workers.lock_worker hold KIND URL KEY SECONDS` takes the lock and works until it is
-killed.
+alone inside. `python -m tests.support.workers.lock_worker hold KIND URL KEY SECONDS` takes the lock and works until it
+is killed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.idempotency.locks.postgres import PostgresLocks
-from grantwire.idempotency.locks.redis import RedisLocks
-from grantwire.idempotency.stores.redis import connect
 from grantwire.settings import load
+from grantwire_idempotency.locks.postgres import PostgresLocks
+from grantwire_idempotency.locks.redis import RedisLocks
+from grantwire_idempotency.stores.redis import connect
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire.idempotency.locks.interface import LockManager
+    from grantwire_idempotency.locks.interface import LockManager
 
 WAIT = timedelta(seconds=60)
 

@@ -20,7 +20,7 @@ from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from tests.support.paths import LAYER, ROOT
+from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def start(module: str, environ: Mapping[str, str], **more: str) -> subprocess.Po
     """Start `tests.support.workers.<module>` as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", f"tests.support.workers.{module}"],
-        env={**environ, **more, "PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{LAYER}"},
+        env={**environ, **more, "PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.observability import log
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+@pytest.fixture(autouse=True)
+def info(caplog: pytest.LogCaptureFixture) -> None:
+    """Log from INFO on, as most applications do."""
+    caplog.set_level(logging.INFO, logger="grantwire_idempotency")
 
 
 @pytest.fixture
-def debug() -> Iterator[None]:
+def debug(caplog: pytest.LogCaptureFixture, info: None) -> None:  # noqa: ARG001 - after it
     """Log everything."""
-    log.setLevel(logging.DEBUG)
-    yield
-    log.setLevel(logging.INFO)
+    caplog.set_level(logging.DEBUG, logger="grantwire_idempotency")

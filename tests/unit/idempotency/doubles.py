@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grantwire.idempotency import MemoryStore
+from grantwire_idempotency import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import timedelta
 
     import pytest
 
-    from grantwire.idempotency import Check, Key, New, Record
-    from grantwire.idempotency.metrics import CheckResult
+    from grantwire_idempotency import Check, Key, New, Record
+    from grantwire_idempotency.metrics import CheckResult
+
+_PLAIN_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
 
 @dataclass
@@ -112,11 +113,15 @@ class Trouble:
             raise self.failing[method].pop(0)
 
 
-def logged(capsys: pytest.CaptureFixture[str], *levels: str) -> list[dict[str, Any]]:
-    """The log lines since the last look, of these levels."""
-    return [line for line in _lines(capsys) if line.get("level") in levels]
+def logged(caplog: pytest.LogCaptureFixture, *levels: str) -> list[dict[str, Any]]:
+    """The library's log lines since the last look, of these levels, with all that a formatter could print of them."""
+    lines = [_line(record) for record in caplog.records if record.name == "grantwire_idempotency"]
+    caplog.clear()
+    return [line for line in lines if line["level"] in levels]
 
 
-def _lines(capsys: pytest.CaptureFixture[str]) -> Iterator[dict[str, Any]]:
-    for line in capsys.readouterr().out.splitlines():
-        yield json.loads(line)
+def _line(record: logging.LogRecord) -> dict[str, Any]:
+    fields = {name: value for name, value in vars(record).items() if name not in _PLAIN_RECORD}
+    line = {"level": record.levelname, "message": record.getMessage(), **fields}
+    # As it was when the line was written: the traceback grows while the error goes on to the test.
+    return {**line, "exception": record.exc_text} if record.exc_info else line

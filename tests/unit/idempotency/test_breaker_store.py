@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.circuit import CircuitBreaker
-from grantwire.errors import CircuitOpenError, ConfigError, LeaseLostError, RetryableError
-from grantwire.idempotency import FailMode, idempotent
-from grantwire.idempotency.stores.breaker import BreakerStore
-from grantwire.idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
-from grantwire.idempotency.stores.memory import MemoryStore
+from grantwire_idempotency import FailMode, idempotent
+from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency.errors import CircuitOpenError, ConfigError, LeaseLostError, RetryableError
+from grantwire_idempotency.stores.breaker import BreakerStore
+from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.idempotency.stores.interface import Check
+    from grantwire_idempotency.stores.interface import Check
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from grantwire.errors import (
+from grantwire_idempotency.checker import IdempotencyChecker
+from grantwire_idempotency.errors import (
     BadRequestError,
     ConfigError,
     InternalError,
@@ -15,9 +16,8 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire.idempotency.checker import IdempotencyChecker
-from grantwire.idempotency.stores.interface import Key, New, Record, Status
-from grantwire.idempotency.stores.memory import MemoryStore
+from grantwire_idempotency.stores.interface import Key, New, Record, Status
+from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Time
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire.errors import InternalError
-from grantwire.idempotency import Compensation
+from grantwire_idempotency import Compensation
+from grantwire_idempotency.errors import InternalError
 from tests.unit.idempotency.doubles import logged
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def failing(_: str) -> None:
     raise OSError("no route to the warehouse")
 
 
-def test_undo_steps_run_in_reverse_and_one_that_fails_stops_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_steps_run_in_reverse_and_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """C9: the failing one is logged by name and number, and the block's own error is what the caller sees."""
     undone: list[str] = []
     refused = ValueError("card refused")
@@ -36,7 +36,7 @@ def test_undo_steps_run_in_reverse_and_one_that_fails_stops_nobody(capsys: pytes
         buy()
     assert raised.value is refused
     assert undone == ["shipment", "reservation"]
-    (line,) = logged(capsys, "ERROR")
+    (line,) = logged(caplog, "ERROR")
     assert (line["message"], line["step"], line["undo"]) == ("undo step failed", 2, "failing")
     assert "no route to the warehouse" in line["exception"]
     assert "secret" not in str(line)

@@ -14,8 +14,8 @@ from aws_lambda_powertools.utilities.batch import (
     process_partial_response,
 )
 
-from grantwire.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
-from grantwire.idempotency import (
+from grantwire_idempotency import (
+    Backoff,
     FailMode,
     IdempotentConsumer,
     Key,
@@ -34,7 +34,7 @@ from grantwire.idempotency import (
     entity_key,
     request_id,
 )
-from grantwire.workers.leases import Backoff
+from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
 from tests.unit.idempotency.doubles import Context, Counted, Time, Trouble, logged
 
 if TYPE_CHECKING:
@@ -227,20 +227,20 @@ class TestIdempotentConsumer:
 class TestRetry:
     """C12: attempts with backoff, then the dead-letter hook."""
 
-    def test_attempts_are_made_while_the_key_is_held(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_attempts_are_made_while_the_key_is_held(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12, O4: 1 s and 2 s between three attempts, one check."""
         shop = Shop()
         shop.failing = {"1": [OSError("one"), OSError("two")]}
         assert shop.consumer.process(message("1")).value == {"sale": 1}
         assert shop.time.slept == [1.0, 2.0]
         assert shop.store.calls == ["check", "store_result"]
-        lines = logged(capsys, "WARNING", "ERROR")
+        lines = logged(caplog, "WARNING", "ERROR")
         assert [(line["level"], line["attempt"], line["message_id"]) for line in lines] == [
             ("WARNING", 1, "1"),
             ("WARNING", 2, "1"),
         ]
 
-    def test_after_the_last_attempt_the_last_error_is_raised(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_after_the_last_attempt_the_last_error_is_raised(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: and logged with its traceback, the message's id and the number of attempts."""
         shop = Shop(retry=Retry(attempts=2))
         last = OSError("two")
@@ -249,7 +249,7 @@ class TestRetry:
             shop.consumer.process(message("1"))
         assert raised.value is last
         assert shop.time.slept == [1.0]
-        (line,) = logged(capsys, "ERROR")
+        (line,) = logged(caplog, "ERROR")
         assert (line["message"], line["message_id"], line["attempts"]) == ("message failed", "1", 2)
         assert "OSError: two" in line["exception"]
 
@@ -331,7 +331,7 @@ class TestDeadLetters:
         shop.failing = {"1": [error]}
         assert shop.consumer.process(message("1")) == Outcome(None, replayed=False, dead_letter=error)
 
-    def test_a_message_that_the_hook_does_not_take_goes_back(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_message_that_the_hook_does_not_take_goes_back(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: with the processor's own error, not the hook's; both are logged."""
 
         def broken(*_: object) -> None:
@@ -342,7 +342,7 @@ class TestDeadLetters:
         with pytest.raises(OSError, match="no"):
             shop.consumer.process(message("1"))
         assert shop.consumer.process_batch([message("1")]) == ["1"]
-        first, second, *_ = logged(capsys, "ERROR")
+        first, second, *_ = logged(caplog, "ERROR")
         assert first["message"] == "message failed"
         assert second["message"] == "dead-letter hook failed, the message goes back to the queue"
         assert "the dead-letter queue is away" in second["exception"]
@@ -364,14 +364,14 @@ class TestDeadLetters:
         assert shop.consumer.process_batch([message("1")]) == []
         assert (letters, shop.sold, shop.store.calls) == (["1"], [], [])
 
-    def test_a_message_whose_time_is_over_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_message_whose_time_is_over_is_no_dead_letter(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: its attempts were not; the next Lambda has more time."""
         letters: list[Message] = []
         shop = Shop(dead_letter=lambda one, _: letters.append(one))
         shop.failing = {"1": [OSError("one"), OSError("two")]}
         assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
         assert (letters, shop.time.slept) == ([], [1.0])
-        assert logged(capsys, "WARNING")[-1]["message"] == "message failed and its time is over"
+        assert logged(caplog, "WARNING")[-1]["message"] == "message failed and its time is over"
         assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == []
         assert shop.sold == ["1"]
 
@@ -388,7 +388,7 @@ class TestDeadLetters:
 
     @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
     def test_a_store_that_fails_makes_no_dead_letters(
-        self, trouble: Exception, capsys: pytest.CaptureFixture[str]
+        self, trouble: Exception, caplog: pytest.LogCaptureFixture
     ) -> None:
         """C12: nor attempts; the message waits in the queue."""
         letters: list[Message] = []
@@ -396,11 +396,11 @@ class TestDeadLetters:
         shop.store.failing = {"check": [trouble] * 2}
         assert shop.consumer.process_batch([message("1"), message("2"), message("3")]) == ["1", "2"]
         assert (shop.sold, letters, shop.time.slept) == (["3"], [], [])
-        lines = [line for line in logged(capsys, "WARNING", "ERROR") if line.get("message_id")]
+        lines = [line for line in logged(caplog, "WARNING", "ERROR") if line.get("message_id")]
         assert [line["message_id"] for line in lines] == ["1", "2"]
         assert {line["message"] for line in lines} == {"message could not be guarded"}
 
-    def test_a_message_in_progress_is_no_dead_letter(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_message_in_progress_is_no_dead_letter(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: nor an attempt, nor an error: somebody else is at it."""
         letters: list[Message] = []
         shop = Shop(dead_letter=lambda one, _: letters.append(one))
@@ -408,7 +408,7 @@ class TestDeadLetters:
         assert isinstance(claim, New)
         assert shop.consumer.process_batch([message("1"), message("2")]) == ["1"]
         assert (shop.sold, letters, shop.time.slept) == (["2"], [], [])
-        (line,) = logged(capsys, "INFO", "WARNING", "ERROR")
+        (line,) = logged(caplog, "INFO", "WARNING", "ERROR")
         assert (line["level"], line["message_id"]) == ("INFO", "1")
 
     def test_a_result_that_cannot_be_kept_is_no_dead_letter(self) -> None:
@@ -440,7 +440,7 @@ class TestDeadLetters:
 class TestFailMode:
     """C6: consumers are CLOSED unless told otherwise."""
 
-    def test_closed_leaves_the_messages_in_the_queue(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_closed_leaves_the_messages_in_the_queue(self, caplog: pytest.LogCaptureFixture) -> None:
         """C6: an ERROR, and which message it was."""
         shop = Shop()
         shop.store.failing = {"check": [RetryableError("down")] * 2}
@@ -448,7 +448,7 @@ class TestFailMode:
             shop.consumer.process(message("1"))
         assert shop.consumer.process_batch([message("1")]) == ["1"]
         assert shop.sold == []
-        error, warning, *_ = logged(capsys, "WARNING", "ERROR")
+        error, warning, *_ = logged(caplog, "WARNING", "ERROR")
         assert (error["level"], error["message"]) == ("ERROR", "idempotency check failed")
         assert (warning["level"], warning["message_id"]) == ("WARNING", "1")
 
@@ -523,13 +523,13 @@ class TestSqs:
         ],
     )
     def test_a_record_that_cannot_be_read_fails_alone(
-        self, broken: Any, reported: str, capsys: pytest.CaptureFixture[str]
+        self, broken: Any, reported: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """C8: without an id Lambda takes the batch for failed, which loses nothing."""
         shop = Shop()
         assert failures(shop.consumer.handle_sqs({"Records": [record("1"), broken, record("3")]})) == [reported]
         assert shop.sold == ["1", "3"]
-        (line,) = logged(capsys, "ERROR")
+        (line,) = logged(caplog, "ERROR")
         assert line["message"] == "record cannot be read"
 
     def test_a_record_that_cannot_be_read_holds_its_group(self) -> None:
@@ -539,7 +539,7 @@ class TestSqs:
         assert failures(shop.consumer.handle_sqs({"Records": [broken, record("2", "a")]})) == ["1", "2"]
         assert shop.sold == []
 
-    def test_what_is_left_when_time_is_up_goes_back(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_what_is_left_when_time_is_up_goes_back(self, caplog: pytest.LogCaptureFixture) -> None:
         """C8: each takes 3.1 s of 10; the fourth would begin in the last second."""
         shop = Shop()
         shop.lasting = timedelta(seconds=3.1)
@@ -547,7 +547,7 @@ class TestSqs:
         context = Context(shop.time, shop.time.now + 10)
         assert failures(shop.consumer.handle_sqs(event, context)) == ["4", "5", "6"]
         assert shop.sold == ["1", "2", "3"]
-        (line,) = logged(capsys, "WARNING")
+        (line,) = logged(caplog, "WARNING")
         assert line["left"] == 3
         assert failures(shop.consumer.handle_sqs(event, Context(shop.time, shop.time.now + 30))) == []
         assert shop.sold == ["1", "2", "3", "4", "5", "6"]
@@ -714,21 +714,22 @@ def test_its_name_is_the_processor_s_unless_it_is_given() -> None:
 
 
 def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11: one line for the batch, one for each kind of answer."""
+    """C11: one line for the batch, and one for each result."""
     consumer = IdempotentConsumer(MemoryStore(), Shop().sell, name="shop")
     consumer.process_batch([message("1"), message("1"), message("2")])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {line["result"]: line["idempotency_check_total"] for line in lines} == {"new": [2.0], "duplicate": [1.0]}
+    batch, *totals = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(batch["idempotency_check_duration_seconds"]) == 3
+    assert {line["result"]: line["idempotency_check_total"] for line in totals} == {"new": [2.0], "duplicate": [1.0]}
 
 
-def test_neither_a_body_nor_a_key_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_neither_a_body_nor_a_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What a message says is nobody's business; its id is what people need."""
     shop = Shop(identify=business_key("order", "secret"), dead_letter=lambda *_: None)
     shop.failing = {"1": [OSError("one"), OSError("two"), OSError("three")]}
     shop.store.failing = {"check": [RetryableError("down")]}
     batch = [message("0", secret="hush"), message("1", secret="hush"), message("2", secret=None)]
     shop.consumer.process_batch(batch)
-    lines = logged(capsys, "INFO", "WARNING", "ERROR")
+    lines = logged(caplog, "INFO", "WARNING", "ERROR")
     assert {line["message_id"] for line in lines if "message_id" in line} == {"0", "1", "2"}
     key = business_key("order", "secret")(batch[1])
     assert "hush" not in str(lines)

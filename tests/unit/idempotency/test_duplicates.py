@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import BadRequestError, ConfigError
-from grantwire.idempotency import (
+from grantwire_idempotency import (
     Key,
     Message,
     by_content_hash,
@@ -18,6 +17,7 @@ from grantwire.idempotency import (
     entity_key,
     request_id,
 )
+from grantwire_idempotency.errors import BadRequestError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import (
+from grantwire_idempotency import FailMode, Key, MemoryStore, New, Outcome, Record, Status
+from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
     CircuitOpenError,
@@ -16,9 +17,8 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire.idempotency import FailMode, Key, MemoryStore, New, Outcome, Record, Status
-from grantwire.idempotency.execution import Execution
-from grantwire.observability import key_fingerprint
+from grantwire_idempotency.execution import Execution
+from grantwire_idempotency.logs import key_fingerprint
 from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Counted, Time, Trouble, logged
 
@@ -145,7 +145,7 @@ def test_an_error_that_cannot_be_printed_is_still_the_caller_s() -> None:
 
 
 @pytest.mark.parametrize("down", [RetryableError(DOWN), CircuitOpenError(DOWN), AmbiguousError(DOWN)])
-def test_open_runs_without_the_store_and_warns(down: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_runs_without_the_store_and_warns(down: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """C6, 004: the default of jobs."""
     job = Job(FailMode.OPEN)
     job.store.failing = {"check": [down, down]}
@@ -154,12 +154,12 @@ def test_open_runs_without_the_store_and_warns(down: Exception, capsys: pytest.C
     assert job.store.calls == ["check", "check"]
     assert job.metrics.checks == [("job", "error"), ("job", "error")]
     assert job.metrics.unguarded_runs == ["job", "job"]
-    first, _ = logged(capsys, "WARNING", "ERROR")
+    first, _ = logged(caplog, "WARNING", "ERROR")
     assert (first["level"], first["message"]) == ("WARNING", "idempotency check failed, processing anyway")
     assert (first["error"], first["task_type"]) == (DOWN, "job")
 
 
-def test_closed_does_not_run_without_the_store(capsys: pytest.CaptureFixture[str]) -> None:
+def test_closed_does_not_run_without_the_store(caplog: pytest.LogCaptureFixture) -> None:
     """C6, 004: an ERROR, and the store's error to the caller."""
     job = Job(FailMode.CLOSED)
     job.store.failing = {"check": [RetryableError(DOWN)]}
@@ -168,7 +168,7 @@ def test_closed_does_not_run_without_the_store(capsys: pytest.CaptureFixture[str
     assert job.runs == 0
     assert (job.metrics.checks, job.metrics.unguarded_runs) == ([("job", "error")], [])
     assert all(0 <= seconds < 60 for seconds in job.metrics.seconds)
-    (line,) = logged(capsys, "WARNING", "ERROR")
+    (line,) = logged(caplog, "WARNING", "ERROR")
     assert (line["level"], line["message"]) == ("ERROR", "idempotency check failed")
 
 
@@ -191,18 +191,18 @@ def test_a_hiccup_after_the_work_does_not_lose_the_result(fail_mode: FailMode) -
     job.store.failing = {"store_result": [RetryableError(DOWN)] * 2}
     assert job.run() == Outcome("done", replayed=False)
     assert job.run() == Outcome("done", replayed=True)
-    assert job.time.slept == [0.1, 0.4]
+    assert job.time.slept == [0.2, 0.4]
 
 
 @pytest.mark.parametrize(("fail_mode", "level"), [(FailMode.OPEN, "WARNING"), (FailMode.CLOSED, "ERROR")])
 def test_work_that_is_done_is_not_reported_as_failed(
-    fail_mode: FailMode, level: str, capsys: pytest.CaptureFixture[str]
+    fail_mode: FailMode, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The effect has happened: an error would make the caller repeat it. Until the claim ends, nobody does."""
     job = Job(fail_mode)
     job.store.failing = {"store_result": [RetryableError(DOWN)] * 3}
     assert job.run() == Outcome("done", replayed=False)
-    (line,) = logged(capsys, "WARNING", "ERROR")
+    (line,) = logged(caplog, "WARNING", "ERROR")
     assert line["level"] == level
     assert "the store did not take its result" in line["message"]
     with pytest.raises(RequestInProgressError):
@@ -212,7 +212,7 @@ def test_work_that_is_done_is_not_reported_as_failed(
 
 
 @pytest.mark.parametrize("fail_mode", FailMode)
-def test_a_key_that_somebody_else_took_is_a_loud_error(fail_mode: FailMode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_somebody_else_took_is_a_loud_error(fail_mode: FailMode, caplog: pytest.LogCaptureFixture) -> None:
     """The run outlived its claim, another one has run: a retry gets what that one stored."""
     job = Job(fail_mode)
 
@@ -223,7 +223,7 @@ def test_a_key_that_somebody_else_took_is_a_loud_error(fail_mode: FailMode, caps
 
     with pytest.raises(LeaseLostError):
         job.run(slow)
-    (line,) = logged(capsys, "WARNING", "ERROR")
+    (line,) = logged(caplog, "WARNING", "ERROR")
     assert line["level"] == "ERROR"
     assert "the effect may be doubled" in line["message"]
     assert job.time.slept == []
@@ -289,13 +289,13 @@ def test_a_store_that_breaks_after_the_work_is_not_hidden(again: list[Exception]
 
 
 @pytest.mark.parametrize("trouble", [RetryableError(DOWN), InternalError("a bug")])
-def test_the_work_s_own_error_comes_first(trouble: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_work_s_own_error_comes_first(trouble: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """C5: the store fails as well, when the key is to be freed; that is logged."""
     job = Job()
     job.store.failing = {"store_failure": [trouble] * 3}
     with pytest.raises(ValueError, match="the work's own"):
         job.run(ValueError("the work's own"))
-    (line,) = logged(capsys, "ERROR")
+    (line,) = logged(caplog, "ERROR")
     assert "a retry has to wait until the claim ends" in line["message"]
     job.time.advance(LEASE)
     assert not job.run().replayed
@@ -345,7 +345,7 @@ def test_a_stored_result_that_is_no_json_is_an_internal_error() -> None:
         job.run()
 
 
-def test_metrics_that_fail_cost_no_work(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_that_fail_cost_no_work(caplog: pytest.LogCaptureFixture) -> None:
     """C11: counting is never a reason to lose a claim, a result or a message."""
 
     class Broken:
@@ -362,16 +362,16 @@ def test_metrics_that_fail_cost_no_work(capsys: pytest.CaptureFixture[str]) -> N
     job.store.failing = {"check": [RetryableError(DOWN)]}
     assert job.run().value == "done"
     job.execution.flush()
-    assert [line["message"] for line in logged(capsys, "ERROR")] == ["idempotency metrics failed"] * 4
+    assert [line["message"] for line in logged(caplog, "ERROR")] == ["idempotency metrics failed"] * 4
 
 
 @pytest.mark.usefixtures("debug")
-def test_a_key_is_logged_at_debug_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_is_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
     """004: the duplicate with its key and type at DEBUG; above that a fingerprint is all."""
     job = Job()
     job.run()
     job.run()
-    (line,) = logged(capsys, "DEBUG")
+    (line,) = logged(caplog, "DEBUG")
     assert line["message"] == "duplicate task skipped"
     assert (line["idempotency_key"], line["task_type"]) == ("job:order:1", "job")
     job.store.failing = {"store_result": [RetryableError(DOWN)] * 3, "store_failure": [RetryableError(DOWN)] * 3}
@@ -381,7 +381,7 @@ def test_a_key_is_logged_at_debug_only(capsys: pytest.CaptureFixture[str]) -> No
     job.store.failing = {"check": [RetryableError(DOWN)]}
     with pytest.raises(RetryableError):
         job.run(key=Key("order:4"))
-    lines = logged(capsys, "INFO", "WARNING", "ERROR")
+    lines = logged(caplog, "INFO", "WARNING", "ERROR")
     assert [line.get("key") for line in lines[:2]] == [key_fingerprint("job:order:2"), key_fingerprint("job:order:3")]
     assert len(lines) == 3
     assert "order:" not in str(lines)

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from grantwire.errors import ConfigError, GrantwireError
-from grantwire.idempotency.stores.hints import BloomHint, HintedStore, LruHint
-from grantwire.idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
-from grantwire.idempotency.stores.memory import MemoryStore
+from grantwire_idempotency.errors import ConfigError, GrantwireError
+from grantwire_idempotency.stores.hints import BloomHint, HintedStore, LruHint
+from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
-from tests.support.paths import LAYER
+from tests.support.paths import LIBRARY
 from tests.unit.test_imports import modules_after_importing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire.idempotency.stores.hints import Hint
-    from grantwire.idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.hints import Hint
+    from grantwire_idempotency.stores.interface import Check, Store
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -282,7 +282,7 @@ def test_what_makes_no_sense_is_refused_at_once(make: Callable[[], object], prob
 
 def test_each_hint_loads_its_own_library() -> None:
     """And the store that they stand in front of loads none."""
-    program = "sys; from grantwire.idempotency.stores.hints import HintedStore, LruHint, BloomHint"
-    assert not modules_after_importing(program, [LAYER]) & {"cachetools", "rbloom", "redis", "psycopg"}
-    assert "rbloom" not in modules_after_importing(f"{program}; LruHint(1)", [LAYER])
-    assert "cachetools" not in modules_after_importing(f"{program}; BloomHint(1)", [LAYER])
+    program = "sys; from grantwire_idempotency.stores.hints import HintedStore, LruHint, BloomHint"
+    assert not modules_after_importing(program, [LIBRARY]) & {"cachetools", "rbloom", "redis", "psycopg"}
+    assert "rbloom" not in modules_after_importing(f"{program}; LruHint(1)", [LIBRARY])
+    assert "cachetools" not in modules_after_importing(f"{program}; BloomHint(1)", [LIBRARY])

@@ -13,8 +13,8 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grantwire.errors import BadRequestError, ConfigError
-from grantwire.idempotency import Message, business_key, entity_key, message_id, payload_hash, request_id
+from grantwire_idempotency import Message, business_key, entity_key, message_id, payload_hash, request_id
+from grantwire_idempotency.errors import BadRequestError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from grantwire.errors import ConfigError
-from grantwire.idempotency import Duplicate, InProgress, Key, MemoryStore, New, Record, Status
+from grantwire_idempotency import Duplicate, InProgress, Key, MemoryStore, New, Record, Status
+from grantwire_idempotency.errors import ConfigError
 from tests.support.concurrency import at_once
 
 MINUTE = timedelta(minutes=1)

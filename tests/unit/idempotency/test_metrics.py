@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aws_lambda_powertools.metrics import Metrics, MetricUnit
 
-from grantwire.idempotency import EmfMetrics, MemoryStore, NoMetrics, idempotent
-from grantwire.observability import MetricUnit as OurUnit
-from grantwire.observability import metrics as collector
+from grantwire_idempotency import MemoryStore, NoMetrics, PowertoolsMetrics, idempotent
 from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from grantwire.idempotency.metrics import CheckResult
+    from grantwire_idempotency.metrics import CheckResult
 
 
 class CloudWatch:
@@ -47,17 +45,17 @@ class CloudWatch:
 
 def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckResult]]) -> CloudWatch:
     """What CloudWatch has seen after these checks, of a tenth of a second each."""
-    metrics = EmfMetrics()
+    metrics = PowertoolsMetrics()
     for job, result in checks:
         metrics.checked(job, result, 0.1)
     metrics.flush()
     return CloudWatch(capsys.readouterr().out.splitlines())
 
 
-def test_a_check_is_one_line_with_the_documents_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11, 004: total by result, duration and duplicate rate."""
+def test_a_check_has_the_documents_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11, 004: total by result in one document, duration and duplicate rate in another."""
     seen = counted(capsys, [("orders", "duplicate")])
-    assert len(seen.lines) == 1
+    assert len(seen.lines) == 2
     assert seen.namespaces == {"Grantwire"}
     assert seen.of("idempotency_check_total", job="orders", result="duplicate") == [1.0]
     assert seen.of("idempotency_check_duration_seconds", job="orders") == [0.1]
@@ -70,11 +68,11 @@ def test_a_check_is_one_line_with_the_documents_names(capsys: pytest.CaptureFixt
     assert len(seen.values) == 3
 
 
-def test_a_batch_is_one_line_for_each_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_is_one_line_and_one_for_each_result(capsys: pytest.CaptureFixture[str]) -> None:
     """C11: sums by result; the average of the rate is the share of duplicates among the answers."""
     counts: dict[CheckResult, int] = {"new": 6, "duplicate": 2, "error": 4}
     seen = counted(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
-    assert len(seen.lines) == 3
+    assert len(seen.lines) == 4
     totals = {name: seen.of("idempotency_check_total", job="orders", result=name) for name in counts}
     assert totals == {"new": [6.0], "duplicate": [2.0], "error": [4.0]}
     rate = seen.of("idempotency_duplicate_rate", job="orders")
@@ -82,7 +80,7 @@ def test_a_batch_is_one_line_for_each_result(capsys: pytest.CaptureFixture[str])
     assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == 12
 
 
-@pytest.mark.parametrize(("count", "lines"), [(100, 1), (101, 2), (1_000, 10)])
+@pytest.mark.parametrize(("count", "lines"), [(99, 2), (100, 3), (101, 3), (198, 3), (1_000, 12)])
 def test_no_line_holds_more_values_than_cloudwatch_takes(
     count: int, lines: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,8 +93,8 @@ def test_no_line_holds_more_values_than_cloudwatch_takes(
 
 
 def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """C6, C10: what ran without the store's word; with the failed check in the same line, or alone."""
-    metrics = EmfMetrics("Shop")
+    """C6, C10: what ran without the store's word; with the failed check in the same document, or alone."""
+    metrics = PowertoolsMetrics("Shop")
     for _ in range(3):
         metrics.checked("orders", "error", 0.1)
         metrics.unguarded("orders")
@@ -107,7 +105,7 @@ def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert seen.of("idempotency_unguarded_total", job="orders") == [3.0]
     assert seen.of("idempotency_unguarded_total", job="reports") == [1.0]
     assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0], "an outage is neither new nor a duplicate"
-    assert len(seen.lines) == 3
+    assert len(seen.lines) == 4
     assert seen.namespaces == {"Shop"}
 
 
@@ -120,36 +118,61 @@ def test_jobs_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_is_sent_twice_and_nothing_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """A flush is for what came since the last one."""
-    metrics = EmfMetrics()
+    metrics = PowertoolsMetrics()
     metrics.flush()
     metrics.checked("orders", "new", 0.1)
     metrics.flush()
+    assert len(CloudWatch(capsys.readouterr().out.splitlines()).values) == 3
     metrics.flush()
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("count", [1, 250])
 @pytest.mark.parametrize("variable", ["POWERTOOLS_METRICS_DISABLED", "POWERTOOLS_DEV"])
 def test_powertools_switches_count_here_too(
-    variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    variable: str, count: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever switches metrics off means all; and nothing piles up meanwhile."""
-    metrics = EmfMetrics()
+    """Whoever switches metrics off means all, also of a batch that fills a document; and nothing piles up meanwhile."""
+    metrics = PowertoolsMetrics()
     monkeypatch.setenv(variable, "true")
-    metrics.checked("orders", "new", 0.1)
+    for _ in range(count):
+        metrics.checked("orders", "new", 0.1)
     metrics.flush()
     monkeypatch.delenv(variable)
     metrics.flush()
     assert capsys.readouterr().out == ""
+    metrics.checked("reports", "new", 0.1)
+    metrics.flush()
+    assert {line["job"] for line in CloudWatch(capsys.readouterr().out.splitlines()).lines} == {"reports"}
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "namespace"), [(None, None, "Grantwire"), (None, "Jobs", "Jobs"), ("Shop", "Jobs", "Shop")]
+)
+def test_the_namespace_is_found_as_powertools_documents_it(
+    given: str | None,
+    variable: str | None,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The argument, else POWERTOOLS_METRICS_NAMESPACE, else the library's own."""
+    if variable:
+        monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", variable)
+    metrics = PowertoolsMetrics(given)
+    metrics.checked("orders", "new", 0.1)
+    metrics.flush()
+    assert CloudWatch(capsys.readouterr().out.splitlines()).namespaces == {namespace}
 
 
 def test_a_function_s_own_metrics_are_left_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C11: neither Grantwire's collector nor a handler's `log_metrics` sees a dimension or a value of ours."""
+    """C11: neither the function's collector nor its `log_metrics` sees a dimension or a value of the library."""
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "a service")
     own = Metrics(namespace="Shop", service="shop")
-    collector.set_default_dimensions(worker="relay")
-    collector.add_metric("Published", OurUnit.Count, 1)
+    own.add_dimension("worker", "relay")
+    own.add_metric("Published", MetricUnit.Count, 1)
 
     @own.log_metrics(raise_on_empty_metrics=True)
     @idempotent(MemoryStore(), key=lambda event, _: event["id"], name="orders")
@@ -158,18 +181,18 @@ def test_a_function_s_own_metrics_are_left_alone(
         return event["id"]
 
     handler({"id": "o_1"}, None)
-    ours, theirs = capsys.readouterr().out.splitlines()
-    seen, others = CloudWatch([ours]), CloudWatch([theirs])
+    *ours, theirs = capsys.readouterr().out.splitlines()
+    seen, others = CloudWatch(ours), CloudWatch([theirs])
     assert seen.of("idempotency_check_total", job="orders", result="new") == [1.0]
     assert {name for name, _ in seen.values} & {"Sold", "Published"} == set()
-    assert {name for name, _ in others.values} == {"Sold"}
+    assert {name for name, _ in others.values} == {"Sold", "Published"}
     assert "job" not in others.lines[0]
-    assert "service" not in seen.lines[0]
+    assert not {"service", "worker"} & {name for line in seen.lines for name in line}
 
 
 def test_threads_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """C11: while some count, others flush."""
-    metrics = EmfMetrics()
+    metrics = PowertoolsMetrics()
 
     def count(_: int) -> None:
         for _ in range(50):

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-import grantwire.idempotency as library
-from tests.support.paths import LAYER
+import grantwire_idempotency as library
+from tests.support.paths import LIBRARY
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
 PARTS = {"cachetools", "rbloom"}
-JOB = "from grantwire.idempotency import idempotent, IdempotentConsumer, business_key, by_version, Retry, Compensation"
+JOB = "from grantwire_idempotency import idempotent, IdempotentConsumer, business_key, by_version, Retry, Compensation"
 
 
 def loaded_by(program: str) -> set[str]:
-    """Every module that is loaded after these imports."""
-    return modules_after_importing(f"sys; {program}", [LAYER])
+    """Every module that is loaded after these imports; the service is not on the path."""
+    return modules_after_importing(f"sys; {program}", [LIBRARY])
 
 
 @pytest.mark.parametrize("name", library.__all__)
 def test_every_public_name_is_there_and_documented(name: str) -> None:
-    """`from grantwire.idempotency import name` works, and help() says something of its own."""
+    """`from grantwire_idempotency import name` works, and help() says something of its own."""
     found = getattr(library, name)
     assert name in dir(library)
     if not inspect.isclass(found) and not inspect.isfunction(found):
         return
-    assert found.__module__.startswith("grantwire.idempotency")
+    assert found.__module__.startswith("grantwire_idempotency")
     undocumented = [path for path, member in members(name, found) if not (member.__doc__ or "").strip()]
     assert undocumented == []
 
@@ -58,9 +60,52 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         library.nonsense  # noqa: B018
 
 
-def test_the_package_alone_loads_no_client() -> None:
-    """`grant` imports it for its requests."""
-    assert not loaded_by("import grantwire.idempotency") & (SERVERS | PARTS)
+def test_the_package_alone_loads_nothing() -> None:
+    """Every function imports it for its errors."""
+    loaded = loaded_by("import grantwire_idempotency")
+    assert {name for name in loaded if name.startswith("grantwire")} == {"grantwire_idempotency"}
+    assert not loaded & (SERVERS | PARTS)
+
+
+def test_metrics_are_loaded_only_when_they_are_used() -> None:
+    """A job with metrics of its own needs no Powertools."""
+    job = "idempotent(type('S', (), dict.fromkeys(('check', 'store_result', 'store_failure', 'get_result'), str)), "
+    own = f"{JOB}, NoMetrics; {job}key=str, name='job', metrics=NoMetrics())(print)"
+    assert "aws_lambda_powertools" not in loaded_by(own)
+    assert "aws_lambda_powertools" in loaded_by(own.replace(", metrics=NoMetrics()", ""))
+
+
+@pytest.mark.parametrize(
+    ("package", "part", "use"),
+    [
+        ("redis", "RedisStore", "from grantwire_idempotency import RedisStore"),
+        ("redis", "RedisLocks", "from grantwire_idempotency import RedisLocks"),
+        ("cachetools", "MemoryStore", "from grantwire_idempotency import MemoryStore"),
+        ("cachetools", "LruHint", "from grantwire_idempotency import LruHint; LruHint(1)"),
+        ("rbloom", "BloomHint", "from grantwire_idempotency import BloomHint; BloomHint(1)"),
+        ("aws-lambda-powertools", "PowertoolsMetrics", "from grantwire_idempotency import PowertoolsMetrics"),
+    ],
+)
+def test_a_part_whose_package_is_missing_names_it(package: str, part: str, use: str) -> None:
+    """The layer ships none of redis, cachetools and rbloom: whoever uses one is told what to install."""
+    hidden = f"import sys; sys.modules[{package.replace('-', '_')!r}] = None; {use}"
+    answer = subprocess.run(
+        [sys.executable, "-c", hidden], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=False
+    )
+    *_, last = answer.stderr.splitlines()
+    assert last.startswith(
+        f"ImportError: {part} needs the package {package}, which is not installed: pip install {package}"
+    )
+
+
+def test_the_library_needs_nothing_of_the_service() -> None:
+    """Every module of it can be imported while the service is not on the path."""
+    modules = [
+        ".".join(path.relative_to(LIBRARY).with_suffix("").parts).removesuffix(".__init__")
+        for path in (LIBRARY / "grantwire_idempotency").rglob("*.py")
+    ]
+    assert len(modules) > 20
+    assert "grantwire" not in loaded_by(f"import {', '.join(modules)}")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +113,7 @@ def test_the_package_alone_loads_no_client() -> None:
     [
         ("MemoryStore", {"cachetools"}),
         ("RedisStore", {"redis"}),
-        ("PostgresStore; from grantwire.database import Database", {"psycopg"}),
+        ("PostgresStore; import psycopg", {"psycopg"}),
     ],
     ids=["memory", "redis", "postgres"],
 )

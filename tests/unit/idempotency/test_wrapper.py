@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import BadRequestError, ConfigError, RequestInProgressError, RetryableError
-from grantwire.idempotency import (
+from grantwire_idempotency import (
     FailMode,
     InProgress,
     Key,
@@ -22,6 +21,7 @@ from grantwire.idempotency import (
     entity_key,
     idempotent,
 )
+from grantwire_idempotency.errors import BadRequestError, ConfigError, RequestInProgressError, RetryableError
 from tests.unit.idempotency.doubles import Context, Counted, Time, Trouble, logged
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_a_version_is_as_good_as_a_key() -> None:
 
 @pytest.mark.parametrize("none", ["", None])
 @pytest.mark.usefixtures("debug")
-def test_without_a_key_a_job_runs_without_idempotency(none: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_key_a_job_runs_without_idempotency(none: str | None, caplog: pytest.LogCaptureFixture) -> None:
     """C2, 004: the store is not even asked."""
     store, metrics, runs = Trouble(), Counted(), []
 
@@ -124,7 +124,7 @@ def test_without_a_key_a_job_runs_without_idempotency(none: str | None, capsys: 
     job("o_1")
     assert runs == ["o_1", "o_1"]
     assert (store.calls, metrics.checks) == ([], [])
-    assert {line["message"] for line in logged(capsys, "DEBUG", "INFO")} == {
+    assert {line["message"] for line in logged(caplog, "DEBUG", "INFO")} == {
         "no idempotency key, processing without idempotency"
     }
 
@@ -262,10 +262,11 @@ def test_metrics_are_sent_once_for_each_call() -> None:
 
 
 def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11: one line for each call."""
+    """C11: one line for each call, and one for its result."""
     idempotent(MemoryStore(), key=str, name="job")(_noting([]))("o_1")
-    (line,) = capsys.readouterr().out.splitlines()
-    assert (json.loads(line)["job"], json.loads(line)["result"]) == ("job", "new")
+    call, total = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (call["job"], call["idempotency_duplicate_rate"]) == ("job", [0.0])
+    assert (total["job"], total["result"], total["idempotency_check_total"]) == ("job", "new", [1.0])
 
 
 @pytest.mark.parametrize(

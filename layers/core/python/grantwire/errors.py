@@ -19,60 +19,45 @@
     └── ConfigError                fails the init phase, naming every missing or bad variable at once
 
 The message of a RejectedError or RetryableError is written for the caller; the other two are for the people on call.
+What the idempotency library raises is defined there and handed on here; the service adds what only it can raise.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from grantwire_idempotency.errors import (
+    AmbiguousError,
+    BadRequestError,
+    CircuitOpenError,
+    ConfigError,
+    GrantwireError,
+    InternalError,
+    KeyConflictError,
+    LeaseLostError,
+    LockHeldError,
+    RejectedError,
+    RequestInProgressError,
+    RetryableError,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class GrantwireError(Exception):
-    """Root of all errors that Grantwire raises on purpose."""
-
-
-class RetryableError(GrantwireError):
-    """Nothing was committed, or a repeat is harmless: try again after `retry_after` seconds."""
-
-    code: ClassVar[str] = "UNAVAILABLE"
-
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
-class RequestInProgressError(RetryableError):
-    """Another request with the same key has not finished yet."""
-
-    code = "REQUEST_IN_PROGRESS"
-
-
-class LockHeldError(RetryableError):
-    """Somebody else has the lock."""
-
-
-class AmbiguousError(RetryableError):
-    """It may have happened and may not; a repeat with the same identifier is harmless."""
-
-
-class LeaseLostError(RetryableError):
-    """The lease ran out before the work was finished."""
-
-
-class CircuitOpenError(RetryableError):
-    """The server was not asked, because it kept failing a moment ago."""
-
-
-class RejectedError(GrantwireError):
-    """The request is at fault and will be refused again as it is."""
-
-    code: ClassVar[str] = "BAD_REQUEST"
-
-
-class BadRequestError(RejectedError):
-    """The request is malformed; the message names the part and the rule."""
+__all__ = [
+    "AmbiguousError",
+    "BadRequestError",
+    "CircuitOpenError",
+    "ConfigError",
+    "ForbiddenError",
+    "GrantwireError",
+    "InternalError",
+    "KeyConflictError",
+    "LeaseLostError",
+    "LockHeldError",
+    "MethodNotAllowedError",
+    "NotFoundError",
+    "RejectedError",
+    "RequestInProgressError",
+    "RetryableError",
+    "TooLargeError",
+    "UnauthenticatedError",
+]
 
 
 class TooLargeError(RejectedError):
@@ -107,21 +92,3 @@ class MethodNotAllowedError(RejectedError):
     def __init__(self, allowed: str) -> None:
         super().__init__(f"use {allowed}")
         self.allowed = allowed
-
-
-class KeyConflictError(RejectedError):
-    """The idempotency key belongs to another request."""
-
-    code = "IDEMPOTENCY_KEY_CONFLICT"
-
-
-class InternalError(GrantwireError):
-    """A bug, or an invariant that does not hold."""
-
-
-class ConfigError(GrantwireError):
-    """The environment is incomplete or contradicts itself."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("bad configuration: " + "; ".join(problems))
-        self.problems = tuple(problems)

@@ -1,13 +1,11 @@
-"""Rules for text that comes from outside: what a name, a reason or an identifier may be."""
+"""Rules for text that comes from outside: what a name, a reason, an identifier or a page size may be."""
 
 from __future__ import annotations
 
-import re
-
 from grantwire.errors import BadRequestError
+from grantwire_idempotency.validation import clean_text
 
-# C0, DEL and C1 control characters, and lone surrogates, which no UTF-8 column can hold.
-_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+__all__ = ["clean_text", "page_size"]
 
 
 def page_size(value: str, *, largest: int) -> int:
@@ -15,16 +13,3 @@ def page_size(value: str, *, largest: int) -> int:
     if value.isascii() and value.isdigit() and len(value) <= len(str(largest)) and 1 <= int(value) <= largest:
         return int(value)
     raise BadRequestError(f"limit must be a whole number between 1 and {largest}")
-
-
-def clean_text(name: str, value: object, *, longest: int) -> str:
-    """`value` if it is a non-blank string of at most `longest` characters without control characters."""
-    if not isinstance(value, str):
-        raise BadRequestError(f"{name} must be a string")
-    if not value.strip():
-        raise BadRequestError(f"{name} must not be empty")
-    if len(value) > longest:
-        raise BadRequestError(f"{name} must have at most {longest} characters")
-    if _FORBIDDEN.search(value):
-        raise BadRequestError(f"{name} must not contain control characters or lone surrogates")
-    return value

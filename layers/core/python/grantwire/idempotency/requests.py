@@ -1,4 +1,7 @@
-"""What identifies a request, and the answer that is kept for it."""
+"""What an API Gateway request says about its idempotency: the key, the hash of its fields, and the settings.
+
+The types that the guard works with are the library's: `RequestIdentity`, `Answer`, `refuse`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import hashlib
 import re
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from grantwire.errors import BadRequestError, KeyConflictError, RequestInProgressError
+from grantwire.errors import BadRequestError
 from grantwire.settings import duration, setting
+from grantwire_idempotency.requests import Answer, GuardSettings, RequestIdentity, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
+
+__all__ = ["Answer", "IdempotencySettings", "RequestIdentity", "parse_key", "refuse", "request_hash"]
 
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 _LONGEST_KEY = 255
@@ -21,46 +27,11 @@ _CANONICAL_FORM = "v1"
 
 
 @dataclass(frozen=True, slots=True)
-class IdempotencySettings:
-    """How long an answer is kept (I4), and how long a request waits for another with the same key (I8)."""
+class IdempotencySettings(GuardSettings):
+    """The guard's settings, read from the environment."""
 
     ttl: timedelta = setting("IDEMPOTENCY_TTL", duration(low="1s"), default="24h")
     lock_wait: timedelta = setting("IDEMPOTENCY_LOCK_WAIT", duration(low="1ms", high="20s"), default="2s")
-
-
-class RequestIdentity(NamedTuple):
-    """Whose request it is, what it asks for, and the key under which its answer is kept (I7)."""
-
-    caller: str
-    route: str
-    key: str
-    request_hash: str
-
-
-class Answer(NamedTuple):
-    """An answer that is final for its key: sent now, and byte for byte again to every repeat."""
-
-    status_code: int
-    body: str
-    outcome: str = "APPLIED"
-
-    @property
-    def final(self) -> bool:
-        """Whether it may be kept: a malformed request (400) or a fault (5xx) must be able to run again (I3)."""
-        return 200 <= self.status_code < 300 or 400 < self.status_code < 500  # noqa: PLR2004 - HTTP's own numbers
-
-    @property
-    def replayed(self) -> bool:
-        """Whether this is the answer to an earlier request with the same key."""
-        return self.outcome == "REPLAYED"
-
-
-def refuse(outcome: str) -> None:
-    """Raise what an outcome means that is no answer: the key is another request's, or its request still runs."""
-    if outcome == KeyConflictError.code:
-        raise KeyConflictError("this Idempotency-Key was used for another request; use a new key")
-    if outcome == RequestInProgressError.code:
-        raise RequestInProgressError("a request with this Idempotency-Key is still running")
 
 
 def parse_key(values: Sequence[str]) -> str:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from grantwire.circuit import CircuitBreaker
     from grantwire.database import Connection, Database
     from grantwire.notifications.senders import Sender
     from grantwire.notifications.store import Notification
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import LeaseSettings
+    from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
     Failures = Mapping[UUID, tuple[Verdict, str]]
 

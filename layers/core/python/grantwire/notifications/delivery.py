@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from grantwire.circuit import CircuitBreaker
     from grantwire.database import Database
     from grantwire.notifications.senders import Sender
     from grantwire.notifications.wakeup import Wakeup
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import LeaseSettings
+    from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
 _METRICS = {"sent": "NotificationsSent", "retried": "NotificationsRetried", "failed": "NotificationsFailed"}
 

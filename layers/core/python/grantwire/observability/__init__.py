@@ -6,7 +6,6 @@ logged at INFO: `key_fingerprint` is what a log may say about a key.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.observability.lines import Log
 from grantwire.observability.metrics import Metrics, MetricUnit, stamped
+from grantwire_idempotency.logs import key_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +32,3 @@ def trace_id_of(headers: Mapping[str, Sequence[str]]) -> str:
         if source and (match := _TRACE_ROOT.search(source)):
             return match[1]
     return f"1-{int(time.time()):08x}-{os.urandom(12).hex()}"
-
-
-def key_fingerprint(key: str) -> str:
-    """Enough of a hash to recognise a key in the logs, too little to replay it."""
-    return hashlib.sha256(key.encode()).hexdigest()[:12]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grantwire.circuit import CircuitBreaker
     from grantwire.notifications.senders.interface import Sender
     from grantwire.notifications.store import Notification
+    from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
 
 class BreakerSender:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from grantwire.circuit import CircuitBreaker
 from grantwire.notifications.senders.log import LogSender
 from grantwire.notifications.senders.sns import SnsSender
 from grantwire.notifications.senders.webhook import WebhookSender
 from grantwire.settings import duration, integer, setting
+from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

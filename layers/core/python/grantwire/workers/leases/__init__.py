@@ -10,6 +10,6 @@ Time is the database's: `now` is None in production and a fixed time in tests. R
 
 from grantwire.workers.leases.claims import Claim, fence, worker_name
 from grantwire.workers.leases.settings import LeaseSettings
-from grantwire.workers.leases.verdicts import Backoff, Verdict, judge
+from grantwire.workers.leases.verdicts import Verdict, judge
 
-__all__ = ["Backoff", "Claim", "LeaseSettings", "Verdict", "fence", "judge", "worker_name"]
+__all__ = ["Claim", "LeaseSettings", "Verdict", "fence", "judge", "worker_name"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.settings import duration, integer, number, setting
-from grantwire.workers.leases.verdicts import Backoff
+from grantwire_idempotency.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

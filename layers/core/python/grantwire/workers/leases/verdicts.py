@@ -11,27 +11,6 @@ if TYPE_CHECKING:
 
     from grantwire.workers.leases.settings import LeaseSettings
 
-# 2 ** 62 seconds is longer than any cap; beyond it a float would overflow before the cap applies.
-_LARGEST_EXPONENT = 62
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """`min(cap, base * 2^(attempt - 1)) * jitter`, jitter between its bounds, never below the floor (O4)."""
-
-    base: timedelta
-    cap: timedelta
-    floor: timedelta
-    jitter_min: float
-    jitter_max: float
-
-    def delay(self, attempt: int, rand: Callable[[], float]) -> timedelta:
-        """How long to wait after failed attempt number `attempt`, counted from 1; `rand` is in [0, 1)."""
-        exponent = min(attempt - 1, _LARGEST_EXPONENT)
-        seconds = min(self.cap.total_seconds(), self.base.total_seconds() * 2.0**exponent)
-        jitter = self.jitter_min + rand() * (self.jitter_max - self.jitter_min)
-        return max(self.floor, type(self.base)(seconds=seconds * jitter))
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import RejectedError
-from grantwire.idempotency.wiring import require
-from grantwire.observability import log
-from grantwire.workers.leases import Backoff
+from grantwire_idempotency.backoff import Backoff
+from grantwire_idempotency.errors import RejectedError
+from grantwire_idempotency.logs import logger
+from grantwire_idempotency.wiring import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _O4 = Backoff(timedelta(seconds=1), timedelta(seconds=60), timedelta(0), 0.5, 1.5)
 
@@ -57,8 +57,11 @@ class Attempts:
     error: Exception | None = None
     final: bool = False
 
-    def run(self, work: Callable[[], Any], **described: Any) -> Any:
-        """What the first attempt that succeeds returns; else the last one's error is raised."""
+    def run(self, work: Callable[[], Any], fields: Mapping[str, Any]) -> Any:
+        """What the first attempt that succeeds returns; else the last one's error is raised.
+
+        `fields` go into the log line of each failed attempt.
+        """
         while True:
             self.made += 1
             began = self.clock()
@@ -72,5 +75,6 @@ class Attempts:
                 if self.final or now + delay + (now - began) >= self.until:
                     self.error = error
                     raise
-                log.warning("attempt failed, trying again", attempt=self.made, error=type(error).__name__, **described)
+                described = {**fields, "attempt": self.made, "error": type(error).__name__}
+                logger.warning("attempt failed, trying again", extra=described)
             self.sleep(delay)

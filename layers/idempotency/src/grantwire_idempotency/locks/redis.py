@@ -10,12 +10,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from redis.exceptions import LockError
-from redis.lock import Lock as LibraryLock
+from grantwire_idempotency.locks.interface import LockManager
+from grantwire_idempotency.optional import needs
+from grantwire_idempotency.wiring import require
 
-from grantwire.idempotency.locks.interface import LockManager
-from grantwire.idempotency.stores.redis import translating
-from grantwire.idempotency.wiring import require
+with needs("redis", for_what="RedisLocks"):
+    from redis.exceptions import LockError
+    from redis.lock import Lock as LibraryLock
+
+    from grantwire_idempotency.stores.redis import translating
 
 if TYPE_CHECKING:
     from collections.abc import Callable

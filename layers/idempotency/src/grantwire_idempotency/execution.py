@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import random
 import time
 import traceback
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import (
+from grantwire_idempotency.backoff import Backoff
+from grantwire_idempotency.errors import (
     BadRequestError,
     InternalError,
     LeaseLostError,
@@ -28,31 +30,23 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire.idempotency.metrics import Quiet
-from grantwire.idempotency.stores.interface import LONGEST_KEY, Duplicate, InProgress, Key
-from grantwire.observability import key_fingerprint, log
+from grantwire_idempotency.fail_mode import FailMode
+from grantwire_idempotency.logs import key_fingerprint, logger
+from grantwire_idempotency.metrics import SafeMetrics
+from grantwire_idempotency.stores.interface import LONGEST_KEY, Duplicate, InProgress, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.idempotency.metrics import IdempotencyMetrics
-    from grantwire.idempotency.stores.interface import Check, New, Store
+    from grantwire_idempotency.metrics import IdempotencyMetrics
+    from grantwire_idempotency.stores.interface import Check, New, Store
 
-# Pauses between the tries to tell the store what became of the work: enough for a failover's hiccup, and for a caller.
-_PAUSES = (0.1, 0.4)
+# Between the tries to tell the store what became of the work: 0.2 s and 0.4 s, enough for the hiccup of a failover and
+# short enough for a caller who waits.
+_TRIES = 3
+_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), timedelta(0), 1, 1)
 # A Lambda that has run into its timeout is gone by then, and its claim of no more use.
 AFTER_TIMEOUT = timedelta(seconds=1)
-
-
-class FailMode(StrEnum):
-    """What happens when the store is out of reach (C6).
-
-    OPEN runs the work unguarded, warns, and counts it: better twice than not at all. CLOSED does not run it and raises
-    the store's RetryableError: better late than twice.
-    """
-
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,10 @@ class Outcome:
 
 
 class Execution:
-    """Runs work at most once for each key of the job `name`, as far as the store can tell."""
+    """Runs work at most once for each key of the job `name`, as far as the store can tell.
+
+    Without `metrics` it counts with Powertools, which is loaded only then.
+    """
 
     def __init__(
         self,
@@ -78,14 +75,14 @@ class Execution:
         name: str,
         ttl: timedelta,
         fail_mode: FailMode,
-        metrics: IdempotencyMetrics,
+        metrics: IdempotencyMetrics | None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.name = name
         self._store = store
         self._ttl = ttl
         self._fail_mode = fail_mode
-        self._metrics = Quiet(metrics)
+        self._metrics = SafeMetrics(_default_metrics() if metrics is None else metrics)
         self._sleep = sleep
 
     def run(self, key: Key, lease: timedelta, work: Callable[[], Any]) -> Outcome:
@@ -94,7 +91,8 @@ class Execution:
         if check is None:
             return Outcome(work())
         if isinstance(check, Duplicate):
-            log.debug("duplicate task skipped", idempotency_key=check.key.value, task_type=self.name)
+            fields = {"idempotency_key": check.key.value, "task_type": self.name}
+            logger.debug("duplicate task skipped", extra=fields)
             return Outcome(_loaded(check.result), replayed=True)
         if isinstance(check, InProgress):
             seconds = check.free_in.total_seconds()
@@ -129,10 +127,11 @@ class Execution:
             self._metrics.checked(self.name, "error", time.perf_counter() - started)
             if not isinstance(error, RetryableError):
                 raise
+            fields = {"error": str(error), "task_type": self.name}
             if self._fail_mode is FailMode.CLOSED:
-                log.error("idempotency check failed", error=str(error), task_type=self.name)
+                logger.error("idempotency check failed", extra=fields)  # noqa: TRY400 - an outage needs no traceback
                 raise
-            log.warning("idempotency check failed, processing anyway", error=str(error), task_type=self.name)
+            logger.warning("idempotency check failed, processing anyway", extra=fields)
             self._metrics.unguarded(self.name)
             return None
         seconds = time.perf_counter() - started
@@ -158,42 +157,48 @@ class Execution:
         try:
             self._persist(lambda: self._store.store_result(claim, result, self._ttl))
         except LeaseLostError:
-            log.error(
+            logger.error(  # noqa: TRY400 - the error is raised on
                 "the claim ran out while the work ran, and somebody else has taken the key: the effect may be doubled",
-                key=key_fingerprint(claim.key.value),
-                task_type=self.name,
+                extra=self._fields(claim),
             )
             raise
         except RetryableError as error:
-            complain = log.warning if self._fail_mode is FailMode.OPEN else log.error
-            complain(
+            logger.log(
+                logging.WARNING if self._fail_mode is FailMode.OPEN else logging.ERROR,
                 "the work is done, but the store did not take its result: a repeat runs again once the claim has ended",
-                key=key_fingerprint(claim.key.value),
-                error=str(error),
-                task_type=self.name,
+                extra={**self._fields(claim), "error": str(error)},
             )
 
     def _give_back(self, claim: New, error: BaseException) -> None:
         """Free the key; whatever happens here, the work's own error is what the caller has to see."""
         try:
             self._persist(lambda: self._store.store_failure(claim, _described(error), self._ttl))
-        except Exception:  # noqa: BLE001 - the error of the work is on its way
-            log.exception(
+        except Exception:
+            logger.exception(
                 "the work failed, and the store did not take the key back: a retry has to wait until the claim ends",
-                key=key_fingerprint(claim.key.value),
-                task_type=self.name,
+                extra=self._fields(claim),
             )
 
     def _persist(self, tell: Callable[[], None]) -> None:
         """Tell the store, and again after a pause if it is out of reach: to tell it twice is to tell it once."""
-        for pause in _PAUSES:
+        for attempt in range(1, _TRIES):
             try:
                 return tell()
             except LeaseLostError:
                 raise
             except RetryableError:
-                self._sleep(pause)
+                self._sleep(_BACKOFF.delay(attempt, random.random).total_seconds())
         return tell()
+
+    def _fields(self, claim: New) -> dict[str, Any]:
+        """The fields that every log line about a claim has; never the key itself."""
+        return {"key": key_fingerprint(claim.key.value), "task_type": self.name}
+
+
+def _default_metrics() -> IdempotencyMetrics:
+    from grantwire_idempotency.powertools import PowertoolsMetrics  # noqa: PLC0415 - an optional package
+
+    return PowertoolsMetrics()
 
 
 def key_from(found: Key | str | None) -> Key | None:

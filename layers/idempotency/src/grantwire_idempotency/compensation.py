@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import InternalError
-from grantwire.observability import log
+from grantwire_idempotency.errors import InternalError
+from grantwire_idempotency.logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,5 +54,6 @@ class Compensation:
         for number, (undo, args, kwargs) in reversed(list(enumerate(steps, 1))):
             try:
                 undo(*args, **kwargs)
-            except BaseException:  # noqa: BLE001 - the block's error goes on in any case, after the rest is undone
-                log.exception("undo step failed", step=number, undo=getattr(undo, "__qualname__", type(undo).__name__))
+            except BaseException:
+                name = getattr(undo, "__qualname__", type(undo).__name__)
+                logger.exception("undo step failed", extra={"step": number, "undo": name})

@@ -6,12 +6,12 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from grantwire.errors import InternalError, LeaseLostError, RequestInProgressError
-from grantwire.idempotency.stores.interface import Duplicate, InProgress, Key, Status
-from grantwire.idempotency.wiring import length_rule, require, store_rule
+from grantwire_idempotency.errors import InternalError, LeaseLostError, RequestInProgressError
+from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, Status
+from grantwire_idempotency.wiring import length_rule, require, store_rule
 
 if TYPE_CHECKING:
-    from grantwire.idempotency.stores.interface import New, Store
+    from grantwire_idempotency.stores.interface import New, Store
 
 
 class IdempotencyChecker:

@@ -20,8 +20,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from grantwire.errors import BadRequestError, ConfigError
-from grantwire.idempotency.messages import Message
+from grantwire_idempotency.errors import BadRequestError, ConfigError
+from grantwire_idempotency.messages import Message
 
 KeyStrategy = Callable[..., str]
 

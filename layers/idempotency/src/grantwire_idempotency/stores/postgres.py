@@ -1,7 +1,7 @@
 """A store in PostgreSQL, in the table `processed_messages`: for whoever has the database anyway.
 
-Every rule stands in SQL functions (infra/migrations/0009_message_store.sql), so that each method is one round trip in a
-transaction of its own. After a lost connection it is sent once more, which is harmless: a claim is known by its token.
+Every rule stands in the SQL functions `processed_message_*`, so that each method is one round trip in a transaction of
+its own. After a lost connection it is sent once more, which is harmless: a claim is known by its token.
 What has expired is deleted by the hourly sweep, 7 days later (R3), or at once by `cleanup`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import ConfigError
-from grantwire.idempotency.stores.interface import (
+from grantwire_idempotency.errors import ConfigError
+from grantwire_idempotency.stores.interface import (
     Duplicate,
     InProgress,
     New,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
-    from grantwire.database import Database
-    from grantwire.idempotency.stores.interface import Check, Key
+    from grantwire_idempotency.database import StatementRunner
+    from grantwire_idempotency.stores.interface import Check, Key
 
 # Deletes what fits well within the statement timeout, and passes over what somebody is at.
 _CLEANUP_BATCH = 1_000
@@ -76,7 +76,7 @@ class PostgresStore:
     As its `database`, which is one connection, it serves one thread at a time. `clock` is for tests.
     """
 
-    def __init__(self, database: Database, *, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, database: StatementRunner, *, clock: Callable[[], datetime] | None = None) -> None:
         if not hasattr(database, "fetch_row"):
             raise ConfigError(["PostgresStore needs a Database"])
         self._database = database

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from grantwire.errors import BadRequestError
+from grantwire_idempotency.errors import BadRequestError
 
 if TYPE_CHECKING:
     from typing import Self

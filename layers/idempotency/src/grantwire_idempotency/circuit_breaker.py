@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from grantwire.errors import (
+from grantwire_idempotency.errors import (
     CircuitOpenError,
     ConfigError,
     GrantwireError,
@@ -24,7 +24,7 @@ from grantwire.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire.observability import log
+from grantwire_idempotency.logs import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,7 +114,9 @@ class CircuitBreaker:
             self._next_trial = self._clock() + self._rest
             self._era += opens
         if opens:
-            log.error("circuit opened", circuit=self.name, failures=self._threshold, reason=str(error))
+            logger.error(
+                "circuit opened", extra={"circuit": self.name, "failures": self._threshold, "reason": str(error)}
+            )
 
     def _answered(self, era: int) -> None:
         with self._lock:
@@ -124,4 +126,4 @@ class CircuitBreaker:
             closes, self._next_trial = self._next_trial is not None, None
             self._era += closes
         if closes:
-            log.warning("circuit closed", circuit=self.name)
+            logger.warning("circuit closed", extra={"circuit": self.name})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.circuit import CircuitBreaker
-from grantwire.idempotency.wiring import require, store_rule
+from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency.wiring import require, store_rule
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from grantwire.idempotency.stores.interface import Check, Key, New, Record, Store
+    from grantwire_idempotency.stores.interface import Check, Key, New, Record, Store
 
 
 class BreakerStore:

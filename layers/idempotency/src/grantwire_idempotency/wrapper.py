@@ -14,9 +14,10 @@ import functools
 from datetime import timedelta
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from grantwire.idempotency.execution import AFTER_TIMEOUT, Execution, FailMode, key_from, remaining_time
-from grantwire.idempotency.metrics import EmfMetrics
-from grantwire.idempotency.wiring import (
+from grantwire_idempotency.execution import AFTER_TIMEOUT, Execution, key_from, remaining_time
+from grantwire_idempotency.fail_mode import FailMode
+from grantwire_idempotency.logs import logger
+from grantwire_idempotency.wiring import (
     callable_rule,
     fail_mode_rule,
     job_rules,
@@ -27,13 +28,12 @@ from grantwire.idempotency.wiring import (
     require,
     store_rule,
 )
-from grantwire.observability import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.idempotency.metrics import IdempotencyMetrics
-    from grantwire.idempotency.stores.interface import Key, Store
+    from grantwire_idempotency.metrics import IdempotencyMetrics
+    from grantwire_idempotency.stores.interface import Key, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,15 +80,13 @@ def idempotent(  # noqa: PLR0913 - each is one decision of the author
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         stored_name = name_of(function, name)
         require(*job_rules("what is decorated", function, stored_name))
-        execution = Execution(
-            store, name=stored_name, ttl=ttl, fail_mode=fail_mode, metrics=EmfMetrics() if metrics is None else metrics
-        )
+        execution = Execution(store, name=stored_name, ttl=ttl, fail_mode=fail_mode, metrics=metrics)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             found = key_from(key(*args, **kwargs))
             if found is None:
-                log.debug("no idempotency key, processing without idempotency", task_type=stored_name)
+                logger.debug("no idempotency key, processing without idempotency", extra={"task_type": stored_name})
                 return function(*args, **kwargs)
             left = remaining_time(*args, *kwargs.values())
             try:

@@ -18,14 +18,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import BadRequestError, RejectedError, RequestInProgressError, RetryableError
-from grantwire.idempotency.duplicates import by_message_id
-from grantwire.idempotency.execution import AFTER_TIMEOUT, Execution, FailMode, Outcome, key_from, remaining_time
-from grantwire.idempotency.messages import Delivery, Message
-from grantwire.idempotency.metrics import EmfMetrics
-from grantwire.idempotency.retries import Attempts, Retry
-from grantwire.idempotency.stores.interface import Key
-from grantwire.idempotency.wiring import (
+from grantwire_idempotency.duplicates import by_message_id
+from grantwire_idempotency.errors import BadRequestError, RejectedError, RequestInProgressError, RetryableError
+from grantwire_idempotency.execution import AFTER_TIMEOUT, Execution, Outcome, key_from, remaining_time
+from grantwire_idempotency.fail_mode import FailMode
+from grantwire_idempotency.logs import logger
+from grantwire_idempotency.messages import Delivery, Message
+from grantwire_idempotency.retries import Attempts, Retry
+from grantwire_idempotency.stores.interface import Key
+from grantwire_idempotency.wiring import (
     callable_rule,
     fail_mode_rule,
     job_rules,
@@ -36,13 +37,12 @@ from grantwire.idempotency.wiring import (
     store_rule,
     work_rule,
 )
-from grantwire.observability import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from grantwire.idempotency.metrics import IdempotencyMetrics
-    from grantwire.idempotency.stores.interface import Store
+    from grantwire_idempotency.metrics import IdempotencyMetrics
+    from grantwire_idempotency.stores.interface import Store
 
 _BY_MESSAGE_ID = by_message_id()
 _RETRY = Retry()
@@ -101,7 +101,7 @@ class IdempotentConsumer:
             name=stored_name,
             ttl=ttl,
             fail_mode=fail_mode,
-            metrics=EmfMetrics() if metrics is None else metrics,
+            metrics=metrics,
             sleep=sleep,
         )
 
@@ -153,7 +153,9 @@ class IdempotentConsumer:
             for position, delivery in enumerate(deliveries):
                 left = remaining_time(context)
                 if left is not None and left < _RESERVE:
-                    log.warning("out of time, the rest goes back to the queue", left=len(deliveries) - position)
+                    logger.warning(
+                        "out of time, the rest goes back to the queue", extra={"left": len(deliveries) - position}
+                    )
                     return failed + [one.id for one in deliveries[position:]]
                 if delivery.group in waiting or not self._done(delivery, context):
                     failed.append(delivery.id)
@@ -164,7 +166,7 @@ class IdempotentConsumer:
 
     def _done(self, delivery: Delivery, context: object) -> bool:
         if delivery.message is None:
-            log.error("record cannot be read", message_id=delivery.id)
+            logger.error("record cannot be read", extra={"message_id": delivery.id})
             return False
         try:
             self._within(delivery.message, context)
@@ -187,7 +189,7 @@ class IdempotentConsumer:
             return self._given_up(message, error, attempts)
         try:
             return self._execution.run(
-                key, lease, lambda: attempts.run(lambda: self._processor(message), message_id=message.id)
+                key, lease, lambda: attempts.run(lambda: self._processor(message), {"message_id": message.id})
             )
         except Exception as error:
             # Of the library's own errors only a refusal is the message's fault: its key is one that no store can hold.
@@ -202,26 +204,32 @@ class IdempotentConsumer:
 
     def _log_return(self, message: Message, error: Exception, attempts: Attempts) -> None:
         """The message is not given up: its time was over, somebody else is at it, or the store failed."""
-        described: dict[str, Any] = {"message_id": message.id, "task_type": self._execution.name}
+        fields = self._fields(message)
         if error is attempts.error:
-            log.warning("message failed and its time is over", attempts=attempts.made, exc_info=error, **described)
+            logger.warning(
+                "message failed and its time is over", exc_info=error, extra={**fields, "attempts": attempts.made}
+            )
         elif isinstance(error, RequestInProgressError):
-            log.info("message is in progress elsewhere", **described)
+            logger.info("message is in progress elsewhere", extra=fields)
         elif isinstance(error, RetryableError):
-            log.warning("message could not be guarded", error=str(error), **described)
+            logger.warning("message could not be guarded", extra={**fields, "error": str(error)})
         else:
-            log.error("message could not be guarded", exc_info=error, **described)
+            logger.error("message could not be guarded", exc_info=error, extra=fields)
 
     def _given_up(self, message: Message, error: Exception, attempts: Attempts) -> Outcome:
         """The message has failed; the dead-letter hook has the last word."""
-        described: dict[str, Any] = {"message_id": message.id, "task_type": self._execution.name}
-        log.error("message failed", attempts=attempts.made, exc_info=error, **described)
+        fields = self._fields(message)
+        logger.error("message failed", exc_info=error, extra={**fields, "attempts": attempts.made})
         if self._dead_letter is None:
             raise error
         try:
             self._dead_letter(message, error)
-        except Exception:  # noqa: BLE001 - an author's hook may fail in any way
-            log.exception("dead-letter hook failed, the message goes back to the queue", **described)
+        except Exception:
+            logger.exception("dead-letter hook failed, the message goes back to the queue", extra=fields)
         else:
             return Outcome(dead_letter=error)
         raise error
+
+    def _fields(self, message: Message) -> dict[str, Any]:
+        """The fields that every log line about a message has."""
+        return {"message_id": message.id, "task_type": self._execution.name}

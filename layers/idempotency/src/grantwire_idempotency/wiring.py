@@ -9,8 +9,8 @@ import re
 from datetime import timedelta
 from typing import Any
 
-from grantwire.errors import ConfigError
-from grantwire.idempotency.execution import FailMode
+from grantwire_idempotency.errors import ConfigError
+from grantwire_idempotency.fail_mode import FailMode
 
 _LONGEST_NAME = 100
 _NAME = re.compile(rf"[!-9;-~]{{1,{_LONGEST_NAME}}}")

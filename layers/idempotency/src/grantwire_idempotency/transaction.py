@@ -11,17 +11,21 @@ database: use it for rows, and an outbox row for everything else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from grantwire.errors import InternalError
-from grantwire.idempotency.requests import Answer, refuse
-from grantwire.observability import key_fingerprint, log
+from grantwire_idempotency.errors import InternalError
+from grantwire_idempotency.logs import key_fingerprint, logger
+from grantwire_idempotency.requests import Answer, GuardSettings, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.database import Connection, Database
-    from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
+    from psycopg import Connection
+
+    from grantwire_idempotency.database import TransactionRunner
+    from grantwire_idempotency.requests import RequestIdentity
+
+_DEFAULTS = GuardSettings()
 
 _BEGIN = """
 SELECT verdict, status_code, body
@@ -37,11 +41,11 @@ SELECT idempotency_finish(
 class TransactionGuard:
     """Runs work at most once in effect for each (caller, route, key), and gives every repeat the same answer."""
 
-    def __init__(self, database: Database, settings: IdempotencySettings) -> None:
+    def __init__(self, database: TransactionRunner, settings: GuardSettings = _DEFAULTS) -> None:
         self._database = database
         self._settings = settings
 
-    def run(self, identity: RequestIdentity, work: Callable[[Connection], Answer]) -> Answer:
+    def run(self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], Answer]) -> Answer:
         """The answer of `work`, or the one that was stored for the key before (`answer.replayed`).
 
         `work` gets the connection inside the transaction and must not end it; `tx.transaction()` makes a savepoint. Its
@@ -60,7 +64,7 @@ class TransactionGuard:
         wait = int(self._settings.lock_wait.total_seconds() * 1000)
         with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": wait}) as tx:
             outcome, status_code, body = tx.first
-            log.debug("guarded request", outcome=outcome, key=key_fingerprint(identity.key))
+            logger.debug("guarded request", extra={"outcome": outcome, "key": key_fingerprint(identity.key)})
             if outcome != "PROCEED":
                 tx.end_unchanged()
                 refuse(outcome)

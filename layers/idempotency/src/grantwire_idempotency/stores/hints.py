@@ -13,13 +13,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from grantwire.idempotency.stores.interface import Duplicate, Status
-from grantwire.idempotency.wiring import require, store_rule
+from grantwire_idempotency.optional import needs
+from grantwire_idempotency.stores.interface import Duplicate, Status
+from grantwire_idempotency.wiring import require, store_rule
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from grantwire.idempotency.stores.interface import Check, Key, New, Record, Store
+    from grantwire_idempotency.stores.interface import Check, Key, New, Record, Store
 
 
 class Hint(Protocol):
@@ -36,7 +37,8 @@ class LruHint:
     """Remembers the keys that were completed or asked for last, exactly, at most `capacity` of them."""
 
     def __init__(self, capacity: int) -> None:
-        from cachetools import LRUCache  # noqa: PLC0415 - see the module's docstring
+        with needs("cachetools", for_what="LruHint"):
+            from cachetools import LRUCache  # noqa: PLC0415 - see the module's docstring
 
         require(_count_rule("capacity", capacity))
         self._lock = threading.Lock()
@@ -63,7 +65,8 @@ class BloomHint:
     """
 
     def __init__(self, expected_keys: int, false_positive_rate: float = 0.01) -> None:
-        from rbloom import Bloom  # noqa: PLC0415 - see the module's docstring
+        with needs("rbloom", for_what="BloomHint"):
+            from rbloom import Bloom  # noqa: PLC0415 - see the module's docstring
 
         require(_count_rule("expected_keys", expected_keys), _rate_rule("false_positive_rate", false_positive_rate))
         self._lock = threading.Lock()

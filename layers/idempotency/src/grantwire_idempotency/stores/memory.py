@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from cachetools import TLRUCache
-
-from grantwire.errors import ConfigError
-from grantwire.idempotency.stores.interface import (
+from grantwire_idempotency.errors import ConfigError
+from grantwire_idempotency.optional import needs
+from grantwire_idempotency.stores.interface import (
     Duplicate,
     InProgress,
     New,
@@ -23,10 +22,13 @@ from grantwire.idempotency.stores.interface import (
     taken,
 )
 
+with needs("cachetools", for_what="MemoryStore"):
+    from cachetools import TLRUCache
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.idempotency.stores.interface import Check, Key
+    from grantwire_idempotency.stores.interface import Check, Key
 
 
 @dataclass(frozen=True, slots=True)

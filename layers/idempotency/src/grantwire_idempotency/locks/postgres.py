@@ -6,15 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grantwire.idempotency.locks.interface import LockManager
-from grantwire.idempotency.wiring import require
+from grantwire_idempotency.locks.interface import LockManager
+from grantwire_idempotency.wiring import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
     from typing import LiteralString
 
-    from grantwire.database import Database
+    from grantwire_idempotency.database import StatementRunner
 
     Clock = Callable[[], datetime | None]
 
@@ -56,7 +56,7 @@ class PostgresLocks(LockManager):
 
     def __init__(
         self,
-        database: Database,
+        database: StatementRunner,
         *,
         clock: Callable[[], datetime] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -76,7 +76,7 @@ class PostgresLocks(LockManager):
 class _LeaseRow:
     """A row as long as it bears the owner's token."""
 
-    database: Database
+    database: StatementRunner
     clock: Clock
     key: str
     owner: str

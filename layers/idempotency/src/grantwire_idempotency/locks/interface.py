@@ -7,23 +7,28 @@ needs a store's claim, or a fence, where it is written down.
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from grantwire.errors import LeaseLostError, LockHeldError, RetryableError
-from grantwire.idempotency.stores.interface import LONGEST_KEY, lifetime
-from grantwire.idempotency.wiring import length_rule, require
-from grantwire.observability import log
-from grantwire.pauses import Pause
-from grantwire.validation import clean_text
+from grantwire_idempotency.backoff import Backoff
+from grantwire_idempotency.errors import LeaseLostError, LockHeldError, RetryableError
+from grantwire_idempotency.logs import logger
+from grantwire_idempotency.stores.interface import LONGEST_KEY, lifetime
+from grantwire_idempotency.validation import clean_text
+from grantwire_idempotency.wiring import length_rule, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
+
+
+# Between two tries to take a lock that is held: from 50 ms to a second.
+_BACKOFF = Backoff(timedelta(milliseconds=50), timedelta(seconds=1), timedelta(0), 1, 1)
 
 
 class Lease(Protocol):
@@ -82,9 +87,13 @@ class Lock:
         except LeaseLostError as lost:
             if error is None:
                 raise
-            log.error("lock lost", lock_key=self.key, reason=str(lost))
+            logger.error(  # noqa: TRY400 - the error of the work is on its way
+                "lock lost", extra={"lock_key": self.key, "reason": str(lost)}
+            )
         except RetryableError as unreachable:
-            log.warning("lock not released, it ends by itself", lock_key=self.key, reason=str(unreachable))
+            logger.warning(
+                "lock not released, it ends by itself", extra={"lock_key": self.key, "reason": str(unreachable)}
+            )
 
 
 class LockManager(ABC):
@@ -106,7 +115,7 @@ class LockManager(ABC):
         ttl = _lifetime(ttl)
         token = uuid.uuid4().hex
         deadline = self._monotonic() + wait.total_seconds()
-        pause = Pause()
+        attempt = 0
         while True:
             lease = self._take(key, token, ttl)
             if lease is not None:
@@ -114,7 +123,8 @@ class LockManager(ABC):
             left = deadline - self._monotonic()
             if left <= 0:
                 raise LockHeldError("somebody else holds the lock, try again later")
-            self._sleep(min(pause.next(), left))
+            attempt += 1
+            self._sleep(min(_BACKOFF.delay(attempt, random.random).total_seconds(), left))
 
     @abstractmethod
     def _take(self, key: str, token: str, ttl: timedelta) -> Lease | None:

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from grantwire.errors import BadRequestError, ConfigError
-from grantwire.idempotency.keys import KeyStrategy, field_of, fingerprint, message_id, payload_hash, subject_of
-from grantwire.idempotency.messages import Message
-from grantwire.idempotency.stores.interface import LARGEST_MARK, Key
+from grantwire_idempotency.errors import BadRequestError, ConfigError
+from grantwire_idempotency.keys import KeyStrategy, field_of, fingerprint, message_id, payload_hash, subject_of
+from grantwire_idempotency.messages import Message
+from grantwire_idempotency.stores.interface import LARGEST_MARK, Key
 
 DuplicateStrategy = Callable[..., Key | None]
 
@@ -28,7 +28,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def by_message_id(key: KeyStrategy = message_id) -> DuplicateStrategy:
-    """A message is a duplicate if its key was seen before; `key` is any strategy of `grantwire.idempotency.keys`.
+    """A message is a duplicate if its key was seen before; `key` is any strategy of `grantwire_idempotency.keys`.
 
     An empty key means the message's id (000); of a plain payload, which has none, it means no idempotency (004).
     """

@@ -16,29 +16,16 @@ Where that is too much, use PostgreSQL. For Redis Cluster give `hash_tags=True`;
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from redis import Redis, RedisCluster
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    ClusterError,
-    ConnectionError,  # noqa: A004  # theirs is not a subclass of the built-in one
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    TimeoutError,  # noqa: A004  # as ConnectionError
-    TryAgainError,
-)
-from redis.retry import Retry
-
-from grantwire.errors import ConfigError, InternalError, RetryableError
-from grantwire.idempotency.stores.interface import (
+from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
+from grantwire_idempotency.logs import logger
+from grantwire_idempotency.optional import needs
+from grantwire_idempotency.stores.interface import (
     Duplicate,
     InProgress,
     New,
@@ -49,12 +36,28 @@ from grantwire.idempotency.stores.interface import (
     storable_result,
     taken,
 )
-from grantwire.observability import log
+
+with needs("redis", for_what="RedisStore"):
+    from redis import Redis, RedisCluster
+    from redis.backoff import NoBackoff
+    from redis.exceptions import (
+        AuthenticationError,
+        AuthorizationError,
+        ClusterError,
+        ConnectionError,  # noqa: A004  # theirs is not a subclass of the built-in one
+        OutOfMemoryError,
+        ReadOnlyError,
+        RedisClusterException,
+        RedisError,
+        TimeoutError,  # noqa: A004  # as ConnectionError
+        TryAgainError,
+    )
+    from redis.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire.idempotency.stores.interface import Check, Key
+    from grantwire_idempotency.stores.interface import Check, Key
 
 _KINDS = ("", "other:", "result:", "error:")
 # Put before a key that begins like the name of another entry, so that no key can be taken for another key's result.
@@ -244,8 +247,8 @@ def translated(error: RedisError | RedisClusterException) -> RetryableError | In
     """The error that the rest of Grantwire knows; the original is its cause."""
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, _RETRYABLE) or str(error).partition(" ")[0] in _RETRYABLE_CODES:
-        complain = log.error if isinstance(error, _REFUSED) else log.warning
-        complain("redis unavailable", reason=reason)
+        level = logging.ERROR if isinstance(error, _REFUSED) else logging.WARNING
+        logger.log(level, "redis unavailable", extra={"reason": reason})
         return RetryableError("temporarily unavailable, send the same request again")
     return InternalError(f"Redis refused a command: {reason}")
 

@@ -25,8 +25,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from grantwire.errors import BadRequestError, LeaseLostError
-from grantwire.validation import clean_text
+from grantwire_idempotency.errors import BadRequestError, LeaseLostError
+from grantwire_idempotency.validation import clean_text
 
 LONGEST_KEY = 256
 LONGEST_ERROR = 2_000

@@ -1,0 +1,23 @@
+"""The rule for text that comes from outside: a name, a reason, an identifier, a key."""
+
+from __future__ import annotations
+
+import re
+
+from grantwire_idempotency.errors import BadRequestError
+
+# C0, DEL and C1 control characters, and lone surrogates, which no UTF-8 column can hold.
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def clean_text(name: str, value: object, *, longest: int) -> str:
+    """`value` if it is a non-blank string of at most `longest` characters without control characters."""
+    if not isinstance(value, str):
+        raise BadRequestError(f"{name} must be a string")
+    if not value.strip():
+        raise BadRequestError(f"{name} must not be empty")
+    if len(value) > longest:
+        raise BadRequestError(f"{name} must have at most {longest} characters")
+    if _FORBIDDEN.search(value):
+        raise BadRequestError(f"{name} must not contain control characters or lone surrogates")
+    return value
