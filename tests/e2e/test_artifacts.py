@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.paths import FUNCTIONS
+from tests.support.paths import FUNCTIONS, LIBRARY
 from tests.support.plaintext import PLAINTEXT
 from tests.support.sam_template import load_template
 
@@ -83,13 +83,33 @@ def test_the_layer_brings_no_sdk(stack: Stack) -> None:
     """boto3 comes with the runtime; shipping it would cost size and cold start."""
     shipped = {path.name for path in (stack.deployment.build / "CoreLayer" / "python").iterdir()}
     assert not shipped & {"boto3", "botocore"}
-    assert {"grantwire", "psycopg", "psycopg_binary", "aws_lambda_powertools", "nats", "google"} <= shipped
+    assert {
+        "grantwire",
+        "grantwire_idempotency",
+        "psycopg",
+        "psycopg_binary",
+        "aws_lambda_powertools",
+        "nats",
+        "google",
+    } <= shipped
+
+
+def test_the_library_is_shipped_whole_and_without_its_optional_packages(stack: Stack) -> None:
+    """All of its files, SQL too; redis, rbloom and cachetools are for whoever uses the parts that need them."""
+    layer = stack.deployment.build / "CoreLayer" / "python"
+    shipped, source = layer / "grantwire_idempotency", LIBRARY / "grantwire_idempotency"
+    missing = {path.relative_to(source) for path in source.rglob("*.*") if path.suffix != ".pyc"} - {
+        path.relative_to(shipped) for path in shipped.rglob("*.*")
+    }
+    assert missing == set()
+    assert not {path.name for path in layer.iterdir()} & {"redis", "rbloom", "cachetools"}
 
 
 def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
     """A cold start compiles nothing: neither /opt nor a new date of a file makes Python do it again."""
     layer = stack.deployment.build / "CoreLayer" / "python"
-    sources = [path for package in ("grantwire", "nats") for path in (layer / package).rglob("*.py")]
+    packages = ("grantwire", "grantwire_idempotency", "nats", "aws_lambda_powertools")
+    sources = [path for package in packages for path in (layer / package).rglob("*.py")]
     assert sources
     for source in sources:
         compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
