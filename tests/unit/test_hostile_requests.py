@@ -21,7 +21,7 @@ from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import Answer, RequestIdentity, parse_key
 from grantwire.runtime.api import ApiRuntime
 from tests.support.client import CHANGE, GRANTS, RIGHTS, event
-from tests.support.paths import ROOT
+from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 
 # A parser that does not come back is a defect; a busy machine is none.
 PATIENT = settings(deadline=timedelta(seconds=5), max_examples=100)
@@ -198,6 +198,6 @@ def test_no_statement_of_the_product_is_put_together_from_text() -> None:
     ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert ruff["select"] == ["ALL"]
     assert "S608" not in json.dumps([ruff.get("ignore", []), ruff.get("per-file-ignores", {})])
-    code = [*(ROOT / "layers" / "core" / "python" / "grantwire").rglob("*.py"), *(ROOT / "functions").rglob("*.py")]
+    code = [path for folder in (LAYER / "grantwire", LIBRARY, FUNCTIONS) for path in folder.rglob("*.py")]
     assert code
     assert [path.name for path in code if "S608" in path.read_text()] == []
