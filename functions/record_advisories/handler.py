@@ -3,4 +3,4 @@
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.recorder import RecorderRuntime
 
-handler = WorkerHandler("record_advisories", RecorderRuntime.build, RecorderRuntime.work)
+handler = WorkerHandler("record_advisories", RecorderRuntime.build)

@@ -143,7 +143,7 @@ class _Sized:
             events = store.claim(tx, token, batch=_CLAIM, lease=_LEASE)
             seconds = time.perf_counter() - began
             assert len(events) == _CLAIM
-            store.finalise(tx, token, [event.event_id for event in events])
+            store.complete(tx, token, [event.event_id for event in events])
         return seconds
 
     def replay(self) -> float:

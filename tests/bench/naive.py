@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 
 from grantwire.identifiers import uuid7
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.outbox.encoding import encode_event
 from grantwire.outbox.store import ClaimedEvent
@@ -138,7 +139,7 @@ def naive_relay(servers: Servers, environ: Mapping[str, str]) -> float:
 
 
 async def _relay_naively(environ: Mapping[str, str]) -> float:
-    broker = Broker(load(BrokerSettings, environ))
+    broker = NatsConnection(load(NatsSettings, environ))
     await broker.connect()
     await ensure_topology(broker, load(TopologySettings, environ))
     subject, done = environ["ENTITLEMENT_NATS_SUBJECT"], 0

@@ -170,7 +170,7 @@ def _grant(environ: Mapping[str, str]) -> None:
 def _publish(environ: Mapping[str, str]) -> None:
     _grant(environ)
     relay = RelayRuntime.build(environ)
-    relay.work(budget())
+    relay.run(budget())
     relay.close()
 
 

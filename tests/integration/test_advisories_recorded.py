@@ -43,7 +43,7 @@ def test_an_advisory_that_came_while_no_recorder_ran_is_recorded(scene: Scene, r
     sequence = scene.publish(payload, event_headers(event_id, trace_id="1-abc"))
     assert scene.terminate("cannot be read") == sequence
     scene.await_advisories(1)
-    assert scene.record() == {"recorded": 1, "repeated": 0, "unreadable": 0, "processed": 0}
+    assert scene.record() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
     (letter,) = _letters(rows)
     assert (letter["stream"], letter["consumer"], letter["stream_seq"]) == (scene.stream, "bridge", sequence)
     assert (letter["kind"], letter["deliveries"], letter["reason"]) == ("MSG_TERMINATED", 1, "cannot be read")
@@ -71,14 +71,20 @@ def test_recording_an_advisory_twice_leaves_one_row(scene: Scene, rows: Rows) ->
     body = _advisory(scene, sequence)
     scene.advise(body)
     scene.advise(body)
-    assert scene.record() | {"processed": 0} == {"recorded": 1, "repeated": 1, "unreadable": 0, "processed": 0}
+    assert scene.record() | {"processed": 0} == {
+        "recorded": 1,
+        "duplicates": 1,
+        "terminated": 0,
+        "returned": 0,
+        "processed": 0,
+    }
     _purge(scene)
     scene.advise(body)
-    assert scene.record()["repeated"] == 1
+    assert scene.record()["duplicates"] == 1
     (letter,) = _letters(rows)
     assert letter["payload"] is not None
     rows.execute("UPDATE notification_nats_dlq SET message_time = message_time - interval '1 day'")
-    scene.runner.run(scene.broker.jetstream.delete_stream(scene.stream))
+    scene.runner.run(scene.nats.jetstream.delete_stream(scene.stream))
     scene.runner.run(scene._connect())  # noqa: SLF001 - the topology anew
     assert scene.publish_event()[1] == sequence
     scene.advise(_advisory(scene, sequence))
@@ -141,7 +147,7 @@ def test_an_unreadable_advisory_does_not_block(
     _, sequence = scene.publish_event()
     scene.advise(body)
     scene.advise(_advisory(scene, sequence))
-    assert scene.record() == {"recorded": 1, "repeated": 0, "unreadable": 1, "processed": 0}
+    assert scene.record() == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0, "processed": 0}
     assert "advisory is unreadable" in capsys.readouterr().out
     scene.await_all_acked()
     assert len(_letters(rows)) == 1
@@ -167,11 +173,9 @@ def test_an_advisory_that_postgresql_refuses_does_not_hold_back_the_others(
     scene.advise(_advisory(scene, first))
     scene.advise(_advisory(scene, second))
     assert scene.record()["recorded"] == 1
-    assert "a dead letter cannot be written" in capsys.readouterr().out
+    assert "dead letter could not be written" in capsys.readouterr().out
     assert [letter["stream_seq"] for letter in _letters(rows)] == [second]
-    info = scene.runner.run(
-        scene.broker.jetstream.consumer_info(scene.topology.advisories.stream, "terminated-recorder")
-    )
+    info = scene.runner.run(scene.nats.jetstream.consumer_info(scene.topology.advisories.stream, "terminated-recorder"))
     assert info.num_ack_pending == 1
 
 
@@ -195,7 +199,7 @@ def test_a_recorder_killed_between_commit_and_ack_leaves_one_row(scene: Scene, r
     (before,) = _letters(rows)
     repeated = 0
     while not repeated:
-        repeated = scene.record()["repeated"]
+        repeated = scene.record()["duplicates"]
     assert _letters(rows) == [before]
     scene.await_all_acked()
 
@@ -210,7 +214,7 @@ def test_two_recorders_at_once_leave_one_row_each(scene: Scene, rows: Rows) -> N
     def record(_: int) -> int:
         recorder = RecorderRuntime.build(scene.environ)
         try:
-            return int(recorder.work(budget())["recorded"])
+            return int(recorder.run(budget())["recorded"])
         finally:
             recorder.close()
 
@@ -228,9 +232,9 @@ def test_nothing_is_lost_while_postgresql_is_down(environ: dict[str, str], serve
         try:
             with pytest.raises(RetryableError):
                 scene.record()
-            patient = scene.recorder.work(Budget(budget(1).deadline))
+            patient = scene.recorder.run(Budget(budget(1).deadline))
             assert patient["recorded"] == 0
-            infos = scene.runner.run(scene.broker.jetstream.consumers_info(scene.topology.advisories.stream))
+            infos = scene.runner.run(scene.nats.jetstream.consumers_info(scene.topology.advisories.stream))
             assert [(info.num_ack_pending, info.num_redelivered) for info in infos] == [(0, 0), (0, 0)]
         finally:
             server.start()
@@ -262,7 +266,7 @@ def test_a_terminated_message_stays_open_whatever_its_header_says(scene: Scene, 
     rows.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (event_id,))
     scene.terminate("bad")
     scene.await_advisories(1)
-    assert scene.record() == {"recorded": 1, "repeated": 0, "unreadable": 0, "processed": 0}
+    assert scene.record() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
     assert _letters(rows)[0]["status"] == "OPEN"
 
 
@@ -300,7 +304,7 @@ def _advisory(scene: Scene, sequence: int, **fields: Any) -> bytes:
 
 
 def _purge(scene: Scene) -> None:
-    scene.runner.run(scene.broker.jetstream.purge_stream(scene.stream))
+    scene.runner.run(scene.nats.jetstream.purge_stream(scene.stream))
 
 
 def _bury(scene: Scene, monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:

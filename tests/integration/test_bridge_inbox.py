@@ -9,14 +9,15 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 from urllib.parse import quote
 
 import psycopg
 import pytest
 
-from functions.bridge_events.handler import work
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
+from grantwire.jetstream import connection
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
@@ -249,18 +250,19 @@ def test_an_event_is_recorded_as_soon_as_it_comes(environ: dict[str, str], strea
 
 
 def test_the_function_works_with_its_event_file(
-    environ: dict[str, str], stream: Stream, capsys: pytest.CaptureFixture[str]
+    environ: dict[str, str], stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2, O7: it stops when it is idle; the next invocation uses the same connections; metrics are written."""
     asked = json.loads((ROOT / "infra/events/bridge_events.json").read_text())
     runtime = BridgeRuntime.build(environ)
-    handler = WorkerHandler("bridge_events", lambda _: runtime, work)
+    handler = WorkerHandler("bridge_events", lambda _: runtime)
+    opened = mock.Mock(wraps=connection._open)  # noqa: SLF001 - what opens a connection
+    monkeypatch.setattr(connection, "_open", opened)
     stream.publish(event(), b"poison")
     assert handler(asked, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0}
-    connection = runtime.broker.client
     stream.publish(event())
     assert handler(asked, None)["recorded"] == 1
-    assert runtime.broker.client is connection
+    assert opened.call_count == 1
     runtime.close()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (written,) = [line for line in lines if "MessagesTerminated" in line]

@@ -14,14 +14,15 @@ import pytest
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.delivery import Delivery
-from grantwire.notifications.wakeup import Wakeup
 from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
+from grantwire.workers.listener import Listener
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from tests.support.plaintext import PLAINTEXT
+from tests.support.running import run_worker
 from tests.support.workers.deliver_receiver import Receiver
 from tests.unit.idempotency.doubles import logged
 
@@ -81,7 +82,7 @@ class Scene:
         self.delivery = Delivery(
             self._database,
             self,
-            Wakeup(None),
+            Listener(None, "notifications"),
             load(LeaseSettings, {"MAX_ATTEMPTS": "3"}),
             "test",
             breaker=self.breaker,
@@ -96,7 +97,7 @@ class Scene:
 
     def run(self, budget: Budget | None = None) -> dict[str, int]:
         """Until there is nothing that may be done; what came of it, without the zeros."""
-        counts = self.delivery.run(budget or Budget(time.monotonic() + 20, until_idle=True))
+        counts = run_worker(self.delivery, budget)
         return {name: count for name, count in counts.items() if count}
 
     def tried(self) -> list[UUID]:
@@ -318,7 +319,7 @@ def test_a_receiver_that_is_down_and_comes_back_is_told_everything_once(
     runtime = DeliveryRuntime.build(environment(database_url, receiver))
     add(rows, 60, at=datetime.now(UTC))
     over = False
-    worker = threading.Thread(target=lambda: runtime.delivery.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)))
+    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)))
     worker.start()
     tried = "SELECT count(*) AS n FROM notifications WHERE last_error LIKE 'no answer%'"
     # Twenty failures open it, up to three more are under way then; whatever is tried after that is a trial.
@@ -343,7 +344,7 @@ def test_a_receiver_that_answers_503_is_left_alone(database_url: str, rows: Rows
     add(rows, 200, at=datetime.now(UTC))
     with Receiver(lambda _: 503) as receiver:
         runtime = DeliveryRuntime.build(environment(database_url, receiver, NOTIFICATION_SENDER_BREAKER_REST="1m"))
-        counts = runtime.delivery.run(Budget(time.monotonic() + 20, until_idle=True))
+        counts = runtime.run(Budget(time.monotonic() + 20, until_idle=True))
         runtime.close()
     assert 20 <= len(receiver.requests) <= 23
     assert counts["retried"] == len(receiver.requests)
@@ -356,8 +357,7 @@ def test_switched_off_every_notification_has_its_attempts_and_ends(database_url:
     add(rows, 30, at=datetime.now(UTC))
     with Receiver(lambda _: 503) as receiver:
         runtime = DeliveryRuntime.build(environment(database_url, receiver, NOTIFICATION_SENDER_BREAKER_FAILURES="0"))
-        worker = runtime.delivery
-        _until(lambda: worker.run(Budget(time.monotonic() + 20, until_idle=True)) and len(letters(rows)) == 30)
+        _until(lambda: runtime.run(Budget(time.monotonic() + 20, until_idle=True)) and len(letters(rows)) == 30)
         runtime.close()
     assert len(receiver.requests) == 90
 

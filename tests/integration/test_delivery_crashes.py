@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from functions.deliver_notifications.handler import work
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
@@ -56,7 +55,7 @@ def deliver(environ: dict[str, str]) -> dict[str, int]:
     """Deliver in this process until there is nothing to do."""
     runtime = DeliveryRuntime.build(environ)
     try:
-        return runtime.delivery.run(Budget(time.monotonic() + 20, until_idle=True))
+        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
     finally:
         runtime.close()
 
@@ -160,7 +159,7 @@ def test_the_function_works_with_its_event_file(database_url: str, capsys: pytes
     """S2, O7: it stops when nothing is due; the default sender writes a line for each; metrics are written."""
     add(database_url, 3)
     runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url})
-    handler = WorkerHandler("deliver_notifications", lambda _: runtime, work)
+    handler = WorkerHandler("deliver_notifications", lambda _: runtime)
     asked = json.loads((ROOT / "infra/events/deliver_notifications.json").read_text())
     assert handler(asked, None)["sent"] == 3
     runtime.close()
@@ -190,13 +189,13 @@ def _time_to_sent(database_url: str, rows: Rows, **environ: str) -> float:
     """From the commit of a notification to its sending by a worker that has been idle."""
     runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url, **environ})
     over = False
-    worker = threading.Thread(target=lambda: runtime.delivery.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)))
+    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)), daemon=True)
     worker.start()
     # Idle: it has looked at least once, and listens if it can.
     idle = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'grantwire-delivery%' AND state = 'idle'"
     _until(lambda: bool(rows.execute(idle).fetchall()))
     if environ.get("DATABASE_LISTEN_HOST", _NOWHERE) != _NOWHERE:
-        listening = "SELECT FROM pg_stat_activity WHERE query = 'LISTEN notifications' AND state = 'idle'"
+        listening = """SELECT FROM pg_stat_activity WHERE query = 'LISTEN "notifications"' AND state = 'idle'"""
         _until(lambda: bool(rows.execute(listening).fetchall()))
     started = time.monotonic()
     add(database_url)

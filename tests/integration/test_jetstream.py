@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grantwire.errors import AmbiguousError, ConfigError, RejectedError, RetryableError
-from grantwire.jetstream import Ack, Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import PubAck, Publisher
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.settings import load
 from tests.support.concurrency import at_once
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
     from infra.local.nats import NatsServer
 
 
-async def _connected(environ: dict[str, str]) -> Broker:
-    broker = Broker(load(BrokerSettings, environ))
-    await broker.connect()
-    return broker
+async def _connected(environ: dict[str, str]) -> NatsConnection:
+    nats = NatsConnection(load(NatsSettings, environ))
+    await nats.connect()
+    return nats
 
 
 def test_four_workers_make_the_topology_at_once(environ: dict[str, str]) -> None:
@@ -29,23 +31,23 @@ def test_four_workers_make_the_topology_at_once(environ: dict[str, str]) -> None
     settings = load(TopologySettings, environ)
 
     async def ensure() -> None:
-        broker = await _connected(environ)
-        await ensure_topology(broker, settings)
-        await broker.close()
+        nats = await _connected(environ)
+        await ensure_topology(nats, settings)
+        await nats.close()
 
     at_once(4, lambda _: asyncio.run(ensure()))
 
     async def look() -> None:
-        broker = await _connected(environ)
-        events = (await broker.jetstream.stream_info(settings.events.stream)).config
+        nats = await _connected(environ)
+        events = (await nats.jetstream.stream_info(settings.events.stream)).config
         assert events.subjects == [settings.events.subject]
         assert (events.duplicate_window, events.max_age) == (600, 14 * 86400)
-        advisories = (await broker.jetstream.stream_info(settings.advisories.stream)).config
+        advisories = (await nats.jetstream.stream_info(settings.advisories.stream)).config
         assert len(advisories.subjects or []) == 2
-        bridge = (await broker.jetstream.consumer_info(settings.events.stream, "bridge")).config
+        bridge = (await nats.jetstream.consumer_info(settings.events.stream, "bridge")).config
         assert (bridge.ack_wait, bridge.max_deliver) == (30, 5)
-        assert len(await broker.jetstream.consumers_info(settings.advisories.stream)) == 2
-        await broker.close()
+        assert len(await nats.jetstream.consumers_info(settings.advisories.stream)) == 2
+        await nats.close()
 
     asyncio.run(look())
 
@@ -54,17 +56,17 @@ def test_a_changed_setting_is_brought_to_the_server(environ: dict[str, str]) -> 
     """N3: updates what is there, and leaves what an operator added."""
 
     async def scenario() -> None:
-        broker = await _connected(environ)
-        await ensure_topology(broker, load(TopologySettings, environ))
+        nats = await _connected(environ)
+        await ensure_topology(nats, load(TopologySettings, environ))
         stream = environ["ENTITLEMENT_NATS_STREAM"]
-        found = (await broker.jetstream.stream_info(stream)).config
-        await broker.jetstream.update_stream(found.evolve(max_bytes=10_000_000))
+        found = (await nats.jetstream.stream_info(stream)).config
+        await nats.jetstream.update_stream(found.evolve(max_bytes=10_000_000))
         changed = environ | {"ENTITLEMENT_NATS_DUPLICATE_WINDOW": "5m", "NOTIFICATION_NATS_ACK_WAIT": "3s"}
-        await ensure_topology(broker, load(TopologySettings, changed))
-        now = (await broker.jetstream.stream_info(stream)).config
+        await ensure_topology(nats, load(TopologySettings, changed))
+        now = (await nats.jetstream.stream_info(stream)).config
         assert (now.duplicate_window, now.max_bytes) == (300, 10_000_000)
-        assert (await broker.jetstream.consumer_info(stream, "bridge")).config.ack_wait == 3
-        await broker.close()
+        assert (await nats.jetstream.consumer_info(stream, "bridge")).config.ack_wait == 3
+        await nats.close()
 
     asyncio.run(scenario())
 
@@ -73,16 +75,17 @@ def test_a_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> 
     """O3: each acknowledgement goes to the publish it belongs to; a second one of the same id is a duplicate."""
 
     async def scenario() -> None:
-        broker = await _connected(environ)
-        await ensure_topology(broker, load(TopologySettings, environ))
+        nats = await _connected(environ)
+        await ensure_topology(nats, load(TopologySettings, environ))
         subject, stream = environ["ENTITLEMENT_NATS_SUBJECT"], environ["ENTITLEMENT_NATS_STREAM"]
+        publisher = Publisher(nats)
         acks = await asyncio.gather(
-            *(broker.publish(subject, b"x", {"Nats-Msg-Id": f"id-{number}"}) for number in range(200))
+            *(publisher.publish(subject, b"x", {"Nats-Msg-Id": f"id-{number}"}) for number in range(200))
         )
         assert sorted(ack.sequence for ack in acks) == list(range(1, 201))
-        again = await broker.publish(subject, b"x", {"Nats-Msg-Id": "id-7"})
-        assert again == Ack(stream, acks[7].sequence, duplicate=True)
-        await broker.close()
+        again = await publisher.publish(subject, b"x", {"Nats-Msg-Id": "id-7"})
+        assert again == PubAck(stream, acks[7].sequence, duplicate=True)
+        await nats.close()
 
     asyncio.run(scenario())
 
@@ -91,26 +94,27 @@ def test_failures_are_told_apart(nats_server: NatsServer) -> None:
     """Nobody listens: not stored. Too large: never. Server gone: not known, then not connected."""
 
     async def scenario() -> None:
-        broker = Broker(
-            load(BrokerSettings, {**PLAINTEXT, "NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms"})
+        nats = NatsConnection(
+            load(NatsSettings, {**PLAINTEXT, "NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms"})
         )
-        await broker.connect()
+        await nats.connect()
+        publisher = Publisher(nats)
         with pytest.raises(RetryableError, match="no stream listens"):
-            await broker.publish("nobody", b"x", {})
+            await publisher.publish("nobody", b"x", {})
         with pytest.raises(RejectedError, match="larger than the server takes"):
-            await broker.publish("nobody", b"x" * 2_000_000, {})
-        await broker.client.subscribe("silent", cb=_ignore)
+            await publisher.publish("nobody", b"x" * 2_000_000, {})
+        await nats.client.subscribe("silent", cb=_ignore)
         with pytest.raises(AmbiguousError, match="no acknowledgement"):
-            await broker.publish("silent", b"x", {})
+            await publisher.publish("silent", b"x", {})
         nats_server.kill()
         with pytest.raises(RetryableError):
-            await broker.publish("silent", b"x", {})
+            await publisher.publish("silent", b"x", {})
         with pytest.raises(RetryableError, match="unreachable"):
-            await broker.connect()
+            await nats.connect()
         nats_server.start()
-        await broker.connect()
-        assert broker.is_connected
-        await broker.close()
+        await nats.connect()
+        assert nats.is_connected
+        await nats.close()
 
     asyncio.run(scenario())
 
@@ -123,9 +127,9 @@ def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
     """A cluster is given by several addresses, of which some may be down."""
 
     async def scenario() -> None:
-        broker = await _connected(environ | {"NATS_URL": f"nats://127.0.0.1:1, {environ['NATS_URL']}"})
-        assert broker.is_connected
-        await broker.close()
+        nats = await _connected(environ | {"NATS_URL": f"nats://127.0.0.1:1, {environ['NATS_URL']}"})
+        assert nats.is_connected
+        await nats.close()
 
     asyncio.run(scenario())
 
@@ -134,7 +138,7 @@ def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
 def test_an_address_that_makes_no_sense_is_a_config_error(url: str) -> None:
     """It must not look like a server that is down, which is waited for."""
     with pytest.raises(ConfigError, match="NATS_URL must be nats:// or tls:// URLs"):
-        load(BrokerSettings, {**PLAINTEXT, "NATS_URL": url})
+        load(NatsSettings, {**PLAINTEXT, "NATS_URL": url})
 
 
 @pytest.mark.parametrize(

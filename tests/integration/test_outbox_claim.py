@@ -10,8 +10,9 @@ import pytest
 
 from grantwire.errors import LeaseLostError
 from grantwire.outbox import oldest_age, promote_stuck, store
-from grantwire.outbox.store import CLAIM, ClaimedEvent, Failure
-from grantwire.workers.leases import Claim, Verdict
+from grantwire.outbox.store import CLAIM, ClaimedEvent
+from grantwire.settings import load
+from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
@@ -30,9 +31,11 @@ def tx(database_url: str) -> Iterator[Connection]:
         yield connection
 
 
-def _claim(tx: Connection, batch: int = 10, now: datetime | None = None) -> tuple[Claim, list[ClaimedEvent]]:
-    claim = Claim("test")
-    return claim, store.claim(tx, claim, batch=batch, lease=LEASE, now=now)
+def _claim(
+    tx: Connection, batch: int = 10, now: datetime | None = None
+) -> tuple[Lease[ClaimedEvent], list[ClaimedEvent]]:
+    lease: Lease[ClaimedEvent] = Lease(store, load(LeaseSettings, {"LEASE": "30s"}), "test", lambda: now)
+    return lease, lease.claim(tx, batch)
 
 
 def _places(events: list[ClaimedEvent]) -> list[tuple[str, int]]:
@@ -58,10 +61,10 @@ def test_a_run_is_cut_at_the_first_gap(tx: Connection, database_url: str) -> Non
 def test_an_event_that_is_not_due_holds_back_its_successors(tx: Connection) -> None:
     """O4, O8: it is the head, and waits for its time."""
     enqueue_many(tx, aggregates=1, each=2)
-    claim, (first, second) = _claim(tx)
     now = datetime.now(UTC)
-    store.fail(tx, claim, [Failure(first, Verdict(1, timedelta(seconds=5)), "no")], now=now)
-    store.release(tx, claim, [second.event_id])
+    lease, (first, second) = _claim(tx, now=now)
+    lease.fail(tx, [Failure(first.event_id, RetryDecision(1, timedelta(seconds=5)), "no")])
+    lease.release(tx, [second.event_id])
     assert _claim(tx, now=now + timedelta(seconds=4))[1] == []
     _, events = _claim(tx, now=now + timedelta(seconds=5))
     # What was in trouble travels alone.
@@ -94,19 +97,20 @@ def test_two_claims_never_share_an_event(tx: Connection) -> None:
 def test_every_change_after_a_claim_is_fenced(tx: Connection, rows: Rows) -> None:
     """O2: a claim that lost one of its events is told so, and a renewal of the others is taken back."""
     enqueue_many(tx, aggregates=2, each=1)
-    claim, events = _claim(tx)
+    late = datetime.now(UTC) + timedelta(minutes=1)
+    lease, events = _claim(tx, now=late)
     ids = [event.event_id for event in events]
     rows.execute("UPDATE outbox_events SET locked_by = 'other' WHERE event_id = %s", (ids[0],))
+    rows.execute("UPDATE outbox_events SET lease_until = lease_until - interval '1 second'")
     before = rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall()
-    late = datetime.now(UTC) + timedelta(hours=1)
     with pytest.raises(LeaseLostError, match="1 of 2"):
-        store.renew(tx, claim, ids, lease=LEASE, now=late)
+        lease.renew(tx)
     with pytest.raises(LeaseLostError, match="0 of 1"):
-        store.finalise(tx, claim, ids[:1])
+        lease.complete(tx, ids[:1])
     with pytest.raises(LeaseLostError, match="0 of 1"):
-        store.release(tx, claim, ids[:1])
+        lease.release(tx, ids[:1])
     with pytest.raises(LeaseLostError, match="0 of 1"):
-        store.fail(tx, claim, [Failure(events[0], Verdict(1, None), "no")])
+        lease.fail(tx, [Failure(ids[0], RetryDecision(1, None), "no")])
     assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
 
 
@@ -165,7 +169,7 @@ def test_parked_events_do_not_slow_a_claim(owner_url: str) -> None:
 
 def _assert_reads_only_what_it_takes(tx: Connection) -> None:
     """By the plan for these values, and by the plan for any."""
-    names = {"claim": "$1", "batch": "$2", "lease": "$3", "now": "$4"}
+    names = {"token": "$1", "limit": "$2", "lease": "$3", "now": "$4"}
     for plan in ("force_custom_plan", "force_generic_plan"):
         tx.execute("SELECT set_config('plan_cache_mode', %s, false)", (plan,))
         with tx.transaction(force_rollback=True):

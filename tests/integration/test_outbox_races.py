@@ -14,8 +14,7 @@ import psycopg
 import pytest
 
 from grantwire.outbox import discard, promote_stuck, redrive, store
-from grantwire.outbox.store import Failure
-from grantwire.workers.leases import Claim, Verdict
+from grantwire.workers.leases import Failure, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many, until
 
 if TYPE_CHECKING:
@@ -50,17 +49,16 @@ def _meet(first: Connection, second: Connection, rows: Rows, late: Callable[[Con
         running.result(timeout=10)
 
 
-def _claimed(tx: Connection, versions: int) -> tuple[Claim, list[store.ClaimedEvent]]:
+def _claimed(tx: Connection, versions: int) -> tuple[str, list[store.ClaimedEvent]]:
     enqueue_many(tx, aggregates=1, each=versions)
-    claim = Claim("test")
-    return claim, store.claim(tx, claim, batch=versions, lease=timedelta(seconds=30))
+    return "test", store.claim(tx, "test", limit=versions, lease=timedelta(seconds=30))
 
 
-def _with_failed_second(tx: Connection) -> tuple[Claim, list[store.ClaimedEvent]]:
+def _with_failed_second(tx: Connection) -> tuple[str, list[store.ClaimedEvent]]:
     """Version 1 in flight, version 2 FAILED before the relay wrote down that 1 was published."""
-    claim, events = _claimed(tx, 2)
-    store.fail(tx, claim, [Failure(events[1], Verdict(10, None), "no")])
-    return claim, events
+    token, events = _claimed(tx, 2)
+    store.fail(tx, token, [Failure(events[1].event_id, RetryDecision(10, None), "no")])
+    return token, events
 
 
 def _assert_flows(rows: Rows, version: int) -> None:
@@ -68,43 +66,43 @@ def _assert_flows(rows: Rows, version: int) -> None:
     assert found == [{"ready": True}]
 
 
-def test_a_finalise_that_meets_an_enqueue_sees_its_event(first: Connection, second: Connection, rows: Rows) -> None:
-    """The enqueue saw version 1 open; the finalise waits for it, and lets version 2 follow."""
-    claim, events = _claimed(second, 1)
+def test_a_complete_that_meets_an_enqueue_sees_its_event(first: Connection, second: Connection, rows: Rows) -> None:
+    """The enqueue saw version 1 open; the complete waits for it, and lets version 2 follow."""
+    token, events = _claimed(second, 1)
     enqueue(first, "u0/item1", 2)
-    _meet(first, second, rows, lambda tx: store.finalise(tx, claim, [events[0].event_id]))
+    _meet(first, second, rows, lambda tx: store.complete(tx, token, [events[0].event_id]))
     _assert_flows(rows, 2)
 
 
-def test_an_enqueue_that_meets_a_finalise_is_the_head(first: Connection, second: Connection, rows: Rows) -> None:
+def test_an_enqueue_that_meets_a_complete_is_the_head(first: Connection, second: Connection, rows: Rows) -> None:
     """The enqueue waits for version 1, and finds it closed."""
-    claim, events = _claimed(second, 1)
-    store.finalise(first, claim, [events[0].event_id])
+    token, events = _claimed(second, 1)
+    store.complete(first, token, [events[0].event_id])
     _meet(first, second, rows, lambda tx: enqueue(tx, "u0/item1", 2))
     _assert_flows(rows, 2)
 
 
 def test_a_discard_that_meets_an_enqueue_sees_its_event(first: Connection, second: Connection, rows: Rows) -> None:
     """Q3: the successor of a discarded event follows, however late it came."""
-    claim, events = _claimed(second, 1)
-    store.fail(second, claim, [Failure(events[0], Verdict(10, None), "no")])
+    token, events = _claimed(second, 1)
+    store.fail(second, token, [Failure(events[0].event_id, RetryDecision(10, None), "no")])
     enqueue(first, "u0/item1", 2)
     _meet(first, second, rows, lambda tx: discard(tx, [UUID(events[0].event_id)]))
     _assert_flows(rows, 2)
 
 
-def test_a_redrive_that_meets_a_finalise_is_the_head(first: Connection, second: Connection, rows: Rows) -> None:
-    """Q2: the finalise of version 1 still saw version 2 FAILED; the redrive waits, and makes it ready itself."""
-    claim, events = _with_failed_second(second)
-    store.finalise(first, claim, [events[0].event_id])
+def test_a_redrive_that_meets_a_complete_is_the_head(first: Connection, second: Connection, rows: Rows) -> None:
+    """Q2: the complete of version 1 still saw version 2 FAILED; the redrive waits, and makes it ready itself."""
+    token, events = _with_failed_second(second)
+    store.complete(first, token, [events[0].event_id])
     _meet(first, second, rows, lambda tx: redrive(tx, [UUID(events[1].event_id)]))
     _assert_flows(rows, 2)
 
 
-def test_a_finalise_that_meets_a_redrive_sees_it(first: Connection, second: Connection, rows: Rows) -> None:
-    """Q2: the redrive still saw version 1 open; the finalise waits, and makes version 2 ready."""
-    claim, events = _with_failed_second(second)
+def test_a_complete_that_meets_a_redrive_sees_it(first: Connection, second: Connection, rows: Rows) -> None:
+    """Q2: the redrive still saw version 1 open; the complete waits, and makes version 2 ready."""
+    token, events = _with_failed_second(second)
     redrive(first, [UUID(events[1].event_id)])
-    _meet(first, second, rows, lambda tx: store.finalise(tx, claim, [events[0].event_id]))
+    _meet(first, second, rows, lambda tx: store.complete(tx, token, [events[0].event_id]))
     _assert_flows(rows, 2)
     assert promote_stuck(second) == 0

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from grantwire.database import DatabaseSettings
-from grantwire.outbox import Wakeup
-from grantwire.outbox.wakeup import ASLEEP
+from grantwire.outbox.wakeup import ASLEEP, Wakeup
 from grantwire.settings import load
 from tests.support.plaintext import PLAINTEXT
 from tests.support.workers.relay_support import budget, relay, stream, until
@@ -124,7 +123,7 @@ def test_a_grant_wakes_a_relay_that_sleeps(
     """O9: the poll interval is a minute, so it is the notification that brings the event into the stream."""
     sleepy = environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}
     with relay(sleepy) as runtime:
-        thread = threading.Thread(target=lambda: runtime.work(budget(2.5)))
+        thread = threading.Thread(target=lambda: runtime.run(budget(2.5)))
         thread.start()
         until("the relay sleeps", lambda: _sleeping(rows))
         client.grant("k1", user_id="u1")
@@ -141,7 +140,7 @@ def test_without_a_wake_up_the_relay_polls(
 ) -> None:
     """O9: switched off, or out of reach."""
     with relay(environ | broken) as runtime:
-        thread = threading.Thread(target=lambda: runtime.work(budget(1)))
+        thread = threading.Thread(target=lambda: runtime.run(budget(1)))
         thread.start()
         time.sleep(0.3)
         client.grant("k1", user_id="u1")
@@ -152,12 +151,12 @@ def test_without_a_wake_up_the_relay_polls(
 def test_a_wake_up_that_is_cut_off_does_not_stop_the_relay(environ: dict[str, str], client: Client, rows: Rows) -> None:
     """O9: its connection dies while it sleeps; it polls."""
     with relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "50ms"}) as runtime:
-        thread = threading.Thread(target=lambda: runtime.work(budget(1.5)))
+        thread = threading.Thread(target=lambda: runtime.run(budget(1.5)))
         thread.start()
         until("the relay sleeps", lambda: _sleeping(rows))
         rows.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-            " WHERE application_name = 'grantwire-wakeup' AND datname = current_database()"
+            " WHERE application_name = 'grantwire-listen-outbox_events' AND datname = current_database()"
         )
         client.grant("k1", user_id="u1")
         until("the event is published", lambda: _published(rows) == 1)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg.rows import tuple_row
 
+from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
-from grantwire.workers.leases import Claim
-from tests.support.workers.relay_support import relay
+from grantwire.runtime.relay import SESSION
+from grantwire.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +77,7 @@ def test_a_claim_finds_heads_successors_and_rows_each_by_their_index(planned: Ro
     planned.execute(backlog, (MANY,))
     planned.execute(_OPEN, (300,))
     planned.execute("ANALYZE outbox_events")
-    statement = CLAIM % {"claim": "$1", "batch": "$2", "lease": "$3", "now": "$4"}
+    statement = CLAIM % {"token": "$1", "limit": "$2", "lease": "$3", "now": "$4"}
     planned.execute(f"PREPARE claim (text, integer, interval, timestamptz) AS {statement}")
     scans = list(_scans(planned, "EXECUTE claim ('x', 200, '30 seconds', NULL)"))
     assert [scan["Index Name"] for scan in scans] == ["outbox_events_ready", "outbox_events_open", "outbox_events_pkey"]
@@ -118,7 +119,7 @@ def test_what_is_closed_and_what_follows_it_are_found_by_their_indexes(planned: 
     planned.execute(backlog, (MANY,))
     planned.execute(_OPEN, (300,))
     planned.execute("ANALYZE outbox_events")
-    parameters = {"claim": "x", "batch": 100, "lease": timedelta(seconds=30), "now": None}
+    parameters = {"token": "x", "limit": 100, "lease": timedelta(seconds=30), "now": None}
     claimed = [row["event_id"] for row in planned.execute(CLAIM, parameters).fetchall()]
     with _scanning(planned, "outbox_events") as scanned:
         planned.execute("SELECT outbox_finalise('x', %s)", (claimed,))
@@ -140,13 +141,14 @@ def test_an_enqueue_planned_on_an_empty_table_reads_the_index_of_a_full_one(rows
 def test_a_claim_planned_on_an_empty_table_reads_the_indexes_of_a_full_one(environ: dict[str, str], rows: Rows) -> None:
     """O2: on the relay's own connection, which lives as long as its sandbox."""
     lease = timedelta(seconds=30)
-    with relay(environ) as runtime, runtime.database.session() as tx:
+    database = Database(load(DatabaseSettings, environ), session=SESSION)
+    with closing(database), database.session() as tx:
         for _ in range(10):
-            assert store.claim(tx, Claim("x"), batch=200, lease=lease) == []
+            assert store.claim(tx, "x", limit=200, lease=lease) == []
         rows.execute(_PUBLISHED, (MANY,))
         rows.execute(_OPEN, (300,))
         with _scanning(tx, "outbox_events") as scanned:
-            assert len(store.claim(tx, Claim("x"), batch=200, lease=lease)) == 200
+            assert len(store.claim(tx, "x", limit=200, lease=lease)) == 200
     assert scanned.keys() == {"outbox_events_ready", "outbox_events_open", "outbox_events_pkey"}
 
 

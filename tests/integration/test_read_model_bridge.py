@@ -14,7 +14,8 @@ import pytest
 
 from grantwire.errors import InternalError
 from grantwire.notifications.events import decode
-from grantwire.notifications.inbox import record_valid
+from grantwire.notifications.inbox import record
+from grantwire.workers.isolation import write_isolated
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.read_model import Right, clear, event_of, model, right
@@ -105,9 +106,9 @@ def test_batches_with_culprits_and_rights_in_common_do_not_deadlock(database_url
         batch: list[Event] = [decode(event_of(right(name, number + 1)).SerializeToString(), {}) for name in names]
         for position in (7, 40, 90):
             batch.insert(position, decode(event(user_id="u" * 129).SerializeToString(), {}))
-        with psycopg.connect(database_url) as tx:
-            fresh, refused = record_valid(tx, batch[:: 1 - 2 * (number % 2)])
-        return len(fresh) - len(refused)
+        with psycopg.connect(database_url, autocommit=True) as tx:
+            written = write_isolated(tx, batch[:: 1 - 2 * (number % 2)], lambda events: record(tx, events))
+        return len(written.result or []) - len(written.faults)
 
     for _ in range(2):
         rows.execute("TRUNCATE user_rights, processed_events, notifications")

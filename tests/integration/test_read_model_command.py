@@ -54,7 +54,7 @@ def test_the_function_answers_its_event_file_and_changes_nothing(
     event = json.loads((ROOT / "infra" / "events" / "rebuild_summaries.json").read_text())
     assert handler(event, None) == {"source": "record", "dry_run": True, "found": NOTHING | {"missing": 1}}
     assert model(rows) == []
-    assert not runtime.broker.is_connected
+    assert not runtime.nats.is_connected
     with pytest.raises(BadRequestError, match="source must be one of record, stream, not None"):
         handler({}, None)
 

@@ -49,7 +49,7 @@ def relay(environ: dict[str, str], budget: Budget) -> None:
     """Carry events from the outbox to the stream."""
     runtime = RelayRuntime.build(environ)
     try:
-        runtime.work(budget)
+        runtime.run(budget)
     finally:
         runtime.close()
 

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 from grantwire.errors import RejectedError
 from grantwire.notifications.events import Event, decode
-from grantwire.notifications.inbox import record_valid
+from grantwire.notifications.inbox import record as record_events
 from grantwire.read_model.model import project
 from tests.support.client import Client
 from tests.support.concurrency import at_once
@@ -160,7 +160,7 @@ def test_any_history_ends_as_the_record_says(
         tx.execute(f"DELETE FROM {table}")  # noqa: S608
     for batch in batches:
         with tx.transaction():
-            record_valid(tx, batch)
+            record_events(tx, batch)
     with tx.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute("SELECT * FROM user_rights ORDER BY user_id, stock_keeping_unit").fetchall()
     assert [Right(*row.values()) for row in found] == last

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from grantwire.errors import RetryableError
-from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.jetstream import pull_consumer as pulling
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model import stream as replaying
 from grantwire.read_model.orders import RebuildOrder
 from grantwire.runtime.rebuild import RebuildRuntime
@@ -88,7 +89,7 @@ def effects(rows: Rows) -> list[dict[str, Any]]:
 @contextmanager
 def jetstream(environ: dict[str, str]) -> Iterator[tuple[asyncio.Runner, JetStreamContext]]:
     """JetStream, to look and to meddle."""
-    broker = Broker(load(BrokerSettings, environ))
+    broker = NatsConnection(load(NatsSettings, environ))
     with asyncio.Runner() as runner:
         runner.run(broker.connect())
         yield runner, broker.jetstream

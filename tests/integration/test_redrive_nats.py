@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.dead_letters import Order
+from grantwire.dead_letters.orders import Order
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
-from grantwire.jetstream import Broker
+from grantwire.jetstream.publisher import Publisher
 from grantwire.runtime.redrive import RedriveRuntime
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import Scene, event_bytes, event_headers
@@ -125,7 +125,7 @@ def test_a_crash_between_commit_and_publish_repeats_the_same_id(
     event_id = uuid.uuid4()
     _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as crash:
-        crash.setattr(Broker, "publish", _die)
+        crash.setattr(Publisher, "publish", _die)
         with pytest.raises(MemoryError):
             scene.carry_out(action="redrive", kind="nats", all=True)
     (letter,) = _letters(rows)
@@ -170,7 +170,7 @@ def test_what_is_not_acknowledged_stays_open(
     event_id = uuid.uuid4()
     letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as broken:
-        broken.setattr(Broker, "publish", fail)
+        broken.setattr(Publisher, "publish", fail)
         done = scene.carry_out(action="redrive", kind="nats", all=True)
     ((reason, ids),) = done["skipped_ids"].items()
     assert (done["done"], reason.startswith(why), ids) == (0, True, [str(letter["dead_letter_id"])])
@@ -253,7 +253,7 @@ def test_a_letter_without_a_copy_can_only_be_discarded(scene: Scene, rows: Rows)
     scene.publish_event()
     scene.terminate("bad")
     scene.await_advisories(1)
-    scene.runner.run(scene.broker.jetstream.purge_stream(scene.stream))
+    scene.runner.run(scene.nats.jetstream.purge_stream(scene.stream))
     scene.record()
     done = scene.carry_out(action="redrive", kind="nats", all=True, force=True)
     assert [why.partition(":")[0] for why in done["skipped"]] == ["no copy"]

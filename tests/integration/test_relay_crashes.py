@@ -48,7 +48,7 @@ def test_a_relay_killed_between_publish_and_finalise_is_repeated_without_a_dupli
 
     assert drain(environ)["published"] == 0
     result = drain(environ, _later())
-    assert (result["published"], result["lost"]) == (6, 0)
+    assert (result["published"], result["leases_lost"]) == (6, 0)
     assert len(stream(environ)) == 6
     assert _states(rows) == {"PUBLISHED": 6}
     # Taking over counts as an attempt, for the heads; what stood behind them was taken over too.
@@ -70,7 +70,7 @@ def test_a_relay_that_sleeps_past_its_lease_changes_nothing(environ: dict[str, s
             os.kill(stopped.pid, signal.SIGCONT)
         output, _ = stopped.communicate(timeout=20)
     result = json.loads(output.splitlines()[-1])
-    assert (result["published"], result["lost"]) == (0, 1)
+    assert (result["published"], result["leases_lost"]) == (0, 1)
     assert "lease lost" in output
     assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
     assert len(stream(environ)) == 5
@@ -89,7 +89,7 @@ def test_a_lease_taken_over_in_mid_work_is_still_the_second_s(environ: dict[str,
                     held = rows.execute("SELECT * FROM outbox_events").fetchall()
                     os.kill(first.pid, signal.SIGCONT)
                     output, _ = first.communicate(timeout=20)
-                    assert json.loads(output.splitlines()[-1])["lost"] == 1
+                    assert json.loads(output.splitlines()[-1])["leases_lost"] == 1
                     assert rows.execute("SELECT * FROM outbox_events").fetchall() == held
                 finally:
                     os.kill(second.pid, signal.SIGCONT)

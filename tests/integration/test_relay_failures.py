@@ -186,16 +186,16 @@ def test_a_lease_is_renewed_while_publishing_is_slow(
                 lambda: _lease_until(rows) > claimed["locked_at"] + timedelta(seconds=1.5),
             )
         until("it is published", lambda: _row(rows, 2)["status"] == "PUBLISHED")
-    assert (result["published"], result["lost"], result["retried"]) == (2, 0, 0)
+    assert (result["published"], result["leases_lost"], result["retried"]) == (2, 0, 0)
     assert len(stream(private)) == 2
 
 
 def test_a_budget_that_ends_in_mid_work_leaves_no_lease(environ: dict[str, str], rows: Rows) -> None:
     """O7: what was not sent is given back as it was, and the next relay goes on in order."""
     with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "1000"}) as runtime:
-        runtime.work(budget(5, until_idle=True))
+        runtime.run(budget(5, until_idle=True))
         enqueue_many(rows, aggregates=1, each=1000)
-        result = runtime.work(budget(0.1))
+        result = runtime.run(budget(0.1))
     assert 0 < result["published"] < 1000
     assert result["published"] + result["released"] == 1000
     assert _states(rows).keys() == {"PENDING", "PUBLISHED"}
@@ -221,7 +221,7 @@ def test_a_database_that_goes_away_costs_no_attempt(server: PostgresServer, envi
         with psycopg.connect(server.url(), autocommit=True) as connection:
             enqueue(connection, "gone/item1", 2)
         until("the second event is in the stream", lambda: _count(environ) == 2)
-    assert (result["published"], result["failed"], result["lost"]) == (2, 0, 0)
+    assert (result["published"], result["failed"], result["leases_lost"]) == (2, 0, 0)
     with psycopg.connect(server.url(), autocommit=True) as connection:
         assert connection.execute("SELECT DISTINCT status, attempt_count FROM outbox_events").fetchall() == [
             ("PUBLISHED", 0)
@@ -238,7 +238,7 @@ def _working(environ: dict[str, str], seconds: float, now: datetime | None = Non
         with relay(environ, now) as runtime:
             deadline = time.monotonic() + seconds
             ends = Budget(deadline, clock=lambda: deadline if done.is_set() else time.monotonic())
-            result.update(runtime.work(ends))
+            result.update(runtime.run(ends))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from functions.relay_outbox.handler import work
 from grantwire.entrypoints.worker import WorkerHandler
 from tests.support.paths import ROOT
 from tests.support.workers.relay_support import enqueue, enqueue_many, relay, stream
@@ -24,8 +23,8 @@ def test_the_event_file_publishes_what_there_is(
     enqueue(rows, "poison/item1", 1, user_id="")
     event = json.loads((ROOT / "infra" / "events" / "relay_outbox.json").read_text())
     with relay(environ) as runtime:
-        handler = WorkerHandler("relay_outbox", lambda _: runtime, work)
-        assert handler(event, None) == {"published": 4, "retried": 0, "failed": 1, "released": 0, "lost": 0}
+        handler = WorkerHandler("relay_outbox", lambda _: runtime)
+        assert handler(event, None) == {"published": 4, "retried": 0, "failed": 1, "released": 0, "leases_lost": 0}
         # The next invocation finds the connections of this one.
         enqueue(rows, "u0/item1", 3)
         assert handler(event, None)["published"] == 1

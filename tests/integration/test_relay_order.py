@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _together(relays: int, environ: Mapping[str, str]) -> int:
     """So many relays at once, each with its own connections, until nothing is left; how many events they published."""
     results = at_once(relays, lambda _: drain(environ))
-    assert {result["lost"] + result["failed"] + result["retried"] for result in results} == {0}
+    assert {result["leases_lost"] + result["failed"] + result["retried"] for result in results} == {0}
     # One that found nothing may have ended while another still held an aggregate's run.
     return sum(result["published"] for result in results) + drain(environ)["published"]
 
@@ -64,7 +64,7 @@ def test_relays_keep_up_with_live_enqueuers(environ: dict[str, str], database_ur
         published = 0
         with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "20"}) as runtime:
             while not done.is_set():
-                published += runtime.work(budget(0.4))["published"]
+                published += runtime.run(budget(0.4))["published"]
         return published
 
     relays = [threading.Thread(target=work) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_no_event_is_forgotten_between_enqueue_and_finalise(environ: dict[str, s
     def closer() -> None:
         with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "3"}) as runtime:
             while not done.is_set():
-                runtime.work(budget(5, until_idle=True))
+                runtime.run(budget(5, until_idle=True))
 
     closers = [threading.Thread(target=closer) for _ in range(2)]
     for thread in closers:

@@ -16,6 +16,7 @@ from grantwire.settings import load
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import budget
 from tests.support.plaintext import PLAINTEXT
+from tests.support.running import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
 
     def run(now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
-        return Sweep(database, load(RetentionSettings, settings)).run(budget(), now)
+        return run_worker(Sweep(database, load(RetentionSettings, settings), now), budget())
 
     yield run
     database.close()
@@ -111,7 +112,7 @@ def test_two_sweeps_at_once_make_each_month_once(owner_url: str, rows: Rows) -> 
         database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
         settings = load(RetentionSettings, {"ENTITLEMENT_AUDIT_RETENTION_MONTHS": "240"})
         try:
-            return Sweep(database, settings).run(budget(), NOW)
+            return run_worker(Sweep(database, settings, NOW), budget())
         finally:
             database.close()
 

@@ -26,6 +26,7 @@ from tests.support.dead_letters import budget
 from tests.support.migrating import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.plaintext import PLAINTEXT
+from tests.support.running import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,10 +313,10 @@ def test_the_sweep_does_all_its_work_as_the_functions_role(database_url: str, ro
     _make_months(rows, 30)
     with _sweep(database_url, ENTITLEMENT_AUDIT_RETENTION_MONTHS="12") as sweep:
         with pytest.raises(InternalError, match="ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database"):
-            sweep.run(budget())
+            run_worker(sweep, budget())
         rows.execute("INSERT INTO audit_retention (keep_months) VALUES (12)")
         rows.execute(f"DROP TABLE {_month(-3)}")
-        result = sweep.run(budget())
+        result = run_worker(sweep, budget())
     assert (result["months_made"], result["months_dropped"]) == ([_month(-3)], [_month(30)])
     assert result["complete"]
 

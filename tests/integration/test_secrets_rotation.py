@@ -17,7 +17,8 @@ from psycopg import sql
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RetryableError
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
@@ -141,7 +142,7 @@ def test_a_rotated_password_of_nats_is_noticed(manager: Any, form: str) -> None:
         return json.dumps({"url": server.url, "user": "grantwire", "password": password})
 
     arn = manager.create_secret(Name=f"nats-{form}", SecretString=text("first"))["ARN"]
-    broker = Broker(load(BrokerSettings, {**PLAINTEXT, "NATS_SECRET_ARN": arn}))
+    broker = NatsConnection(load(NatsSettings, {**PLAINTEXT, "NATS_SECRET_ARN": arn}))
 
     async def scenario() -> None:
         await broker.connect()

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from grantwire.dead_letters import Order
+from grantwire.dead_letters.orders import Order
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import Publisher
+from grantwire.jetstream.pull_consumer import PullConsumer
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.recorder import RecorderRuntime
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from nats.aio.msg import Msg
+    from grantwire.jetstream.message import Message
 
 
 def budget(seconds: float = 10.0) -> Budget:
@@ -67,15 +70,16 @@ class Scene:
         self.topology = load(TopologySettings, environ)
         self.stream = self.topology.events.stream
         self.runner = asyncio.Runner()
-        self.broker = Broker(load(BrokerSettings, environ))
+        self.nats = NatsConnection(load(NatsSettings, environ))
+        self.publisher = Publisher(self.nats)
         self.recorder = RecorderRuntime.build(environ)
         self.redriver = RedriveRuntime.build(environ)
         self.bridge = BridgeRuntime.build(environ)
         self.runner.run(self._connect())
 
     async def _connect(self) -> None:
-        await self.broker.connect()
-        await ensure_topology(self.broker, self.topology)
+        await self.nats.connect()
+        await ensure_topology(self.nats, self.topology)
 
     def __enter__(self) -> Self:
         """All is ready."""
@@ -86,12 +90,12 @@ class Scene:
         self.recorder.close()
         self.redriver.close()
         self.bridge.close()
-        self.runner.run(self.broker.close())
+        self.runner.run(self.nats.close())
         self.runner.close()
 
     def publish(self, payload: bytes, headers: Mapping[str, str]) -> int:
         """Put a message into the stream; its sequence."""
-        ack = self.runner.run(self.broker.publish(self.topology.events.subject, payload, headers))
+        ack = self.runner.run(self.publisher.publish(self.topology.events.subject, payload, headers))
         assert not ack.duplicate
         return ack.sequence
 
@@ -103,23 +107,23 @@ class Scene:
     def advise(self, body: bytes, kind: str = "MSG_TERMINATED") -> None:
         """Publish an advisory as the server would."""
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{self.stream}.bridge"
-        self.runner.run(self.broker.publish(subject, body, {}))
+        self.runner.run(self.publisher.publish(subject, body, {}))
 
     def terminate(self, reason: str) -> int:
         """As a consumer, refuse the next message for ever; its sequence."""
 
         async def refuse() -> int:
             message = await self._next()
-            await self.broker.term(message, reason)
-            await self.broker.client.flush()
-            return message.metadata.sequence.stream
+            await message.term(reason)
+            await self.nats.flush()
+            return message.stream_sequence
 
         return self.runner.run(refuse())
 
-    async def _next(self) -> Msg:
-        consumer = await self.broker.jetstream.pull_subscribe_bind(consumer="bridge", stream=self.stream)
-        (message,) = await consumer.fetch(1, timeout=5)
-        await consumer.unsubscribe()
+    async def _next(self) -> Message:
+        consumer = PullConsumer(self.nats, self.stream, "bridge")
+        await consumer.open()
+        (message,) = await consumer.pull(1, 5)
         return message
 
     def await_advisories(self, count: int) -> None:
@@ -131,23 +135,23 @@ class Scene:
         advisories = self.topology.advisories
 
         async def pending() -> int:
-            infos = await self.broker.jetstream.consumers_info(advisories.stream)
+            infos = await self.nats.jetstream.consumers_info(advisories.stream)
             return sum((info.num_pending or 0) + (info.num_ack_pending or 0) for info in infos)
 
         self._until(lambda: self.runner.run(pending()) == 0)
 
     def stream_state(self, stream: str | None = None) -> int:
         """The last sequence of a stream."""
-        info = self.runner.run(self.broker.jetstream.stream_info(stream or self.stream))
+        info = self.runner.run(self.nats.jetstream.stream_info(stream or self.stream))
         return info.state.last_seq
 
     def message(self, sequence: int) -> Any:
         """A message of the event stream."""
-        return self.runner.run(self.broker.jetstream.get_msg(self.stream, sequence))
+        return self.runner.run(self.nats.jetstream.get_msg(self.stream, sequence))
 
     def record(self) -> dict[str, Any]:
         """Let the recorder work until it is idle."""
-        return self.recorder.work(budget())
+        return self.recorder.run(budget())
 
     def consume(self) -> dict[str, int]:
         """Let the real bridge work until it is idle."""

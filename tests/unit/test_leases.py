@@ -1,4 +1,4 @@
-"""O2, O4, O5: names of claims, backoff, and the verdict on a failure."""
+"""O2, O4, O5: names of claims, backoff, and the decision after a failure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from datetime import timedelta
 import pytest
 
 from grantwire.errors import ConfigError, LeaseLostError
+from grantwire.outbox import store
 from grantwire.settings import load
-from grantwire.workers.leases import Claim, LeaseSettings, Verdict, fence, judge, worker_name
+from grantwire.workers.leases import (
+    Lease,
+    LeaseSettings,
+    RetryDecision,
+    decide_retry,
+    ensure_claim_held,
+    worker_name,
+)
 
 DEFAULTS = load(LeaseSettings, {})
 
@@ -56,19 +64,19 @@ def test_bounds_out_of_order_are_a_config_error(environ: dict[str, str]) -> None
 
 def test_the_tenth_failure_is_the_last() -> None:
     """O5: attempts are counted, and the last of them ends the matter."""
-    assert judge(DEFAULTS, 0, lambda: 0.5) == Verdict(1, timedelta(seconds=1))
-    assert judge(DEFAULTS, 8, lambda: 0.5) == Verdict(9, timedelta(seconds=60))
-    assert judge(DEFAULTS, 9, lambda: 0.5) == Verdict(10, None)
+    assert decide_retry(DEFAULTS, 0, lambda: 0.5) == RetryDecision(1, timedelta(seconds=1))
+    assert decide_retry(DEFAULTS, 8, lambda: 0.5) == RetryDecision(9, timedelta(seconds=60))
+    assert decide_retry(DEFAULTS, 9, lambda: 0.5) == RetryDecision(10, None)
 
 
 def test_a_permanent_failure_is_the_last_at_once() -> None:
     """O5: what cannot succeed is not tried again."""
-    assert judge(DEFAULTS, 0, lambda: 0.5, permanent=True) == Verdict(1, None)
+    assert decide_retry(DEFAULTS, 0, lambda: 0.5, permanent=True) == RetryDecision(1, None)
 
 
 def test_no_two_claims_have_one_name() -> None:
     """O2: even of one worker."""
-    first, second = Claim("host"), Claim("host")
+    first, second = Lease(store, DEFAULTS, "host"), Lease(store, DEFAULTS, "host")
     assert first.token.startswith("host/")
     assert first.token != second.token
 
@@ -82,6 +90,6 @@ def test_a_worker_is_named_after_its_log_stream() -> None:
 
 def test_fewer_rows_than_expected_stop_the_worker() -> None:
     """O2: somebody else has the work."""
-    fence(2, 2, "renew")
+    ensure_claim_held(2, 2, "renew")
     with pytest.raises(LeaseLostError, match="1 of 2"):
-        fence(1, 2, "renew")
+        ensure_claim_held(1, 2, "renew")

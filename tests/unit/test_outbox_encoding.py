@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 from urllib.parse import unquote
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 
 from grantwire.errors import RejectedError
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.outbox import encode_event
-from grantwire.outbox.encoding import header_value, headers_of
+from grantwire.outbox.encoding import encode_event, header_value, headers_of
 from grantwire.outbox.store import ClaimedEvent
 from tests.support.workers.relay_support import payload
 
@@ -76,14 +76,13 @@ def test_a_plain_header_stays_as_it_is() -> None:
     assert header_value("u_123/item1") == "u_123/item1"
 
 
-def test_headers_are_what_nats_wants() -> None:
-    """O3: a version, a line for each header, an empty line; a user's name cannot add one."""
+def test_headers_are_visible_ascii() -> None:
+    """O3: one for each fact, none of which can end its line; a user's name cannot add a header."""
     claimed = ClaimedEvent(
         str(EVENT_ID), "EntitlementGranted", "u\r\nX: 1/ü", 1, payload(EVENT_ID, 1), "1-a-b", 0, reclaimed=False
     )
-    version, *lines, end, rest = headers_of(claimed).decode("ascii").split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    assert (version, end, rest) == ("NATS/1.0", "", "")
+    headers = headers_of(claimed)
+    assert all(re.fullmatch(r"[!-~]+", value) for value in headers.values())
     assert {name: unquote(value) for name, value in headers.items()} == {
         "Nats-Msg-Id": str(EVENT_ID),
         "event_id": str(EVENT_ID),
@@ -92,4 +91,4 @@ def test_headers_are_what_nats_wants() -> None:
         "occurred_at": "2026-11-16T03:00:00.123456Z",
         "trace_id": "1-a-b",
     }
-    assert b"trace_id" not in headers_of(claimed._replace(trace_id=None))
+    assert "trace_id" not in headers_of(claimed._replace(trace_id=None))

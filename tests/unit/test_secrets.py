@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.jetstream.access import Access, access_of
+from grantwire.jetstream.settings import Access, access_of
 from grantwire.secrets import SecretCache, database_url, read_secret
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH

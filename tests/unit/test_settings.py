@@ -8,7 +8,7 @@ import pytest
 
 from grantwire.database import DatabaseSettings
 from grantwire.errors import ConfigError
-from grantwire.jetstream import BrokerSettings
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.senders import SenderSettings
 from grantwire.runtime.api import ApiSettings
 from grantwire.settings import (
@@ -154,10 +154,10 @@ def test_a_wait_for_a_key_ends_before_its_statement_does() -> None:
 def test_there_is_one_way_to_nats(environ: dict[str, str]) -> None:
     """Addresses or a secret, not both and not none."""
     with pytest.raises(ConfigError, match="exactly one of NATS_URL and NATS_SECRET_ARN"):
-        load(BrokerSettings, environ)
+        load(NatsSettings, environ)
 
 
-WIRES = [(DatabaseSettings, "DATABASE", "postgresql://u@h/d"), (BrokerSettings, "NATS", "nats://h")]
+WIRES = [(DatabaseSettings, "DATABASE", "postgresql://u@h/d"), (NatsSettings, "NATS", "nats://h")]
 
 
 @pytest.mark.parametrize(("kind", "name", "url"), WIRES)
@@ -214,7 +214,7 @@ def test_certificates_are_a_file_or_text(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(DatabaseSettings, "DATABASE_URL"), (BrokerSettings, "NATS_URL"), (SenderSettings, "NOTIFICATION_WEBHOOK_URL")],
+    [(DatabaseSettings, "DATABASE_URL"), (NatsSettings, "NATS_URL"), (SenderSettings, "NOTIFICATION_WEBHOOK_URL")],
 )
 def test_a_problem_with_a_secret_does_not_quote_it(kind: type, name: str, value: str) -> None:
     """The problem is logged; libraries like to say what they could not read."""

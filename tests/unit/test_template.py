@@ -16,7 +16,7 @@ from grantwire.clients.tokens import Token
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
-from grantwire.jetstream import BrokerSettings
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model.orders import RebuildOrder
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
@@ -320,7 +320,7 @@ def test_only_the_local_stage_may_speak_in_clear(name: str) -> None:
 def test_nats_is_given_in_one_way(url: str, arn: str) -> None:
     """As the database is."""
     try:
-        load(BrokerSettings, {"NATS_URL": url, "NATS_SECRET_ARN": arn})
+        load(NatsSettings, {"NATS_URL": url, "NATS_SECRET_ARN": arn})
         accepted = True
     except ConfigError:
         accepted = False

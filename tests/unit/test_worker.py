@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from grantwire.workers.budget import Budget
 
 
-def _worker(work: Callable[[Budget], dict[str, Any]]) -> WorkerHandler[None]:
-    return WorkerHandler("tester", lambda _: None, lambda _, budget: work(budget))
+class _Runtime(NamedTuple):
+    run: Callable[[Budget], dict[str, Any]]
+
+
+def _worker(work: Callable[[Budget], dict[str, Any]]) -> WorkerHandler:
+    return WorkerHandler("tester", lambda _: _Runtime(work))
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
 from grantwire_idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
 from tests.support.workers.bridge_stream import Stream, event
@@ -54,7 +55,7 @@ def read(environ: dict[str, str]) -> list[Message]:
 
 
 async def _read(environ: dict[str, str]) -> list[Message]:
-    broker = Broker(load(BrokerSettings, environ))
+    broker = NatsConnection(load(NatsSettings, environ))
     await broker.connect()
     try:
         stream = environ["ENTITLEMENT_NATS_STREAM"]

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import Publisher
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.settings import load
@@ -52,18 +54,19 @@ class Stream:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.settings = load(TopologySettings, environ)
-        self._broker = Broker(load(BrokerSettings, environ))
+        self._nats = NatsConnection(load(NatsSettings, environ))
+        self._publisher = Publisher(self._nats)
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
         """Connect, and make the topology."""
-        self._runner.run(self._broker.connect())
-        self._runner.run(ensure_topology(self._broker, self.settings))
+        self._runner.run(self._nats.connect())
+        self._runner.run(ensure_topology(self._nats, self.settings))
         return self
 
     def __exit__(self, *_: object) -> None:
         """Disconnect."""
-        self._runner.run(self._broker.close())
+        self._runner.run(self._nats.close())
         self._runner.close()
 
     def publish(self, *events: EntitlementEvent | bytes, **headers: str) -> None:
@@ -74,13 +77,15 @@ class Stream:
 
     async def _publish(self, payloads: Iterable[bytes], headers: Mapping[str, str]) -> None:
         subject = self.settings.events.subject
-        sending = (self._broker.publish(subject, data, {"Nats-Msg-Id": str(uuid7()), **headers}) for data in payloads)
+        sending = (
+            self._publisher.publish(subject, data, {"Nats-Msg-Id": str(uuid7()), **headers}) for data in payloads
+        )
         await asyncio.gather(*sending)
 
     def consumer(self) -> ConsumerInfo:
         """What JetStream knows of the bridge's consumer."""
         settings = self.settings.consumer
-        info: ConsumerInfo = self._runner.run(self._broker.jetstream.consumer_info(settings.stream, settings.durable))
+        info: ConsumerInfo = self._runner.run(self._nats.jetstream.consumer_info(settings.stream, settings.durable))
         return info
 
     def deliveries(self) -> int:
@@ -95,6 +100,6 @@ class Stream:
 
     async def _advisories(self) -> list[dict[str, Any]]:
         stream = self.settings.advisories.stream
-        last = (await self._broker.jetstream.stream_info(stream)).state.last_seq
-        kept = [await self._broker.jetstream.get_msg(stream, number) for number in range(1, last + 1)]
+        last = (await self._nats.jetstream.stream_info(stream)).state.last_seq
+        kept = [await self._nats.jetstream.get_msg(stream, number) for number in range(1, last + 1)]
         return [json.loads(message.data or b"") for message in kept]

@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from grantwire.jetstream.message import Message
 from grantwire.notifications import bridge
 from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
@@ -29,7 +30,7 @@ def _die() -> NoReturn:
     raise AssertionError
 
 
-def _die_before_ack(_bridge: bridge.Bridge, _messages: Sequence[Any]) -> None:
+async def _die_before_ack(_message: Message) -> None:
     _die()
 
 
@@ -43,7 +44,7 @@ def _die_before_commit(connection: Connection, events: Sequence[Event]) -> list[
 
 if __name__ == "__main__":
     if "die-before-ack" in sys.argv:
-        bridge.Bridge._acknowledge = _die_before_ack  # type: ignore[assignment,method-assign]  # noqa: SLF001 - the crash point
+        Message.ack = _die_before_ack  # type: ignore[method-assign,assignment]  # the crash point
     if "die-before-commit" in sys.argv:
         bridge.record = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
     runtime = BridgeRuntime.build(os.environ)

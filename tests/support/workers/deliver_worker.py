@@ -15,5 +15,5 @@ from grantwire.workers.budget import Budget
 
 if __name__ == "__main__":
     runtime = DeliveryRuntime.build(os.environ)
-    print(json.dumps(runtime.delivery.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
+    print(json.dumps(runtime.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
     runtime.close()

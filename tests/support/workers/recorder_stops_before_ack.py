@@ -7,18 +7,17 @@ import os
 import sys
 import time
 
-from nats.aio.msg import Msg
-
+from grantwire.jetstream.message import Message
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
 
 
-async def _stand_still(_message: Msg) -> None:
+async def _stand_still(_message: Message) -> None:
     print("committed", flush=True)  # noqa: T201 - what the test waits for
     await asyncio.sleep(60)
 
 
 if __name__ == "__main__":
-    Msg.ack = _stand_still  # type: ignore[method-assign, assignment]
-    RecorderRuntime.build(os.environ).work(Budget(time.monotonic() + 60, until_idle=True))
+    Message.ack = _stand_still  # type: ignore[method-assign, assignment]
+    RecorderRuntime.build(os.environ).run(Budget(time.monotonic() + 60, until_idle=True))
     sys.exit("nobody killed it")

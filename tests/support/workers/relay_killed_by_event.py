@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _work(now: datetime) -> None:
-    def deadly(event: ClaimedEvent) -> bytes:
+    def deadly(event: ClaimedEvent) -> dict[str, str]:
         if event.aggregate_key == os.environ["POISON"]:
             os.kill(os.getpid(), signal.SIGKILL)
         return headers_of(event)

@@ -19,15 +19,15 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 def main() -> None:
     """Run one relay until it has nothing to do, or to its end."""
-    finalise = store.finalise
+    complete = store.complete
 
-    def interrupted(*arguments: Any, **options: Any) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> int:
         os.kill(os.getpid(), SIGNALS[os.environ["SABOTAGE"]])
-        finalise(*arguments, **options)
+        return complete(*arguments, **options)
 
-    store.finalise = interrupted
+    store.complete = interrupted
     with relay(os.environ) as runtime:
-        print(json.dumps(runtime.work(budget(20, until_idle=True))), flush=True)  # noqa: T201 - the parent reads it
+        print(json.dumps(runtime.run(budget(20, until_idle=True))), flush=True)  # noqa: T201 - the parent reads it
 
 
 if __name__ == "__main__":

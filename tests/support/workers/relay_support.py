@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
@@ -92,7 +93,7 @@ def relay(environ: Mapping[str, str], now: datetime | None = None) -> Iterator[R
 def drain(environ: Mapping[str, str], now: datetime | None = None) -> dict[str, int]:
     """Run one relay until there is nothing left to do."""
     with relay(environ, now) as runtime:
-        return runtime.work(budget(30, until_idle=True))
+        return runtime.run(budget(30, until_idle=True))
 
 
 def budget(seconds: float, *, until_idle: bool = False) -> Budget:
@@ -114,15 +115,15 @@ def stream(environ: Mapping[str, str]) -> list[Published]:
 
 
 async def _read(environ: Mapping[str, str]) -> list[Published]:
-    broker = Broker(load(BrokerSettings, environ))
-    await broker.connect()
+    nats = NatsConnection(load(NatsSettings, environ))
+    await nats.connect()
     try:
         return [
             Published(message.metadata.sequence.stream, dict(message.headers or {}), _decoded(message.data))
-            for message in await _messages(broker.jetstream, environ)
+            for message in await _messages(nats.jetstream, environ)
         ]
     finally:
-        await broker.close()
+        await nats.close()
 
 
 async def _messages(jetstream: JetStreamContext, environ: Mapping[str, str]) -> list[Msg]:

@@ -16,6 +16,7 @@
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
     ├── InternalError              a bug or a broken invariant: loud, and never shown to a caller         (500)
+    │   └── SystemFaultError       PostgreSQL refuses every statement like this one: wait, and alarm
     └── ConfigError                fails the init phase, naming every missing or bad variable at once
 
 The message of a RejectedError or RetryableError is written for the caller; the other two are for the people on call.
@@ -55,6 +56,7 @@ __all__ = [
     "RejectedError",
     "RequestInProgressError",
     "RetryableError",
+    "SystemFaultError",
     "TooLargeError",
     "UnauthenticatedError",
 ]
@@ -92,3 +94,7 @@ class MethodNotAllowedError(RejectedError):
     def __init__(self, allowed: str) -> None:
         super().__init__(f"use {allowed}")
         self.allowed = allowed
+
+
+class SystemFaultError(InternalError):
+    """The system is at fault and not the data: schema, privileges, credentials, the server. Workers wait and alarm."""

@@ -10,8 +10,13 @@ an address can weaken that.
 
 from __future__ import annotations
 
-from grantwire.database.connecting import BoundedConnection, Connection, connect
-from grantwire.database.failures import refusing_data, translated
+from psycopg import Error, sql
+from psycopg.errors import LockNotAvailable
+from psycopg.rows import class_row
+
+from grantwire.database.connection import BoundedConnection, Connection, connect
+from grantwire.database.errors import refusing_data, translated, wrap_exceptions
+from grantwire.database.listen import listen
 from grantwire.database.sessions import Database, Transaction
 from grantwire.database.settings import DatabaseSettings
 
@@ -20,8 +25,14 @@ __all__ = [
     "Connection",
     "Database",
     "DatabaseSettings",
+    "Error",
+    "LockNotAvailable",
     "Transaction",
+    "class_row",
     "connect",
+    "listen",
     "refusing_data",
+    "sql",
     "translated",
+    "wrap_exceptions",
 ]

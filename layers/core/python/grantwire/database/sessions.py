@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from grantwire.database.calls import Calls
-from grantwire.database.connecting import connect
-from grantwire.database.failures import reason, translated
-from grantwire.errors import AmbiguousError, InternalError
+from grantwire.database.connection import connect
+from grantwire.database.errors import reason, translated
+from grantwire.errors import AmbiguousError, GrantwireError, InternalError
 from grantwire.observability import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import LiteralString, Self, TypeVar
 
-    from grantwire.database.connecting import BoundedConnection, Connection
+    from grantwire.database.connection import BoundedConnection, Connection
     from grantwire.database.settings import DatabaseSettings
 
     T = TypeVar("T")
@@ -86,26 +85,13 @@ class Database:
         settings: DatabaseSettings,
         *,
         application_name: str = "grantwire",
-        listening: bool = False,
         session: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = settings
         self._application_name = application_name
-        self._listening = listening
         self._session_settings = session or {}
         self._connection: BoundedConnection | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
-        self._calls: Calls | None = None
-
-    def fetch_texts(self, statement: LiteralString, parameters: Mapping[str, str | None]) -> list[str | None]:
-        """As `fetch_row`, for what a caller waits for: parameters and columns are texts, and nothing is converted."""
-        try:
-            row = self._ready_calls().row(statement, parameters)
-        except psycopg.Error as error:
-            row = self._again(error, lambda: self._ready_calls().row(statement, parameters))
-        if row is None:
-            raise InternalError("a statement that always returns a row returned none")
-        return row
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run one statement that returns one row, in a transaction of its own.
@@ -148,27 +134,27 @@ class Database:
         except psycopg.Error as error:
             self._forget_if_lost(error)
             raise translated(error) from error
+        except GrantwireError as error:
+            if isinstance(error.__cause__, psycopg.Error):
+                self._forget_if_lost(error.__cause__)
+            raise
 
     def close(self) -> None:
         """Give the connection back; the next use makes a new one."""
         if self._connection is not None:
             self._connection.close()
-        self._connection = self._cursor = self._calls = None
+        self._connection = self._cursor = None
 
     def _connected(self, begin: Callable[[BoundedConnection], T]) -> T:
         """Do something that may be repeated, once more over a new connection if the old one turns out to be lost."""
         try:
             return begin(self._ready_connection())
         except psycopg.Error as error:
-            return self._again(error, lambda: begin(self._ready_connection()))
-
-    def _again(self, error: psycopg.Error, once_more: Callable[[], T]) -> T:
-        """After the error of something that may be repeated: if the connection was lost, once more over a new one."""
-        if not self._forget_if_lost(error):
-            raise translated(error) from error
-        log.warning("database connection lost, connecting again", reason=reason(error))
+            if not self._forget_if_lost(error):
+                raise translated(error) from error
+            log.warning("database connection lost, connecting again", reason=reason(error))
         try:
-            return once_more()
+            return begin(self._ready_connection())
         except psycopg.Error as again:
             self._forget_if_lost(again)
             raise translated(again) from again
@@ -180,16 +166,9 @@ class Database:
             self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()
 
-    def _ready_calls(self) -> Calls:
-        if self._calls is None:
-            self._calls = Calls(self._ready_connection())
-        return self._calls
-
     def _ready_connection(self) -> BoundedConnection:
         if self._connection is None:
-            self._connection = connect(
-                self._settings, application_name=self._application_name, listening=self._listening
-            )
+            self._connection = connect(self._settings, application_name=self._application_name)
             for name, value in self._session_settings.items():
                 self._connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         return self._connection

@@ -10,16 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from nats.js.errors import NotFoundError
-
 from grantwire.errors import RejectedError
-from grantwire.jetstream import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nats.js import JetStreamContext
-    from nats.js.api import RawStreamMsg
+    from grantwire.jetstream.connection import NatsConnection
 
 # Which dead letter a message was redriven from. A header of ours: unlike Nats-Msg-Id it stays with the message if a
 # consumer has to put it at the end of the stream.
@@ -109,24 +105,14 @@ def parse_advisory(body: bytes) -> Advisory:
         raise RejectedError(f"not an advisory: {error!r:.{_LONGEST_COMPLAINT}}") from error
 
 
-async def copy_message(jetstream: JetStreamContext, advisory: Advisory) -> MessageCopy | None:
-    """The advisory's message from the stream; None if it is gone.
-
-    The stream's leader is asked, not the nearest replica: one that lags behind would say that there is no message.
-    """
-    async with translated():
-        try:
-            found = await jetstream.get_msg(advisory.stream, advisory.stream_seq)
-        except NotFoundError:
-            return None
-    copied = _copy_of(found)
+async def copy_message(nats: NatsConnection, advisory: Advisory) -> MessageCopy | None:
+    """The advisory's message from the stream; None if it is gone."""
+    found = await nats.get_message(advisory.stream, advisory.stream_seq)
+    if found is None:
+        return None
+    headers = {_storable(name): _storable(value) for name, value in found.headers.items()}
+    copied = MessageCopy(found.subject, headers, found.data, _aware(found.time))
     return copied if copied.message_time <= advisory.advised_at + _CLOCKS_DIFFER else None
-
-
-def _copy_of(found: RawStreamMsg) -> MessageCopy:
-    # The client hands out a header that is not ASCII as an object of the email package.
-    headers = {_storable(str(name)): _storable(str(value)) for name, value in (found.headers or {}).items()}
-    return MessageCopy(found.subject or "", headers, found.data or b"", _aware(found.time))
 
 
 def _name(value: Any) -> str:

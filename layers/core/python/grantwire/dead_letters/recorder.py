@@ -6,174 +6,164 @@ then. While PostgreSQL is out of reach nothing is fetched: the stream keeps what
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import psycopg
-
-from grantwire.database import translated as database_error
 from grantwire.dead_letters import store
 from grantwire.dead_letters.advisories import copy_message, parse_advisory
-from grantwire.errors import InternalError, RejectedError, RetryableError
-from grantwire.jetstream import translated
-from grantwire.jetstream.pull_consumer import Puller
+from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.jetstream.topology import ensure_topology
-from grantwire.observability import MetricUnit, log, metrics
-from grantwire.pauses import Pause
+from grantwire.observability import log
+from grantwire.workers.isolation import write_isolated
+from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
-
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
 
     from grantwire.database import Connection, Database
     from grantwire.dead_letters.advisories import Advisory, MessageCopy
-    from grantwire.jetstream import Broker
+    from grantwire.jetstream.connection import NatsConnection
+    from grantwire.jetstream.message import Message
+    from grantwire.jetstream.pull_consumer import PullConsumer
     from grantwire.jetstream.topology import TopologySettings
     from grantwire.workers.budget import Budget
 
 _BATCH = 100
-# How long one look at one consumer lasts; the other waits meanwhile.
-_LOOK_SECONDS = 0.5
-# An advisory that PostgreSQL refuses is a bug of ours: loud, out of the others' way, and kept until it is mended.
+# How long one pull from one consumer waits; the other consumer waits meanwhile.
+_PULL_SECONDS = 0.5
+# An advisory that PostgreSQL refuses is a bug of ours: loud, out of the others' way, and kept until it is fixed.
 _REFUSED_SECONDS = 60.0
-_GIVEN_BACK_SECONDS = 1.0
+_RETURNED_SECONDS = 1.0
 _FLUSH_SECONDS = 2
 
 _PING = "SELECT 1"
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetched:
-    message: Msg
+class _Fetched(NamedTuple):
+    """An advisory, its message on its way to us, and the copy of the message that it is about."""
+
+    message: Message
     advisory: Advisory
     copied: MessageCopy | None
-    dead_letter_id: UUID | None = None
-    refused: bool = False
 
 
-class Recorder:
-    """Records until its budget ends."""
+class Recorder(Worker):
+    """Records the advisories of two consumers, one batch of each in turn."""
 
-    def __init__(self, database: Database, broker: Broker, topology: TopologySettings) -> None:
+    name = "record_advisories"
+    counters: ClassVar[Mapping[str, str | None]] = {
+        "recorded": "DeadLettersRecorded",
+        "duplicates": None,
+        "terminated": None,
+        "returned": None,
+        "processed": None,
+    }
+
+    def __init__(
+        self,
+        database: Database,
+        nats: NatsConnection,
+        consumers: Sequence[PullConsumer],
+        topology: TopologySettings,
+    ) -> None:
+        super().__init__()
         self._database = database
-        self._broker = broker
+        self._nats = nats
+        self._consumers = consumers
         self._topology = topology
-        self._counts: Counter[str] = Counter()
         self._checked = False
-        self._connection: Client | None = None
-        self._consumers: list[Puller] = []
 
-    async def work(self, budget: Budget) -> dict[str, Any]:
-        """Record what has come and what comes; with `until_idle` stop when there is nothing more.
-
-        Raises RetryableError only then, and only if PostgreSQL or NATS is out of reach.
-        """
-        self._counts = Counter(recorded=0, repeated=0, unreadable=0, processed=0)
+    async def begin(self) -> None:
+        """A frozen sandbox loses its socket without noticing: check it before the first pull."""
         self._checked = False
-        pause = Pause()
-        while not budget.over():
-            try:
-                found = await self._round(budget)
-            except RetryableError as error:
-                if budget.until_idle:
-                    raise
-                log.warning("recorder waits", reason=str(error))
-                await asyncio.sleep(min(pause.next(), budget.left()))
-                continue
-            pause = Pause()
-            if budget.until_idle and not found:
-                break
-        self._close_processed()
-        return dict(self._counts)
 
-    async def close(self) -> None:
-        """Let go of both servers."""
-        await self._broker.close()
-        self._database.close()
-
-    async def _round(self, budget: Budget) -> int:
-        """One look at each consumer; how many advisories there were."""
-        await self._ready()
-        found = 0
+    async def step(self, budget: Budget) -> bool:
+        """Record one batch of each consumer; false if there was none."""
+        await self._ensure_open()
+        found = False
         for consumer in self._consumers:
-            with self._database.session() as connection:
-                connection.execute(_PING)
-            messages = await self._pull(consumer, 0 if budget.until_idle else min(_LOOK_SECONDS, budget.left()))
+            with self._database.session() as tx:
+                tx.execute(_PING)
+            messages = await self._pull(consumer, 0 if budget.until_idle else min(_PULL_SECONDS, budget.left()))
             if messages:
-                await self._handle(messages)
-            found += len(messages)
+                await self._record(messages)
+                found = True
         return found
 
-    async def _pull(self, consumer: Puller, wait: float) -> list[Msg]:
+    async def wait(self, seconds: float) -> None:
+        """The pull has waited already."""
+
+    async def end(self) -> None:
+        """Close dead letters whose events were processed after all; once in each invocation is enough."""
+        try:
+            with self._database.session() as tx:
+                closed = store.close_processed(tx, self._topology.consumer.durable)
+        except GrantwireError as error:
+            log.warning("dead letters are compared with the inbox another time", reason=str(error))
+            return
+        self.counts["processed"] += len(closed)
+        if closed:
+            log.info("dead letters were processed after all", dead_letter_ids=[str(one) for one in closed])
+
+    async def _ensure_open(self) -> None:
+        """A live connection, checked once in each invocation, and on a new one the topology and its consumers."""
+        if not (self._checked and self._nats.is_connected):
+            await self._nats.connect()
+            self._checked = True
+        if all(consumer.is_open for consumer in self._consumers):
+            return
+        await ensure_topology(self._nats, self._topology)
+        for consumer in self._consumers:
+            await consumer.open()
+
+    async def _pull(self, consumer: PullConsumer, wait: float) -> list[Message]:
         try:
             return await consumer.pull(_BATCH, wait)
         except RetryableError:
-            self._connection = None  # the consumer may be gone: make sure of the topology again
+            consumer.close()  # it may be gone: make sure of the topology again
             raise
 
-    async def _ready(self) -> None:
-        """A live connection, asked once in each invocation, and on a new one the topology and its consumers."""
-        if not (self._checked and self._broker.is_connected):
-            await self._broker.connect()
-            self._checked = True
-        if self._broker.client is self._connection:
-            return
-        await ensure_topology(self._broker, self._topology)
-        advisories = self._topology.advisories
-        self._consumers = [
-            Puller(self._broker.client, replace(self._topology.consumer, stream=advisories.stream, durable=durable))
-            for durable in (advisories.durable, advisories.terminated_durable)
-        ]
-        for consumer in self._consumers:
-            await consumer.open()
-        self._connection = self._broker.client
-
-    async def _handle(self, messages: list[Msg]) -> None:
-        """Copy, commit, acknowledge; what cannot be committed now goes back."""
+    async def _record(self, messages: list[Message]) -> None:
+        """Copy, commit, acknowledge; what cannot be committed now is returned."""
         try:
-            fetched = await self._read(messages)
-            with self._database.session() as connection, connection.transaction():
-                written = [_write(connection, one) for one in fetched]
-        except RetryableError:
-            await self._give_back(messages)
+            fetched = [one for message in messages if (one := await self._read(message)) is not None]
+            with self._database.session() as tx:
+                written = write_isolated(tx, fetched, lambda some: _write(tx, some)) if fetched else None
+        except GrantwireError:
+            await self._return(messages)
             raise
-        async with translated():
-            for one in written:
-                await (one.message.nak(_REFUSED_SECONDS) if one.refused else one.message.ack())
-            await self._broker.client.flush(timeout=_FLUSH_SECONDS)
-        for one in written:
-            self._report(one)
-
-    async def _read(self, messages: list[Msg]) -> list[_Fetched]:
-        """Each advisory with the copy of its message; one that is unreadable is terminated and forgotten."""
-        fetched = []
-        for message in messages:
-            try:
-                advisory = parse_advisory(message.data)
-            except RejectedError as error:
-                self._counts["unreadable"] += 1
-                log.error("advisory is unreadable", subject=message.subject, reason=str(error))
-                async with translated():
-                    await self._broker.term(message, str(error))
-                continue
-            fetched.append(_Fetched(message, advisory, await copy_message(self._broker.jetstream, advisory)))
-        return fetched
-
-    def _report(self, one: _Fetched) -> None:
-        if one.refused:
+        if written is None:
             return
-        if one.dead_letter_id is None:
-            self._counts["repeated"] += 1
+        for fault in written.faults:
+            log.error(
+                "dead letter could not be written", stream_seq=fault.item.advisory.stream_seq, reason=fault.reason
+            )
+            await fault.item.message.nak(_REFUSED_SECONDS)
+            self.counts["returned"] += 1
+        for one, dead_letter_id in written.result or []:
+            await one.message.ack()
+            self._report(one, dead_letter_id)
+        await self._nats.flush(_FLUSH_SECONDS)
+
+    async def _read(self, message: Message) -> _Fetched | None:
+        """An advisory with the copy of its message; one that is unreadable is terminated and forgotten."""
+        try:
+            advisory = parse_advisory(message.data)
+        except RejectedError as error:
+            log.error("advisory is unreadable", subject=message.subject, reason=str(error))
+            await message.term(str(error))
+            self.counts["terminated"] += 1
+            return None
+        return _Fetched(message, advisory, await copy_message(self._nats, advisory))
+
+    def _report(self, one: _Fetched, dead_letter_id: UUID | None) -> None:
+        if dead_letter_id is None:
+            self.counts["duplicates"] += 1
             return
-        self._counts["recorded"] += 1
-        metrics.add_metric("DeadLettersRecorded", MetricUnit.Count, 1)
+        self.counts["recorded"] += 1
         log.error(
             "message is a dead letter",
-            dead_letter_id=str(one.dead_letter_id),
+            dead_letter_id=str(dead_letter_id),
             kind=one.advisory.kind,
             stream=one.advisory.stream,
             consumer=one.advisory.consumer,
@@ -183,36 +173,18 @@ class Recorder:
             has_copy=one.copied is not None,
         )
 
-    def _close_processed(self) -> None:
-        """Once in each invocation: there is no hurry."""
+    async def _return(self, messages: list[Message]) -> None:
+        """Return them for another run; if that fails too, they come back after their ack-wait."""
+        self.counts["returned"] += len(messages)
         try:
-            with self._database.session() as connection:
-                closed = store.close_processed(connection, self._topology.consumer.durable)
-        except RetryableError as error:
-            log.warning("dead letters are compared with the inbox another time", reason=str(error))
-            return
-        self._counts["processed"] += len(closed)
-        if closed:
-            log.info("dead letters were processed after all", dead_letter_ids=[str(one) for one in closed])
-
-    async def _give_back(self, messages: list[Msg]) -> None:
-        """For whoever comes next; if that fails too, they come back by themselves."""
-        try:
-            async with translated():
-                for message in messages:
-                    await message.nak(_GIVEN_BACK_SECONDS)
-                await self._broker.client.flush(timeout=_FLUSH_SECONDS)
+            for message in messages:
+                await message.nak(_RETURNED_SECONDS)
+            await self._nats.flush(_FLUSH_SECONDS)
         except RetryableError as error:
             log.warning("advisories come back after their ack-wait", reason=str(error))
 
 
-def _write(tx: Connection, one: _Fetched) -> _Fetched:
-    """Record one advisory; PostgreSQL's refusal of it does not hold back the others."""
-    try:
-        with tx.transaction():
-            return replace(one, dead_letter_id=store.record(tx, one.advisory, one.copied))
-    except psycopg.Error as error:
-        if not isinstance(database_error(error), InternalError):
-            raise
-        log.exception("a dead letter cannot be written", stream_seq=one.advisory.stream_seq)
-        return replace(one, refused=True)
+def _write(tx: Connection, fetched: Sequence[_Fetched]) -> list[tuple[_Fetched, UUID | None]]:
+    """Write dead letters in one transaction; the id of each, None if it was there already."""
+    with tx.transaction():
+        return [(one, store.record(tx, one.advisory, one.copied)) for one in fetched]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.dead_letters.store import Redrive
-    from grantwire.jetstream import Broker
+    from grantwire.jetstream.connection import NatsConnection
+    from grantwire.jetstream.publisher import Publisher
 
 _UNCERTAIN = "uncertain: not known whether it was stored; still open, redrive it again, its id stays the same"
 _NOT_STORED = "not stored: still open, redrive it again; "
@@ -24,13 +25,14 @@ _NEVER = "refused: JetStream will not take this message; "
 class Republisher:
     """The connection to NATS, on a loop of the runner's."""
 
-    def __init__(self, broker: Broker, runner: asyncio.Runner) -> None:
-        self._broker = broker
+    def __init__(self, nats: NatsConnection, publisher: Publisher, runner: asyncio.Runner) -> None:
+        self._nats = nats
+        self._publisher = publisher
         self._runner = runner
 
     def connect(self) -> None:
         """Make sure of NATS before anything is changed; RetryableError if it is out of reach."""
-        self._runner.run(self._broker.connect())
+        self._runner.run(self._nats.connect())
 
     def publish(self, redrives: Sequence[Redrive]) -> tuple[list[UUID], dict[str, list[UUID]]]:
         """Which dead letters JetStream has stored again, and which not, by reason. Bytes and own headers unchanged."""
@@ -38,7 +40,7 @@ class Republisher:
 
     def close(self) -> None:
         """Drop the connection."""
-        self._runner.run(self._broker.close())
+        self._runner.run(self._nats.close())
 
     async def _publish(self, redrives: Sequence[Redrive]) -> tuple[list[UUID], dict[str, list[UUID]]]:
         results = await asyncio.gather(*map(self._publish_one, redrives))
@@ -53,7 +55,7 @@ class Republisher:
         headers = {name: value for name, value in redrive.headers.items() if not name.lower().startswith("nats-")}
         headers |= {"Nats-Msg-Id": redrive.redrive_id, REDRIVE_OF: str(redrive.dead_letter_id)}
         try:
-            await self._broker.publish(redrive.subject, redrive.payload, headers)
+            await self._publisher.publish(redrive.subject, redrive.payload, headers)
         except AmbiguousError:
             return _UNCERTAIN
         except RetryableError as error:

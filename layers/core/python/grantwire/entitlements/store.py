@@ -62,7 +62,7 @@ class Entitlements:
 
     def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> Answer:
         """Grant or revoke, at most once for `identity.key`; see the package for what it guarantees."""
-        outcome, status_code, body = self._database.fetch_texts(
+        outcome, status_code, body = self._database.fetch_row(
             CHANGE,
             {
                 "caller": identity.caller,
@@ -84,6 +84,6 @@ class Entitlements:
 
     def of_user(self, page: Page) -> str:
         """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""
-        parameters = {"user_id": page.user_id, "limit": str(page.limit), "after": page.after}
-        (body,) = self._database.fetch_texts(LIST, parameters)
+        parameters = {"user_id": page.user_id, "limit": page.limit, "after": page.after}
+        (body,) = self._database.fetch_row(LIST, parameters)
         return str(body)

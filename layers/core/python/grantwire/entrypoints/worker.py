@@ -8,7 +8,7 @@ nothing to do. An error is logged and raised, so that the function's error metri
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grantwire.observability import log, metrics, trace_id_of
 from grantwire.runtime.once import Once
@@ -17,21 +17,21 @@ from grantwire.workers.budget import Budget
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-R = TypeVar("R")
+
+class Runtime(Protocol):
+    """What a worker works with."""
+
+    @property
+    def run(self) -> Callable[[Budget], dict[str, Any]]:
+        """Work until the budget ends."""
 
 
-class WorkerHandler(Generic[R]):
-    """One worker's Lambda handler."""
+class WorkerHandler:
+    """One worker's Lambda handler; `build` makes its runtime."""
 
-    def __init__(
-        self,
-        name: str,
-        build: Callable[[Mapping[str, str]], R],
-        work: Callable[[R, Budget], dict[str, Any]],
-    ) -> None:
+    def __init__(self, name: str, build: Callable[[Mapping[str, str]], Runtime]) -> None:
         self._name = name
         self._runtime = Once(build)
-        self._work = work
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Work until the budget ends."""
@@ -42,7 +42,7 @@ class WorkerHandler(Generic[R]):
         # A default, because the collector empties itself whenever it is full: no value may lose its worker.
         metrics.set_default_dimensions(worker=self._name)
         try:
-            result = self._work(self._runtime.get(), Budget.of(event, context))
+            result = self._runtime.get().run(Budget.of(event, context))
         except Exception:
             log.exception("worker failed")
             raise

@@ -17,7 +17,7 @@ from nats.js.api import (
 from nats.js.errors import BadRequestError as JetStreamBadRequestError
 from nats.js.errors import NotFoundError as JetStreamNotFoundError
 
-from grantwire.jetstream import translated
+from grantwire.jetstream.errors import wrap_exceptions
 from grantwire.settings import duration, group, integer, setting, text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from grantwire.jetstream import Broker
+    from grantwire.jetstream.connection import NatsConnection
 
 ADVISORY_SUBJECTS = {
     "MAX_DELIVERIES": "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.>",
@@ -94,13 +94,13 @@ class TopologySettings:
             yield "NOTIFICATION_NATS_STREAM must name the stream of ENTITLEMENT_NATS_STREAM"
 
 
-async def ensure_topology(broker: Broker, settings: TopologySettings) -> None:
+async def ensure_topology(connection: NatsConnection, settings: TopologySettings) -> None:
     """Create or update advisories stream, event stream and consumers, in that order; harmless when run at once.
 
     Advisories first: from the first event on, none of its advisories may be missed.
     """
-    async with translated():
-        jetstream = broker.jetstream
+    with wrap_exceptions():
+        jetstream = connection.jetstream
         await _ensure_stream(jetstream, _advisories(settings))
         await _ensure_stream(jetstream, _events(settings.events))
         await _ensure_consumer(jetstream, settings.consumer.stream, _bridge(settings.consumer))

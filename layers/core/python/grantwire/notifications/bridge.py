@@ -1,137 +1,158 @@
 """From JetStream to PostgreSQL: batches of events, one transaction each, acknowledged after the commit (N3 to N6).
 
-A fault of the database is not a message's fault. While PostgreSQL is out of reach nothing is fetched; what is in hand
-when it fails is kept, with its redelivery put off, and tried again for as long as the budget lasts. Then it is given
-back with a delay that doubles with each delivery. A message on its last delivery is put at the end of the stream
+A fault of the database is not a message's fault. While PostgreSQL is out of reach nothing is fetched; a batch that is
+held when it fails is kept, with its redelivery put off, and tried again for as long as the budget lasts. Then it is
+returned with a delay that doubles with each delivery. A message on its last delivery is put at the end of the stream
 instead, under an id of its own, because JetStream would make a dead letter of it.
+
+A message that PostgreSQL refuses by itself never holds back its neighbours: bad data are terminated at once, and what
+fails for another reason is returned with delay, until max-deliver makes it a dead letter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from grantwire.errors import RejectedError, RetryableError
-from grantwire.jetstream import translated
-from grantwire.jetstream.pull_consumer import Puller
+from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.jetstream.topology import ensure_topology
-from grantwire.notifications.events import Event, decode
-from grantwire.notifications.inbox import record, record_valid
-from grantwire.observability import MetricUnit, log, metrics
-from grantwire.pauses import Pause
+from grantwire.notifications.events import Event, decode, probe_event
+from grantwire.notifications.inbox import record
+from grantwire.observability import log
+from grantwire.workers.isolation import Written, write_isolated
+from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
-
-    from nats.aio.msg import Msg
+    from collections.abc import Mapping, Sequence
 
     from grantwire.database import Database
-    from grantwire.jetstream import Broker
+    from grantwire.jetstream.connection import NatsConnection
+    from grantwire.jetstream.message import Message
+    from grantwire.jetstream.publisher import Publisher
+    from grantwire.jetstream.pull_consumer import PullConsumer
     from grantwire.jetstream.topology import TopologySettings
     from grantwire.workers.budget import Budget
 
 # How long a pull waits for a message: PostgreSQL was asked before it, and might be gone after it.
-_LONGEST_PULL = 1.0
-_LONGEST_DELAY = 600.0
-
-_METRICS = {
-    "recorded": "NotificationsCreated",
-    "duplicates": "DuplicateEvents",
-    "terminated": "MessagesTerminated",
-    "returned": "MessagesReturned",
-}
+_LONGEST_PULL_SECONDS = 1.0
+_LONGEST_DELAY_SECONDS = 600.0
 
 
 class _Batch(NamedTuple):
-    """Events of one fetch, by id, and the messages that carry each; `full` if there may be more where it came from."""
+    """Events of one fetch, by id, and the messages that carry each; `full` if there may be more in the stream."""
 
     events: dict[str, Event]
-    carriers: dict[str, list[Msg]]
+    carriers: dict[str, list[Message]]
     full: bool
 
     @property
-    def messages(self) -> list[Msg]:
+    def messages(self) -> list[Message]:
         """All of them."""
         return [message for carrying in self.carriers.values() for message in carrying]
 
 
-class Bridge:
-    """Moves events from one durable consumer into the inbox. Belongs to one event loop, like its broker."""
+class Bridge(Worker):
+    """Moves events from one durable consumer into the inbox. Belongs to one event loop, like its connection."""
 
-    def __init__(self, database: Database, broker: Broker, topology: TopologySettings) -> None:
+    name = "bridge_events"
+    counters: ClassVar[Mapping[str, str | None]] = {
+        "recorded": "NotificationsCreated",
+        "duplicates": "DuplicateEvents",
+        "terminated": "MessagesTerminated",
+        "returned": "MessagesReturned",
+    }
+
+    def __init__(
+        self,
+        database: Database,
+        nats: NatsConnection,
+        publisher: Publisher,
+        consumer: PullConsumer,
+        topology: TopologySettings,
+    ) -> None:
+        super().__init__()
         self._database = database
-        self._broker = broker
+        self._nats = nats
+        self._publisher = publisher
+        self._consumer = consumer
         self._topology = topology
-        self._consumer = topology.consumer
-        self._puller: Puller | None = None
-        # The last thing that PostgreSQL was asked to do, it did.
-        self._trusted = False
-        # Fetched and read while PostgreSQL wrote the batch before it.
+        self._settings = topology.consumer
+        # The last statement that PostgreSQL was sent, it executed.
+        self._database_answers = False
+        # What is being recorded, until PostgreSQL has it; and what was fetched and decoded meanwhile.
+        self._batch: _Batch | None = None
         self._ahead: _Batch | None = None
-        self._counts: Counter[str] = Counter()
+        self._keeper: asyncio.Task[None] | None = None
 
-    async def run(self, budget: Budget) -> dict[str, int]:
-        """Work until the budget ends; with nothing un-acknowledged in hand, whatever happens."""
-        self._counts = Counter(dict.fromkeys(_METRICS, 0))
-        self._ahead = None  # what a broken connection left of the last time has been delivered to others
-        pause = Pause()
-        try:
-            await self._broker_alive()
-            while not budget.over():
-                try:
-                    batch = await self._next(budget)
-                    if batch is not None:
-                        await self._handle(batch, budget)
-                    elif budget.until_idle:
-                        break
-                    pause = Pause()
-                except RetryableError as error:
-                    if budget.until_idle:
-                        raise
-                    log.warning("waiting for a server", reason=str(error))
-                    await asyncio.sleep(min(pause.next(), budget.left()))
-        finally:
-            await self._leave()
-            for name, metric in _METRICS.items():
-                if self._counts[name]:
-                    metrics.add_metric(metric, MetricUnit.Count, self._counts[name])
-        return dict(self._counts)
-
-    async def _broker_alive(self) -> None:
+    async def begin(self) -> None:
         """A frozen sandbox loses its socket without noticing; if there is no new one, the first fetch says so."""
         with contextlib.suppress(RetryableError):
-            await self._broker.connect()
+            await self._nats.connect()
 
-    async def _next(self, budget: Budget) -> _Batch | None:
-        """What was fetched ahead, or is there, or comes within a second; None if nothing does.
+    async def step(self, budget: Budget) -> bool:
+        """Record one batch, and only then acknowledge it; false if no message came.
 
-        Nothing is asked for before PostgreSQL has answered.
+        A batch that PostgreSQL could not be asked to record is kept for the next step.
+        """
+        if not self._consumer.is_open:
+            self._batch = self._ahead = None  # what a broken connection delivered is delivered to others
+        if self._batch is None:
+            self._batch = await self._next_batch(budget)
+        if self._batch is None:
+            return False
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep_in_progress())
+        if self._batch.events:
+            written = await self._record(self._batch)
+            await self._respond(self._batch, written)
+        self._batch = None
+        await self._stop_keeper()
+        return True
+
+    async def wait(self, seconds: float) -> None:
+        """The pull has waited already."""
+
+    async def end(self) -> None:
+        """Return what could not be recorded and what came late, and make sure that every response has left."""
+        await self._stop_keeper()
+        held, self._batch, self._ahead = self._held(), None, None
+        if not self._consumer.is_open:
+            return  # what a broken connection delivered is delivered to others
+        await self._return_all(held)
+        with contextlib.suppress(RetryableError):
+            for message in self._consumer.take_late():
+                await message.nak()
+            await self._nats.flush()
+
+    async def _next_batch(self, budget: Budget) -> _Batch | None:
+        """Return what was fetched ahead, or is there, or comes within a second; None if nothing does.
+
+        Nothing is fetched before PostgreSQL has answered.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             return ahead
-        if not self._trusted:
+        if not self._database_answers:
             with self._database.session() as tx:
                 record(tx, [])
-        self._trusted = False
-        return await self._fetch(0 if budget.until_idle else min(_LONGEST_PULL, budget.left()))
+        self._database_answers = False
+        return await self._fetch(0 if budget.until_idle else min(_LONGEST_PULL_SECONDS, budget.left()))
 
     async def _fetch(self, wait: float) -> _Batch | None:
-        """A batch, read; what is no event is terminated."""
-        puller = await self._open()
+        """Fetch and decode a batch; what is not an event is terminated."""
+        await self._ensure_open()
         try:
-            messages = await puller.pull(self._consumer.fetch, wait)
+            messages = await self._consumer.pull(self._settings.fetch, wait)
         except RetryableError:
-            self._puller = None
+            self._consumer.close()  # it may be gone: make sure of the topology again
             raise
         if not messages:
             return None
-        batch = _Batch({}, {}, full=len(messages) == self._consumer.fetch)
+        batch = _Batch({}, {}, full=len(messages) == self._settings.fetch)
         for message in messages:
             try:
-                event = decode(message.data, message.headers or {})
+                event = decode(message.data, message.headers)
             except RejectedError as error:
                 await self._terminate(message, str(error))
                 continue
@@ -139,140 +160,99 @@ class Bridge:
             batch.carriers.setdefault(event.event_id, []).append(message)
         return batch
 
-    async def _look_ahead(self) -> None:
+    async def _ensure_open(self) -> None:
+        """Connection, topology and subscription, made once for each connection."""
+        if self._consumer.is_open:
+            return
+        if not self._nats.is_connected:
+            await self._nats.connect()
+        await ensure_topology(self._nats, self._topology)
+        await self._consumer.open()
+
+    async def _record(self, batch: _Batch) -> Written[Event, list[str]]:
+        """Write a batch; meanwhile the next one is fetched if there may be more."""
+        fetching = asyncio.create_task(self._fetch_ahead()) if batch.full and self._ahead is None else None
+        try:
+            return await asyncio.to_thread(self._write, list(batch.events.values()))
+        finally:
+            if fetching is not None:
+                await fetching
+
+    async def _fetch_ahead(self) -> None:
         """Have the next batch ready; if that fails, the next fetch will say so."""
         with contextlib.suppress(RetryableError):
             self._ahead = await self._fetch(0)
 
-    async def _open(self) -> Puller:
-        """Connection, topology and subscription, made once for each connection."""
-        if self._puller is None or not self._broker.is_connected or self._puller.client is not self._broker.client:
-            if not self._broker.is_connected:
-                await self._broker.connect()
-            await ensure_topology(self._broker, self._topology)
-            puller = Puller(self._broker.client, self._consumer)
-            await puller.open()
-            self._puller = puller
-        return self._puller
-
-    async def _handle(self, batch: _Batch, budget: Budget) -> None:
-        """Record a batch, and only then acknowledge it."""
-        if not batch.events:
-            return
-        fresh, refused = await self._record(batch, budget)
-        self._trusted = True
-        for event_id, reason in refused.items():
-            for message in batch.carriers.pop(event_id):
-                await self._terminate(message, reason)
-        accepted = batch.messages
-        self._acknowledge(accepted)
-        self._counts["recorded"] += len(fresh)
-        self._counts["duplicates"] += len(accepted) - len(fresh)
-
-    async def _record(self, batch: _Batch, budget: Budget) -> tuple[list[str], dict[str, str]]:
-        """Write a batch, through an absence of PostgreSQL too, while JetStream is told that it is in good hands."""
-        looking = asyncio.create_task(self._look_ahead()) if batch.full else None
-        try:
-            async with self._kept(batch):
-                return await self._record_patiently(list(batch.events.values()), budget)
-        except BaseException as error:
-            if looking is not None:
-                await asyncio.wait({looking})
-            await self._return(self._held(batch), mend=isinstance(error, RetryableError))
-            self._ahead = None
-            raise
-        finally:
-            if looking is not None:
-                await looking
-
-    def _held(self, batch: _Batch) -> list[Msg]:
-        """What is in hand: this batch, and the next."""
-        return batch.messages + ([] if self._ahead is None else self._ahead.messages)
-
-    async def _record_patiently(self, events: Sequence[Event], budget: Budget) -> tuple[list[str], dict[str, str]]:
-        pause = Pause()
-        while True:
-            try:
-                return await asyncio.to_thread(self._write, events)
-            except RetryableError as error:
-                if budget.until_idle or budget.over():
-                    raise
-                log.warning("keeping a batch until PostgreSQL is back", events=len(events), reason=str(error))
-                await asyncio.sleep(min(pause.next(), budget.left()))
-
-    def _write(self, events: Sequence[Event]) -> tuple[list[str], dict[str, str]]:
+    def _write(self, events: Sequence[Event]) -> Written[Event, list[str]]:
         """The one transaction of a batch: one statement, unless one of the events is refused."""
-        with self._database.session() as connection:
-            try:
-                return record(connection, events), {}
-            except RejectedError:
-                with connection.transaction():
-                    return record_valid(connection, events)
+        with self._database.session() as tx:
+            return write_isolated(tx, events, lambda some: record(tx, some), probe=lambda: record(tx, [probe_event()]))
 
-    @contextlib.asynccontextmanager
-    async def _kept(self, batch: _Batch) -> AsyncIterator[None]:
-        """Put the redelivery of messages off for as long as it takes."""
+    async def _respond(self, batch: _Batch, written: Written[Event, list[str]]) -> None:
+        self._database_answers = True
+        for fault in written.faults:
+            for message in batch.carriers.pop(fault.item.event_id):
+                await (self._terminate if fault.permanent else self._return)(message, fault.reason)
+        accepted, fresh = batch.messages, len(written.result or [])
+        self.counts["recorded"] += fresh
+        self.counts["duplicates"] += len(accepted) - fresh
+        for message in accepted:
+            # Without waiting for the server: one that is lost leads to a duplicate, which changes nothing.
+            await message.ack()
 
-        async def keep() -> None:
-            with contextlib.suppress(RetryableError):  # without NATS they are delivered again, which does no harm
-                while True:
-                    await asyncio.sleep(self._consumer.ack_wait.total_seconds() / 3)
-                    self._answer(self._held(batch), "+WPI")
+    def _held(self) -> list[Message]:
+        """What is in hand: this batch, and the next."""
+        return [message for batch in (self._batch, self._ahead) if batch is not None for message in batch.messages]
 
-        keeper = asyncio.create_task(keep())
-        try:
-            yield
-        finally:
+    async def _keep_in_progress(self) -> None:
+        """Put the redelivery of what is held off for as long as it takes."""
+        with contextlib.suppress(RetryableError):  # without NATS they are delivered again, which does no harm
+            while True:
+                await asyncio.sleep(self._settings.ack_wait.total_seconds() / 3)
+                for message in self._held():
+                    await message.in_progress()
+
+    async def _stop_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
             keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeper
 
-    def _acknowledge(self, messages: Sequence[Msg]) -> None:
-        """Without waiting for each: an acknowledgement that is lost leads to a duplicate, which changes nothing."""
-        self._answer(messages, "+ACK")
+    async def _terminate(self, message: Message, reason: str) -> None:
+        log.error("message terminated", stream_seq=message.stream_sequence, reason=reason)
+        await message.term(reason)
+        self.counts["terminated"] += 1
 
-    def _answer(self, messages: Iterable[Msg], answer: str) -> None:
-        """The same for all of them, in one write."""
-        words = [f"PUB {message.reply} {len(answer)}\r\n{answer}\r\n" for message in messages]
-        self._broker.client.write("".join(words).encode())
+    async def _return(self, message: Message, reason: str) -> None:
+        """Return one message that failed by itself; at max-deliver JetStream makes a dead letter of it."""
+        log.error(
+            "message failed, returned", stream_seq=message.stream_sequence, deliveries=message.deliveries, reason=reason
+        )
+        await message.nak(self._delay(message))
+        self.counts["returned"] += 1
 
-    async def _terminate(self, message: Msg, reason: str) -> None:
-        log.error("message terminated", stream_seq=message.metadata.sequence.stream, reason=reason)
-        async with translated():
-            await self._broker.term(message, reason)
-        self._counts["terminated"] += 1
-
-    async def _return(self, messages: Sequence[Msg], *, mend: bool) -> None:
-        """Give messages back, to be delivered later; with `mend`, not even the last delivery ends in a dead letter."""
-        self._counts["returned"] += len(messages)
+    async def _return_all(self, messages: Sequence[Message]) -> None:
+        """Return messages after a fault that is not theirs: not even the last delivery ends in a dead letter."""
+        self.counts["returned"] += len(messages)
         for message in messages:
-            delivered = message.metadata.num_delivered
             try:
-                async with translated():
-                    if mend and delivered >= self._consumer.max_deliver:
-                        await self._requeue(message)
-                    else:
-                        seconds = self._consumer.ack_wait.total_seconds() * 2 ** min(delivered - 1, 30)
-                        await message.nak(delay=min(_LONGEST_DELAY, seconds))
-            except (RejectedError, RetryableError) as error:
-                log.error("a message could not be given back", reason=str(error), deliveries=delivered)
+                if message.deliveries >= self._settings.max_deliver:
+                    await self._requeue(message)
+                else:
+                    await message.nak(self._delay(message))
+            except GrantwireError as error:
+                log.error("a message could not be given back", reason=str(error), deliveries=message.deliveries)
 
-    async def _requeue(self, message: Msg) -> None:
+    def _delay(self, message: Message) -> float:
+        """Seconds until the next delivery; they double with each."""
+        seconds = self._settings.ack_wait.total_seconds() * 2 ** min(message.deliveries - 1, 30)
+        return float(min(_LONGEST_DELAY_SECONDS, seconds))
+
+    async def _requeue(self, message: Message) -> None:
         """Put a message at the end of its stream: the event is the same, the deliveries are counted anew."""
-        sequence = message.metadata.sequence.stream
-        headers = {name: value for name, value in (message.headers or {}).items() if not name.startswith("Nats-")}
-        headers["Nats-Msg-Id"] = f"{self._consumer.stream}:{sequence}:again"
-        await self._broker.publish(message.subject, message.data, headers)
+        headers = {name: value for name, value in message.headers.items() if not name.startswith("Nats-")}
+        headers["Nats-Msg-Id"] = f"{self._settings.stream}:{message.stream_sequence}:again"
+        await self._publisher.publish(message.subject, message.data, headers)
         await message.ack()
-        log.warning("message put at the end of the stream", stream_seq=sequence)
-
-    async def _leave(self) -> None:
-        """Give back what came late, and see to it that every answer has left."""
-        if self._puller is None or not self._broker.is_connected:
-            return
-        with contextlib.suppress(RetryableError):
-            async with translated():
-                ahead, self._ahead = self._ahead, None
-                for message in self._puller.leftovers() + ([] if ahead is None else ahead.messages):
-                    await message.nak()
-                await self._broker.client.flush(timeout=1)
+        log.warning("message put at the end of the stream", stream_seq=message.stream_sequence)

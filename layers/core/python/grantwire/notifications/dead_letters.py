@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from psycopg.rows import class_row
+from grantwire.database import class_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,45 +8,51 @@ invocation ends with a lease held: what it cannot finish it gives back.
 
 from __future__ import annotations
 
+import asyncio
 import random
-import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from grantwire.errors import LeaseLostError, RetryableError
+from grantwire.notifications import store
 from grantwire.notifications.batches import Batch
 from grantwire.notifications.senders.breaker import BreakerSender
-from grantwire.notifications.store import claim_due
+from grantwire.notifications.store import Notification
 from grantwire.observability import MetricUnit, log, metrics
-from grantwire.pauses import Pause
-from grantwire.workers.leases import Claim
+from grantwire.workers.leases import Lease
+from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from grantwire.database import Database
     from grantwire.notifications.senders import Sender
-    from grantwire.notifications.wakeup import Wakeup
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import LeaseSettings
+    from grantwire.workers.listener import Listener
     from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
-_METRICS = {"sent": "NotificationsSent", "retried": "NotificationsRetried", "failed": "NotificationsFailed"}
 
-
-class Delivery:
+class Delivery(Worker):
     """Sends notifications with one sender, behind a circuit breaker if there is one.
 
     `now` is None in production: time is the database's.
     """
 
+    name = "deliver_notifications"
+    counters: ClassVar[Mapping[str, str | None]] = {
+        "sent": "NotificationsSent",
+        "retried": "NotificationsRetried",
+        "failed": "NotificationsFailed",
+        "released": None,
+        "leases_lost": None,
+    }
+
     def __init__(  # noqa: PLR0913 - what it works with, then time and chance
         self,
         database: Database,
         sender: Sender,
-        wakeup: Wakeup,
+        listener: Listener,
         settings: LeaseSettings,
         worker: str,
         *,
@@ -54,83 +60,55 @@ class Delivery:
         now: Callable[[], datetime | None] = lambda: None,
         rand: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__()
         self._database = database
         self._breaker = breaker
         self._sender = sender if breaker is None else BreakerSender(sender, breaker)
-        self._wakeup = wakeup
+        self._listener = listener
         self._settings = settings
         self._worker = worker
         self._now = now
         self._rand = rand
         self._pool = ThreadPoolExecutor(sender.concurrency, thread_name_prefix="sender")
-        self._counts: Counter[str] = Counter()
         self._paused = 0.0
 
-    def run(self, budget: Budget) -> dict[str, int]:
-        """Work until the budget ends, woken by the bridge or by the next poll."""
-        self._counts = Counter(dict.fromkeys([*_METRICS, "released", "leases_lost"], 0))
+    async def begin(self) -> None:
+        """Nothing is paused yet."""
         self._paused = 0.0
-        pause = Pause()
-        try:
-            while not budget.over():
-                if self._waits_for_receiver(budget):
-                    if budget.until_idle:
-                        break
-                    continue
-                try:
-                    claimed = self._round(budget)
-                    pause = Pause()
-                except LeaseLostError:
-                    self._counts["leases_lost"] += 1
-                    continue
-                except RetryableError as error:
-                    if budget.until_idle:
-                        raise
-                    log.warning("waiting for PostgreSQL", reason=str(error))
-                    time.sleep(min(pause.next(), budget.left()))
-                    continue
-                if claimed:
-                    continue
-                if budget.until_idle:
-                    break
-                self._wakeup.wait(min(self._settings.poll_interval.total_seconds(), budget.left()))
-        finally:
-            self._wakeup.close()
-            self._report()
-        return dict(self._counts)
 
-    def _waits_for_receiver(self, budget: Budget) -> bool:
-        """Whether the circuit is open; if so, wait until it is time for a trial, or for the end."""
-        seconds = 0.0 if self._breaker is None else self._breaker.open_for()
-        if seconds > 0 and not budget.until_idle:
-            pause = min(seconds, budget.left())
-            log.warning("waiting for the receiver", seconds=round(pause, 1))
-            time.sleep(pause)
-            self._paused += pause
-        return seconds > 0
-
-    def _round(self, budget: Budget) -> int:
-        """Claim one batch and see it through; how many there were. One alone is enough to try an open circuit."""
-        claim = Claim(self._worker)
+    async def step(self, budget: Budget) -> bool:
+        """Claim one batch and send it; false if nothing was due. One notification is enough to try an open circuit."""
+        if (seconds := 0.0 if self._breaker is None else self._breaker.open_for()) > 0:
+            return await self._wait_for_receiver(seconds, budget)
         trial = self._breaker is not None and not self._breaker.closed
-        limit = 1 if trial else self._settings.batch_size
+        lease = Lease[Notification](store, self._settings, self._worker, self._now)
         with self._database.session() as tx:
-            claimed = claim_due(tx, claim.token, limit=limit, lease=self._settings.lease, now=self._now())
+            claimed = lease.claim(tx, 1 if trial else None)
         if claimed:
-            batch = Batch(self._database, self._settings, claim.token, self._now, self._rand, breaker=self._breaker)
-            try:
-                batch.run(claimed, self._sender, self._pool, budget)
-            finally:
-                self._counts.update(batch.counts)
-        return len(claimed)
+            batch = Batch(self._database, self._settings, lease, self.counts, self._rand, breaker=self._breaker)
+            await batch.run(claimed, self._sender, self._pool, budget)
+        return bool(claimed)
 
-    def _report(self) -> None:
-        for name, metric in _METRICS.items():
-            if self._counts[name]:
-                metrics.add_metric(metric, MetricUnit.Count, self._counts[name])
+    async def wait(self, seconds: float) -> None:
+        """Wait until the bridge notifies, or for the poll interval."""
+        await self._listener.wait(min(self._settings.poll_interval.total_seconds(), seconds))
+
+    async def end(self) -> None:
+        """Stop listening, and report how long the receiver kept everything waiting."""
+        self._listener.close()
         if self._paused:
             metrics.add_metric("SenderPaused", MetricUnit.Seconds, round(self._paused, 3))
 
     def close(self) -> None:
-        """Let the threads go; the connections belong to the runtime."""
+        """End the threads; the connections belong to the runtime."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _wait_for_receiver(self, seconds: float, budget: Budget) -> bool:
+        """Wait until it is time for a trial, or for the end; there is nothing to do for a worker that may not wait."""
+        if budget.until_idle:
+            return False
+        pause = min(seconds, budget.left())
+        log.warning("waiting for the receiver", seconds=round(pause, 1))
+        await asyncio.sleep(pause)
+        self._paused += pause
+        return True

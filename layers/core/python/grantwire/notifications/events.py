@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from google.protobuf.message import DecodeError
 
@@ -46,6 +46,22 @@ def decode(data: bytes, headers: Mapping[str, str]) -> Event:
     """
     payload = payload_of(data)
     return Event(payload["event_id"], uuid7_text(), _trace_id(headers), payload)
+
+
+def probe_event() -> Event:
+    """A valid event that never happened: it is written and rolled back, to see whether any event can be recorded."""
+    event_id = str(uuid4())
+    payload = {
+        "event_id": event_id,
+        "event_type": min(EVENT_TYPES),
+        "occurred_at": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "user_id": "grantwire-probe",
+        "stock_keeping_unit": "grantwire-probe",
+        "source": "probe",
+        "source_id": event_id,
+        "version": 1,
+    }
+    return Event(event_id, uuid7_text(), None, payload)
 
 
 def payload_of(data: bytes) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import json
 from typing import TYPE_CHECKING, LiteralString
 
 from grantwire.database import refusing_data
-from grantwire.errors import RejectedError
 from grantwire.read_model.model import projection_of
 
 if TYPE_CHECKING:
@@ -67,34 +66,3 @@ def record(tx: Connection, events: Sequence[Event], now: datetime | None = None)
     ]
     with refusing_data():
         return [row[0] for row in tx.execute(_RECORD, {"events": json.dumps(rows), "now": now})]
-
-
-def record_valid(
-    tx: Connection, events: Sequence[Event], now: datetime | None = None
-) -> tuple[list[str], dict[str, str]]:
-    """As `record`, but what the database refuses is found, left out and returned with the reason (N5)."""
-    try:
-        with tx.transaction():
-            return record(tx, events, now), {}
-    except RejectedError as error:
-        refused = _culprits(tx, events, error, now)
-    return record(tx, [event for event in events if event.event_id not in refused], now), refused
-
-
-def _culprits(tx: Connection, events: Sequence[Event], error: RejectedError, now: datetime | None) -> dict[str, str]:
-    """Those to blame for the refusal of a batch, which is halved until they stand alone, each with its reason.
-
-    Nothing of a try stays, so that its locks are gone before the next one: what is valid is written at once in the end,
-    in the one order in which all bridges lock.
-    """
-    if len(events) == 1:
-        return {events[0].event_id: str(error)}
-    middle = len(events) // 2
-    found: dict[str, str] = {}
-    for half in (events[:middle], events[middle:]):
-        try:
-            with tx.transaction(force_rollback=True):
-                record(tx, half, now)
-        except RejectedError as again:
-            found |= _culprits(tx, half, again, now)
-    return found

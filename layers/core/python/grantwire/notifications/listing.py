@@ -67,5 +67,5 @@ class Inbox:
 
     def of_user(self, page: InboxPage) -> str:
         """A user's notifications, the newest first, as the JSON text to answer with; raises RetryableError only."""
-        (body,) = self._database.fetch_texts(_LIST, {"user_id": page.user_id, "limit": str(page.limit)})
+        (body,) = self._database.fetch_row(_LIST, {"user_id": page.user_id, "limit": page.limit})
         return str(body)

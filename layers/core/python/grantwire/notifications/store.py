@@ -1,7 +1,7 @@
 """The SQL of notifications on their way out: claimed, renewed, released, sent, failed (D1, D2).
 
-Every change after the claim names the claim and the state and counts its rows; `leases.fence` stops a worker whose
-lease ran out. What was still its own is changed all the same: it was sent, and saying so spares a second sending.
+Every change after the claim names the claim and the state and returns how many rows it changed. What was still the
+claim's is changed even if other rows were not: it was sent, and saying so spares a second sending.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from psycopg.rows import class_row
-
-from grantwire.workers.leases import fence
+from grantwire.database import class_row
+from grantwire.notifications.dead_letters import write_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.workers.leases import Verdict
+    from grantwire.workers.leases import Failure
 
 LEASE_EXPIRED = "the lease ran out while it was being sent"
 
@@ -64,7 +63,7 @@ RETURNING n.notification_id, n.event_type, n.user_id, n.stock_keeping_unit, n.ve
 """
 
 
-def claim_due(
+def claim(
     tx: Connection, token: str, *, limit: int, lease: timedelta, now: datetime | None = None
 ) -> list[Notification]:
     """Claim what is due, what has been due longest first, and what another claim has left behind."""
@@ -73,16 +72,20 @@ def claim_due(
         return cursor.execute(_CLAIM, parameters).fetchall()
 
 
+def id_of(notification: Notification) -> UUID:
+    """The key of a claimed row."""
+    return notification.notification_id
+
+
 _RENEW = """
 UPDATE notifications SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
  WHERE notification_id = ANY(%(ids)s) AND locked_by = %(token)s AND status = 'PROCESSING'
 """
 
 
-def renew(tx: Connection, token: str, ids: Sequence[UUID], lease: timedelta, now: datetime | None = None) -> None:
-    """Keep a claim for another lease; LeaseLostError if it is not whole any more."""
-    changed = tx.execute(_RENEW, {"token": token, "ids": list(ids), "lease": lease, "now": now}).rowcount
-    fence(changed, len(ids), "renew notifications")
+def renew(tx: Connection, token: str, ids: Sequence[UUID], *, lease: timedelta, now: datetime | None = None) -> int:
+    """Keep notifications for another lease; how many were still the claim's."""
+    return tx.execute(_RENEW, {"token": token, "ids": list(ids), "lease": lease, "now": now}).rowcount
 
 
 _RELEASE = """
@@ -91,13 +94,12 @@ UPDATE notifications SET status = 'PENDING', locked_by = NULL, locked_at = NULL,
 """
 
 
-def release(tx: Connection, token: str, ids: Sequence[UUID]) -> None:
-    """Give back what was not tried; it costs no attempt. LeaseLostError if somebody else has some of it."""
-    changed = tx.execute(_RELEASE, {"token": token, "ids": list(ids)}).rowcount
-    fence(changed, len(ids), "release notifications")
+def release(tx: Connection, token: str, ids: Sequence[UUID]) -> int:
+    """Give notifications back as they were, which costs no attempt; how many were still the claim's."""
+    return tx.execute(_RELEASE, {"token": token, "ids": list(ids)}).rowcount
 
 
-_SENT = """
+_COMPLETE = """
 UPDATE notifications
    SET status = 'SENT', sent_at = coalesce(%(now)s::timestamptz, now()), next_retry_at = NULL, last_error = NULL,
        locked_by = NULL, locked_at = NULL, lease_until = NULL
@@ -105,12 +107,12 @@ UPDATE notifications
 """
 
 
-def mark_sent(tx: Connection, token: str, ids: Sequence[UUID], now: datetime | None = None) -> int:
-    """Finish what was sent; how many were still ours."""
-    return tx.execute(_SENT, {"token": token, "ids": list(ids), "now": now}).rowcount
+def complete(tx: Connection, token: str, ids: Sequence[UUID], *, now: datetime | None = None) -> int:
+    """Mark notifications as sent; how many were still the claim's."""
+    return tx.execute(_COMPLETE, {"token": token, "ids": list(ids), "now": now}).rowcount
 
 
-_FAILED = """
+_FAIL = """
 UPDATE notifications n
    SET status = CASE WHEN v.retry_after IS NULL THEN 'FAILED' ELSE 'PENDING' END,
        attempt_count = v.attempt_count, last_error = v.error,
@@ -123,21 +125,20 @@ RETURNING n.notification_id, n.status
 """
 
 
-def mark_failed(
-    tx: Connection, token: str, failures: Mapping[UUID, tuple[Verdict, str]], now: datetime | None = None
-) -> tuple[int, list[UUID]]:
-    """Put failures off or give them up, each by its verdict; how many were still ours, and which were given up.
+def fail(tx: Connection, token: str, failures: Sequence[Failure], *, now: datetime | None = None) -> int:
+    """Put failed notifications off or give them up, each as decided; how many were still the claim's.
 
-    The caller writes the dead letters of the latter in the same transaction.
+    Those that are given up get their dead letters in the same transaction (D2).
     """
-    verdicts = [verdict for verdict, _ in failures.values()]
     parameters = {
         "token": token,
-        "ids": list(failures),
-        "attempts": [verdict.attempt_count for verdict in verdicts],
-        "retries": [verdict.retry_after for verdict in verdicts],
-        "errors": [error for _, error in failures.values()],
+        "ids": [failure.id for failure in failures],
+        "attempts": [failure.decision.attempt_count for failure in failures],
+        "retries": [failure.decision.retry_after for failure in failures],
+        "errors": [failure.reason for failure in failures],
         "now": now,
     }
-    rows = tx.execute(_FAILED, parameters).fetchall()
-    return len(rows), [row[0] for row in rows if row[1] == "FAILED"]
+    with tx.transaction():
+        rows = tx.execute(_FAIL, parameters).fetchall()
+        write_dead_letters(tx, [row[0] for row in rows if row[1] == "FAILED"], now)
+    return len(rows)

@@ -1,4 +1,4 @@
-"""A relay's way to its database: one connection, and a second one beside it while there is a backlog."""
+"""A relay's connections to its database: one, and a second one in parallel while there is a backlog."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Connections:
-    """The first is used in the event loop; inside `beside` both are, by threads, and the loop goes on meanwhile."""
+    """The first is used in the event loop; inside `parallel` both are, by threads, and the loop goes on meanwhile."""
 
     def __init__(self, first: Database, second: Database) -> None:
         self._first = first
@@ -28,7 +28,7 @@ class Connections:
             self._free.put(database)
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
+    def parallel(self) -> Iterator[None]:
         """From here on two at a time; the second is open for no longer than this."""
         try:
             with ThreadPoolExecutor(2, thread_name_prefix="relay-database") as self._threads:
@@ -38,19 +38,19 @@ class Connections:
             self._second.close()
 
     async def run(self, use: Callable[[Connection], T]) -> T:
-        """Use a connection, in autocommit; errors are translated as `Database.session` does it."""
+        """Use a connection, in autocommit; raises what `Database.session` raises."""
         if self._threads is None:
             with self._first.session() as tx:
                 return use(tx)
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._run_beside, use)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._run_in_thread, use)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            await asyncio.wait({work})  # whoever goes on must not meet it at the same rows
+            await asyncio.wait({work})  # nothing else may touch the same rows before it has ended
             work.exception()
             raise
 
-    def _run_beside(self, use: Callable[[Connection], T]) -> T:
+    def _run_in_thread(self, use: Callable[[Connection], T]) -> T:
         """There is a connection for each thread."""
         database = self._free.get_nowait()
         try:

@@ -46,21 +46,21 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error
 
 
-def headers_of(event: ClaimedEvent) -> bytes:
-    """The headers of an event, in NATS's own words; a value is visible ASCII, and `unquote` gives it back.
+def headers_of(event: ClaimedEvent) -> dict[str, str]:
+    """The headers of an event (O3); a value is visible ASCII, and `unquote` gives it back.
 
     JetStream recognises a repeat by Nats-Msg-Id.
     """
-    occurred_at = str(event.payload["occurred_at"])
-    values = [event.event_id, event.event_type, event.aggregate_key, occurred_at, event.trace_id or ""]
-    if not _IS_SAFE("".join(values)):
-        values = [header_value(value) for value in values]
-    event_id, event_type, aggregate_key, occurred_at, trace_id = values
-    trace = f"trace_id: {trace_id}\r\n" if trace_id else ""
-    return (
-        f"NATS/1.0\r\nNats-Msg-Id: {event_id}\r\nevent_id: {event_id}\r\nevent_type: {event_type}\r\n"
-        f"aggregate_key: {aggregate_key}\r\noccurred_at: {occurred_at}\r\n{trace}\r\n"
-    ).encode("ascii")
+    headers = {
+        "Nats-Msg-Id": event.event_id,
+        "event_id": event.event_id,
+        "event_type": event.event_type,
+        "aggregate_key": event.aggregate_key,
+        "occurred_at": str(event.payload["occurred_at"]),
+    }
+    if event.trace_id:
+        headers["trace_id"] = event.trace_id
+    return {name: header_value(value) for name, value in headers.items()}
 
 
 def header_value(value: str) -> str:

@@ -10,15 +10,13 @@ import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grantwire.workers.leases import fence
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.workers.leases import Claim, Verdict
+    from grantwire.workers.leases import Failure
 
 
 class ClaimedEvent(NamedTuple):
@@ -35,14 +33,6 @@ class ClaimedEvent(NamedTuple):
 
 
 _ORDER = attrgetter("aggregate_key", "aggregate_version")
-
-
-class Failure(NamedTuple):
-    """What became of an event that was tried in vain."""
-
-    event: ClaimedEvent
-    verdict: Verdict
-    reason: str
 
 
 class FailedEvent(NamedTuple):
@@ -69,10 +59,10 @@ WITH heads AS MATERIALIZED (
    WHERE ready
      AND CASE status WHEN 'PENDING' THEN next_retry_at ELSE lease_until END <= coalesce(%(now)s::timestamptz, now())
    ORDER BY created_at
-   LIMIT %(batch)s
+   LIMIT %(limit)s
      FOR UPDATE SKIP LOCKED),
 fresh AS MATERIALIZED (
-  SELECT aggregate_key, aggregate_version, %(batch)s / count(*) OVER () - 1 AS room
+  SELECT aggregate_key, aggregate_version, %(limit)s / count(*) OVER () - 1 AS room
     FROM heads
    WHERE status = 'PENDING' AND attempt_count = 0),
 followers AS MATERIALIZED (
@@ -90,7 +80,7 @@ followers AS MATERIALIZED (
             FOR UPDATE OF o SKIP LOCKED) f
    WHERE h.room > 0)
 UPDATE outbox_events o
-   SET status = 'IN_FLIGHT', locked_by = %(claim)s, locked_at = coalesce(%(now)s::timestamptz, now()),
+   SET status = 'IN_FLIGHT', locked_by = %(token)s, locked_at = coalesce(%(now)s::timestamptz, now()),
        lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
        attempt_count = o.attempt_count + (o.status = 'IN_FLIGHT')::integer,
        last_error = CASE o.status WHEN 'IN_FLIGHT' THEN 'the lease of ' || o.locked_by || ' ran out' END
@@ -107,17 +97,21 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def claim(
-    tx: Connection, claim: Claim, *, batch: int, lease: timedelta, now: datetime | None = None
+    tx: Connection, token: str, *, limit: int, lease: timedelta, now: datetime | None = None
 ) -> list[ClaimedEvent]:
-    """Take up to `batch` events: due heads and the runs behind them, in the order of aggregate and version.
+    """Claim up to `limit` events: due heads and the runs behind them, in the order of aggregate and version.
 
-    Taking over an event whose lease ran out counts as one failed attempt; whoever claims it must fail it if that was
-    the last.
+    Taking over an event whose lease ran out counts as one failed attempt; the caller must fail it if that was the last.
     """
-    rows = tx.execute(CLAIM, {"claim": claim.token, "batch": batch, "lease": lease, "now": now}).fetchall()
+    rows = tx.execute(CLAIM, {"token": token, "limit": limit, "lease": lease, "now": now}).fetchall()
     events = [ClaimedEvent._make((*row[:4], _decode(row[4])[0], *row[5:])) for row in rows]
     events.sort(key=_ORDER)
     return events
+
+
+def id_of(event: ClaimedEvent) -> str:
+    """The key of a claimed row."""
+    return event.event_id
 
 
 def _array(event_ids: Sequence[str]) -> str:
@@ -128,26 +122,22 @@ def _array(event_ids: Sequence[str]) -> str:
 _RENEW = """
 UPDATE outbox_events
    SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
- WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
 """
 
 
-def renew(
-    tx: Connection, claim: Claim, event_ids: Sequence[str], *, lease: timedelta, now: datetime | None = None
-) -> None:
-    """Keep all of these for another lease, or raise LeaseLostError and keep none."""
-    with tx.transaction():
-        changed = tx.execute(_RENEW, {"ids": _array(event_ids), "claim": claim.token, "lease": lease, "now": now})
-        fence(changed.rowcount, len(event_ids), "renew events")
+def renew(tx: Connection, token: str, ids: Sequence[str], *, lease: timedelta, now: datetime | None = None) -> int:
+    """Keep events for another lease; how many were still the claim's."""
+    return tx.execute(_RENEW, {"token": token, "ids": _array(ids), "lease": lease, "now": now}).rowcount
 
 
-_FINALISE = "SELECT outbox_finalise(%(claim)s, %(ids)s::uuid[], %(now)s)"
+_COMPLETE = "SELECT outbox_finalise(%(token)s, %(ids)s::uuid[], %(now)s)"
 
 
-def finalise(tx: Connection, claim: Claim, event_ids: Sequence[str], *, now: datetime | None = None) -> None:
-    """Mark as published what the stream has, and let the successors follow; LeaseLostError if any was not ours."""
-    row = tx.execute(_FINALISE, {"claim": claim.token, "ids": _array(event_ids), "now": now}).fetchone()
-    fence(0 if row is None else row[0], len(event_ids), "finalise events")
+def complete(tx: Connection, token: str, ids: Sequence[str], *, now: datetime | None = None) -> int:
+    """Mark events as published and let their successors follow; how many were still the claim's."""
+    row = tx.execute(_COMPLETE, {"token": token, "ids": _array(ids), "now": now}).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 _FAIL = """
@@ -159,37 +149,35 @@ UPDATE outbox_events o
        last_error = f.reason, locked_by = NULL, locked_at = NULL, lease_until = NULL
   FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(reasons)s::text[])
        AS f (event_id, attempt_count, retry_after, reason)
- WHERE o.event_id = f.event_id AND o.locked_by = %(claim)s AND o.status = 'IN_FLIGHT'
+ WHERE o.event_id = f.event_id AND o.locked_by = %(token)s AND o.status = 'IN_FLIGHT'
 """
 
 
-def fail(tx: Connection, claim: Claim, failures: Sequence[Failure], *, now: datetime | None = None) -> None:
-    """Put off what failed, or give it up, each as its verdict says; LeaseLostError if any was not ours."""
-    changed = tx.execute(
+def fail(tx: Connection, token: str, failures: Sequence[Failure], *, now: datetime | None = None) -> int:
+    """Put failed events off or give them up, each as decided; how many were still the claim's."""
+    return tx.execute(
         _FAIL,
         {
-            "claim": claim.token,
-            "ids": [failure.event.event_id for failure in failures],
-            "attempts": [failure.verdict.attempt_count for failure in failures],
-            "retries": [failure.verdict.retry_after for failure in failures],
+            "token": token,
+            "ids": [failure.id for failure in failures],
+            "attempts": [failure.decision.attempt_count for failure in failures],
+            "retries": [failure.decision.retry_after for failure in failures],
             "reasons": [failure.reason for failure in failures],
             "now": now,
         },
-    )
-    fence(changed.rowcount, len(failures), "fail events")
+    ).rowcount
 
 
 _RELEASE = """
 UPDATE outbox_events
    SET status = 'PENDING', locked_by = NULL, locked_at = NULL, lease_until = NULL
- WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(claim)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
 """
 
 
-def release(tx: Connection, claim: Claim, event_ids: Sequence[str]) -> None:
-    """Give back what was not tried, as it was; LeaseLostError if any was not ours."""
-    changed = tx.execute(_RELEASE, {"ids": _array(event_ids), "claim": claim.token})
-    fence(changed.rowcount, len(event_ids), "release events")
+def release(tx: Connection, token: str, ids: Sequence[str]) -> int:
+    """Give events back as they were; how many were still the claim's."""
+    return tx.execute(_RELEASE, {"token": token, "ids": _array(ids)}).rowcount
 
 
 _REDRIVE = "SELECT outbox_redrive(%(ids)s, %(now)s)"

@@ -7,32 +7,25 @@ guard of the projection makes it harmless at any time: what is known already, or
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-
 from grantwire.errors import RejectedError, RetryableError
-from grantwire.jetstream import translated
-from grantwire.jetstream.pull_consumer import Puller
-from grantwire.jetstream.topology import ConsumerSettings
+from grantwire.jetstream.pull_consumer import temporary_consumer
 from grantwire.observability import log
 from grantwire.read_model.model import project
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from nats.aio.msg import Msg
+    from collections.abc import Callable, Mapping, Sequence
 
     from grantwire.database import Database
-    from grantwire.jetstream import Broker
+    from grantwire.jetstream.connection import NatsConnection
+    from grantwire.jetstream.message import Message
+    from grantwire.jetstream.pull_consumer import PullConsumer
     from grantwire.workers.budget import Budget
 
 _BATCH = 1000
 # A replay that was killed leaves its consumer behind for so long.
-_FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 @dataclass(slots=True)
@@ -68,16 +61,16 @@ class StreamReport:
 
 
 class Replay:
-    """Reads one stream from some message on. Belongs to one event loop, like its broker.
+    """Reads one stream from some message on. Belongs to one event loop, like its connection.
 
     `decode` makes the payload of an event out of a message's bytes, or raises RejectedError.
     """
 
     def __init__(
-        self, database: Database, broker: Broker, stream: str, decode: Callable[[bytes], Mapping[str, Any]]
+        self, database: Database, nats: NatsConnection, stream: str, decode: Callable[[bytes], Mapping[str, Any]]
     ) -> None:
         self._database = database
-        self._broker = broker
+        self._nats = nats
         self._stream = stream
         self._decode = decode
 
@@ -93,67 +86,39 @@ class Replay:
 
         Later ones are the bridge's. With `dry_run` they are only read. A RetryableError says where to go on.
         """
-        await self._broker.connect()
-        report = StreamReport(dry_run, first, await self._last_sequence(), first - 1)
+        await self._nats.connect()
+        report = StreamReport(dry_run, first, await self._nats.last_sequence(self._stream), first - 1)
         try:
             if not report.complete:
-                async with self._consumer(first) as puller:
-                    await self._read(puller, report, budget, on_batch)
+                async with temporary_consumer(self._nats, self._stream, first=first) as consumer:
+                    await self._read(consumer, report, budget, on_batch)
         except RetryableError as error:
             raise RetryableError(f"{error}; go on with from_sequence {report.reached + 1}") from error
         return report
 
-    async def _last_sequence(self) -> int:
-        async with translated():
-            return (await self._broker.jetstream.stream_info(self._stream)).state.last_seq
-
-    @contextlib.asynccontextmanager
-    async def _consumer(self, first: int) -> AsyncIterator[Puller]:
-        """A nameless consumer that begins at `first` and is gone afterwards."""
-        wanted = ConsumerConfig(
-            description="rebuilds the read model",
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=first,
-            ack_policy=AckPolicy.NONE,
-            inactive_threshold=_FORGOTTEN_AFTER.total_seconds(),
-            num_replicas=1,
-            mem_storage=True,
-        )
-        async with translated():
-            name = (await self._broker.jetstream.add_consumer(self._stream, wanted)).name
-        settings = ConsumerSettings(self._stream, name, ack_wait=_FORGOTTEN_AFTER, max_deliver=1, fetch=_BATCH)
-        puller = Puller(self._broker.client, settings)
-        try:
-            await puller.open()
-            yield puller
-        finally:
-            with contextlib.suppress(RetryableError):
-                async with translated():
-                    await self._broker.jetstream.delete_consumer(self._stream, name)
-
     async def _read(
-        self, puller: Puller, report: StreamReport, budget: Budget, on_batch: Callable[[StreamReport], None]
+        self, consumer: PullConsumer, report: StreamReport, budget: Budget, on_batch: Callable[[StreamReport], None]
     ) -> None:
         delivered = 0
         while not report.complete and not budget.over():
-            messages = await puller.pull(_BATCH, 0)
+            messages = await consumer.pull(_BATCH, 0)
             if not messages:
                 # The rest has left the stream since.
                 report.reached = report.last
                 return
             for message in messages:
                 delivered += 1
-                if message.metadata.sequence.consumer != delivered:
+                if message.consumer_sequence != delivered:
                     raise RetryableError("messages were lost on their way from JetStream")
             await self._apply(messages, report)
             on_batch(report)
 
-    async def _apply(self, messages: Sequence[Msg], report: StreamReport) -> None:
+    async def _apply(self, messages: Sequence[Message], report: StreamReport) -> None:
         """Project a batch in one statement; what is no event, or what the database refuses, is told and left out."""
-        wanted = [message for message in messages if message.metadata.sequence.stream <= report.last]
+        wanted = [message for message in messages if message.stream_sequence <= report.last]
         events: list[tuple[int, Mapping[str, Any]]] = []
         for message in wanted:
-            sequence = message.metadata.sequence.stream
+            sequence = message.stream_sequence
             try:
                 events.append((sequence, self._decode(message.data)))
             except RejectedError as error:
@@ -162,7 +127,7 @@ class Replay:
             report.events += len(events)
         else:
             await asyncio.to_thread(self._project, events, report)
-        report.reached = wanted[-1].metadata.sequence.stream if len(wanted) == len(messages) else report.last
+        report.reached = wanted[-1].stream_sequence if len(wanted) == len(messages) else report.last
 
     def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamReport) -> None:
         try:

@@ -59,5 +59,5 @@ class Summaries:
         A user whom nobody knows has none of anything. Counts are complete, of the active rights the first thousand are
         named.
         """
-        (body,) = self._database.fetch_texts(_SUMMARISE, {"user_id": user_id, "most": str(_MOST_RIGHTS)})
+        (body,) = self._database.fetch_row(_SUMMARISE, {"user_id": user_id, "most": _MOST_RIGHTS})
         return str(body)

@@ -9,9 +9,10 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.senders.choice import build_breaker
-from grantwire.notifications.wakeup import Wakeup
+from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
 from grantwire.workers.leases import LeaseSettings, worker_name
+from grantwire.workers.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,13 +29,10 @@ class DeliverySettings:
     wakeup: bool = setting("NOTIFICATION_DELIVERY_WAKEUP", flag, default="true")
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRuntime:
+class DeliveryRuntime(WorkerRuntime):
     """What deliver_notifications works with."""
 
-    database: Database
-    wakeup: Wakeup
-    delivery: Delivery
+    __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
@@ -43,20 +41,12 @@ class DeliveryRuntime:
         # A claim that was planned on an empty table must not read all of it for as long as the connection lives.
         session = {"enable_seqscan": "off"}
         database = Database(settings.database, application_name="grantwire-delivery", session=session)
-        listener = Database(settings.database, application_name="grantwire-delivery-wakeup", listening=True)
-        wakeup = Wakeup(listener if settings.wakeup else None)
         delivery = Delivery(
             database,
             build_sender(settings.sender),
-            wakeup,
+            Listener(settings.database if settings.wakeup else None, "notifications"),
             settings.leases,
             worker_name(environ),
             breaker=build_breaker(settings.sender),
         )
-        return cls(database, wakeup, delivery)
-
-    def close(self) -> None:
-        """Give the connections and the threads back."""
-        self.delivery.close()
-        self.wakeup.close()
-        self.database.close()
+        return cls(delivery, (delivery.close, database.close))

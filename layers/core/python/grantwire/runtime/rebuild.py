@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.events import payload_of
 from grantwire.read_model.record import RecordReport, compare, rebuild
 from grantwire.read_model.stream import Replay, StreamReport
@@ -27,7 +28,7 @@ class RebuildSettings:
     """What rebuild_summaries reads from its environment."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    broker: BrokerSettings = group(BrokerSettings)
+    nats: NatsSettings = group(NatsSettings)
     stream: str = setting("ENTITLEMENT_NATS_STREAM", text)
 
 
@@ -37,7 +38,7 @@ class RebuildRuntime:
 
     runner: asyncio.Runner
     database: Database
-    broker: Broker
+    nats: NatsConnection
     replay: Replay
 
     @classmethod
@@ -46,8 +47,8 @@ class RebuildRuntime:
         settings = load(RebuildSettings, environ)
         name = "grantwire-rebuild"
         database = Database(settings.database, application_name=name)
-        broker = Broker(settings.broker, name=name)
-        return cls(asyncio.Runner(), database, broker, Replay(database, broker, settings.stream, payload_of))
+        nats = NatsConnection(settings.nats, name=name)
+        return cls(asyncio.Runner(), database, nats, Replay(database, nats, settings.stream, payload_of))
 
     def carry_out(
         self, order: RebuildOrder, on_batch: Callable[[StreamReport], None] = lambda _: None
@@ -62,6 +63,6 @@ class RebuildRuntime:
 
     def close(self) -> None:
         """Let go of everything."""
-        self.runner.run(self.broker.close())
+        self.runner.run(self.nats.close())
         self.runner.close()
         self.database.close()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters import Recorder
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.dead_letters.recorder import Recorder
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.pull_consumer import PullConsumer
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
+from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
-
-    from grantwire.workers.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +24,24 @@ class RecorderSettings:
     """What record_advisories reads from its environment."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    broker: BrokerSettings = group(BrokerSettings)
+    nats: NatsSettings = group(NatsSettings)
     topology: TopologySettings = group(TopologySettings)
 
 
-@dataclass(frozen=True, slots=True)
-class RecorderRuntime:
-    """What record_advisories works with; the connection to NATS belongs to the runner's loop."""
+class RecorderRuntime(WorkerRuntime):
+    """What record_advisories works with."""
 
-    recorder: Recorder
-    runner: asyncio.Runner
+    __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; both connections are made when work begins."""
+        """Read the settings; connections are made when they are first used."""
         settings = load(RecorderSettings, environ)
-        name = "grantwire-recorder"
-        database = Database(settings.database, application_name=name)
-        return cls(Recorder(database, Broker(settings.broker, name=name), settings.topology), asyncio.Runner())
-
-    def work(self, budget: Budget) -> dict[str, Any]:
-        """Record until the budget ends."""
-        return self.runner.run(self.recorder.work(budget))
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self.runner.run(self.recorder.close())
-        self.runner.close()
+        database = Database(settings.database, application_name="grantwire-recorder")
+        nats = NatsConnection(settings.nats, name="grantwire-recorder")
+        advisories = settings.topology.advisories
+        consumers = [
+            PullConsumer(nats, advisories.stream, durable)
+            for durable in (advisories.durable, advisories.terminated_durable)
+        ]
+        return cls(Recorder(database, nats, consumers, settings.topology), (nats.close, database.close))

@@ -8,8 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters import DeadLetters, Republisher
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.dead_letters.redrive import DeadLetters
+from grantwire.dead_letters.republish import Republisher
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import Publisher
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import group, integer, load, setting
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ class RedriveSettings:
     """What redrive_dead_letters reads from its environment."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    broker: BrokerSettings = group(BrokerSettings)
+    nats: NatsSettings = group(NatsSettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
 
 
@@ -39,9 +42,10 @@ class RedriveRuntime:
         settings = load(RedriveSettings, environ)
         name = "grantwire-redrive"
         runner = asyncio.Runner()
+        nats = NatsConnection(settings.nats, name=name)
         dead_letters = DeadLetters(
             Database(settings.database, application_name=name),
-            Republisher(Broker(settings.broker, name=name), runner),
+            Republisher(nats, Publisher(nats), runner),
             timedelta(days=settings.retention_days),
         )
         return cls(dead_letters, runner)

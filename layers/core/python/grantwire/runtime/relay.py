@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.jetstream import Broker, BrokerSettings
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import Publisher
+from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
-from grantwire.outbox import Connections, Relay, Wakeup
+from grantwire.outbox.connections import Connections
+from grantwire.outbox.relay import Relay
+from grantwire.outbox.wakeup import Wakeup
+from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
 from grantwire.workers.leases import LeaseSettings, worker_name
 
@@ -18,12 +22,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Self
 
-    from grantwire.workers.budget import Budget
-
 
 # What it writes down repeats itself, so no commit waits for the disk (ADR 0022). And a claim that was planned on an
 # empty table must not read all of it for as long as the connection lives.
-_SESSION = {"synchronous_commit": "off", "enable_seqscan": "off"}
+SESSION = {"synchronous_commit": "off", "enable_seqscan": "off"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class RelaySettings:
     """What relay_outbox reads from its environment."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    broker: BrokerSettings = group(BrokerSettings)
+    nats: NatsSettings = group(NatsSettings)
     topology: TopologySettings = group(TopologySettings)
     leases: LeaseSettings = group(LeaseSettings, prefix="ENTITLEMENT_OUTBOX_")
     wakeup: bool = setting("ENTITLEMENT_OUTBOX_WAKEUP", flag, default="true")
@@ -50,40 +52,27 @@ class RelaySettings:
         return self.database if self.wakeup else None
 
 
-@dataclass(frozen=True, slots=True)
-class RelayRuntime:
-    """What relay_outbox works with; the connections belong to the runner's event loop."""
+class RelayRuntime(WorkerRuntime):
+    """What relay_outbox works with."""
 
-    relay: Relay
-    broker: Broker
-    database: Database
-    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str], clock: Callable[[], datetime | None] = lambda: None) -> Self:
         """Read the settings; connections are made when they are first used. The database's clock is `clock`'s None."""
         settings = load(RelaySettings, environ)
         database, second = (
-            Database(settings.database, application_name="grantwire-relay", session=_SESSION) for _ in range(2)
+            Database(settings.database, application_name="grantwire-relay", session=SESSION) for _ in range(2)
         )
-        broker = Broker(settings.broker, name="grantwire-relay")
+        nats = NatsConnection(settings.nats, name="grantwire-relay")
         relay = Relay(
             Connections(database, second),
-            broker,
+            nats,
+            Publisher(nats),
             Wakeup(settings.listening),
             topology=settings.topology,
             leases=settings.leases,
             worker=worker_name(environ),
             clock=clock,
         )
-        return cls(relay, broker, database)
-
-    def work(self, budget: Budget) -> dict[str, int]:
-        """Publish what comes until the budget ends."""
-        return self.runner.run(self.relay.work(budget))
-
-    def close(self) -> None:
-        """Let the connections go."""
-        self.runner.run(self.broker.close())
-        self.runner.close()
-        self.database.close()
+        return cls(relay, (nats.close, database.close))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.retention import RetentionSettings, Sweep
+from grantwire.retention.settings import RetentionSettings
+from grantwire.retention.sweep import Sweep
+from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
@@ -22,14 +24,14 @@ class SweepSettings:
     retention: RetentionSettings = group(RetentionSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRuntime:
+class SweepRuntime(WorkerRuntime):
     """What sweep_retention works with."""
 
-    sweep: Sweep
+    __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings; the connection is made when work begins."""
         settings = load(SweepSettings, environ)
-        return cls(Sweep(Database(settings.database, application_name="grantwire-sweep"), settings.retention))
+        sweep = Sweep(Database(settings.database, application_name="grantwire-sweep"), settings.retention)
+        return cls(sweep, (sweep.close,))

@@ -46,6 +46,10 @@ class Budget:
         """Seconds to go; never negative."""
         return max(0.0, self.deadline - self.clock())
 
+    def overrun(self) -> float:
+        """Seconds since the budget ended; 0 before."""
+        return max(0.0, self.clock() - self.deadline)
+
     def over(self) -> bool:
         """Whether it is time to stop."""
         return self.left() <= 0

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from grantwire.database.failures import is_refusal
+from grantwire.database.errors import is_refusal
 from grantwire.database.settings import HOST, parse_url
 from grantwire.errors import ConfigError
 from grantwire.observability import log

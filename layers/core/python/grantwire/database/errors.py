@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from grantwire.errors import InternalError, RejectedError, RetryableError
+from grantwire.errors import InternalError, RejectedError, RetryableError, SystemFaultError
 from grantwire.observability import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Nothing was committed and a later try may succeed: contention, timeouts, a server that is starting, stopping, full or
-# in recovery. Everything else that PostgreSQL refuses is a bug of ours.
+# in recovery.
 _RETRYABLE = {
     "25006",  # read_only_sql_transaction: connected to a replica during a failover
     "40001",  # serialization_failure
@@ -30,6 +30,12 @@ _RETRYABLE = {
     "57P03",  # cannot_connect_now
     "58030",  # io_error
 }
+
+# Classes of SQLSTATE: the data are at fault (N5), or the system is: connection, transaction state, credentials, schema,
+# resources, the server itself (N6). Whatever is in neither, such as an exception raised by a trigger, is the fault of
+# the row that meets it.
+_DATA_CLASSES = {"22", "23"}
+_SYSTEM_CLASSES = {"08", "25", "26", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX"}
 
 # How a server says that it does not take these credentials; when connecting, libpq hands on its words alone.
 _REFUSED = re.compile(
@@ -55,7 +61,20 @@ def translated(error: psycopg.Error) -> RetryableError | InternalError:
         complain = log.error if unreachable and (advice or "FATAL" in str(error)) else log.warning
         complain("database unavailable", reason=reason(error) + advice, sqlstate=error.sqlstate)
         return RetryableError("temporarily unavailable, send the same request again")
-    return InternalError(f"PostgreSQL refused a statement: {reason(error)} ({error.sqlstate})")
+    refusal = f"PostgreSQL refused a statement: {reason(error)} ({error.sqlstate})"
+    return SystemFaultError(refusal) if _class_of(error) in _SYSTEM_CLASSES else InternalError(refusal)
+
+
+@contextmanager
+def wrap_exceptions() -> Iterator[None]:
+    """Raise what psycopg raises as the error that the policy of workers knows; the original is its cause.
+
+    RejectedError if the data are at fault, RetryableError or SystemFaultError if the system is, else InternalError.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise (RejectedError(reason(error)) if _class_of(error) in _DATA_CLASSES else translated(error)) from error
 
 
 @contextmanager
@@ -65,6 +84,10 @@ def refusing_data() -> Iterator[None]:
         yield
     except (psycopg.IntegrityError, psycopg.DataError) as error:
         raise RejectedError(reason(error)) from error
+
+
+def _class_of(error: psycopg.Error) -> str:
+    return (error.sqlstate or "")[:2]
 
 
 def reason(error: psycopg.Error) -> str:

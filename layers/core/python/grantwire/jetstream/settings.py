@@ -76,7 +76,7 @@ def _is_text(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class NatsSettings:
     """Where NATS is and how long to wait for it."""
 
     access: Access | None = setting("NATS_URL", parse_addresses, optional=True, secret=True)
