@@ -13,7 +13,7 @@ from grantwire.clients.scopes import Scope
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
-from infra.local.sam_local import logical_names
+from infra.local.deployment.template import logical_names
 from tests.support.client import GRANTS, REVOKES, RIGHTS, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Scene, budget, event_headers

@@ -6,13 +6,13 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from infra.local import aws
-from infra.local.deployment import STACK_NAME
+from infra.local.deployment import aws
+from infra.local.deployment.sam import STACK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 
 def client(stack: Stack, service: str) -> Any:

@@ -17,7 +17,7 @@ from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 
 # A sandbox that has to be started first is not the database's fault.

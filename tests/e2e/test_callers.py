@@ -13,17 +13,17 @@ import pytest
 
 from grantwire.clients.scopes import ROUTES, Scope
 from grantwire.clients.tokens import Token
-from infra.local.clients import TOKEN_ENVIRONMENT
+from infra.local.deployment.template import load_template
+from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from tests.e2e.aws import client
 from tests.e2e.callers import created, manage
 from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS, RIGHTS
-from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
     from tests.support.client import Reply
 
 # Taken from the template, so that a new route cannot be forgotten here.

@@ -17,14 +17,14 @@ from grantwire.identifiers import uuid7
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
-from infra.local.deployment import declared_parameters
+from infra.local.deployment.template import declared_parameters
 from tests.e2e.aws import client, invoke
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
     from tests.e2e.http import Http
 
 INBOX = "/debug/notification/inbox/{user_id}"

@@ -17,17 +17,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from infra.local.database import RIGHTS
-from infra.local.deployment import STACK_NAME
-from infra.local.logs import FunctionLogs
-from infra.local.processes import HAS_PROC, PROC
+from infra.local.commands.logs import FunctionLogs
+from infra.local.deployment.sam import STACK_NAME
+from infra.local.stack.database import RIGHTS
+from infra.local.system.processes import HAS_PROC, PROC
 from tests.e2e.aws import client, invoke
 from tests.e2e.http import Http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 SUMMARY = "/v1/users/{user_id}/summary"
 

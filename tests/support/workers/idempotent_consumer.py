@@ -1,8 +1,8 @@
 """A consumer in a process of its own, whose effects are lines of a file.
 
-`python -m tests.support.workers.idempotent_consumer STORE URL FILE COUNT MESSAGE die|leave` waits for a line on standard
-input, then processes messages m0 to m<COUNT - 1> in an order of its own. Either it is killed in the middle of MESSAGE, before
-the effect; or it has them delivered until all but MESSAGE are done, and says what is left.
+`python -m tests.support.workers.idempotent_consumer STORE URL FILE COUNT MESSAGE die|leave` waits for a line on
+standard input, then processes messages m0 to m<COUNT - 1> in an order of its own. Either it is killed in the middle of
+MESSAGE, before the effect; or it has them delivered until all but MESSAGE are done, and says what is left.
 """
 
 from __future__ import annotations

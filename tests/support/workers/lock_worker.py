@@ -1,8 +1,8 @@
 """Locks in processes of their own.
 
 `python -m tests.support.workers.lock_worker contend KIND URL KEY FOLDER ROUNDS` enters so often, and fails if it is not
-alone inside. `python -m tests.support.workers.lock_worker hold KIND URL KEY SECONDS` takes the lock and works until it is
-killed.
+alone inside. `python -m tests.support.workers.lock_worker hold KIND URL KEY SECONDS` takes the lock and works until it
+is killed.
 """
 
 from __future__ import annotations
