@@ -12,6 +12,7 @@ import yaml
 from infra.local.deployment.sam import Deployment
 from infra.local.errors import CommandError
 from infra.local.system import programs
+from infra.local.system.temporary import temporary_directory
 
 if TYPE_CHECKING:
     from infra.local.system.processes import Launch
@@ -72,3 +73,12 @@ def test_parameters_reach_sam_in_a_file_of_ours(fails: bool, tmp_path: Path, mon
     assert not sam.file.exists()
     assert "deploy" in sam.words
     assert [one for one in (*sam.words, *sam.environment.values()) if "hunter" in one] == []
+
+
+def test_sam_writes_where_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves a folder for each function that it builds, which is removed with the command's own."""
+    sam = Sam()
+    monkeypatch.setattr(programs, "run", sam)
+    with temporary_directory(tmp_path / "tmp") as folder:
+        Deployment(tmp_path, Nowhere(), PARAMETERS).deploy()
+    assert sam.environment["TMPDIR"] == str(folder)

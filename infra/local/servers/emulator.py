@@ -9,13 +9,14 @@ from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 from infra.local.errors import CommandError
-from infra.local.servers.server import Server, base_environment
+from infra.local.servers.server import Server
 from infra.local.system.ports import HOST
-from infra.local.system.processes import Launch
 from infra.local.toolchain.environments import EMULATOR
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from infra.local.system.processes import Launch
 
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
@@ -114,12 +115,7 @@ class EmulatorServer(Server):
 
     def _command(self, port: int) -> Launch:
         program = EMULATOR.folder / "bin" / "ministack"
-        return Launch(
-            command=[EMULATOR.python, program],
-            environment={**base_environment(), **self._settings(port), **SILENCED},
-            log=self.log,
-            directory=self.state,
-        )
+        return self._program(EMULATOR.python, program, environment={**self._settings(port), **SILENCED})
 
     def _settings(self, port: int) -> dict[str, str]:
         """Workers inherit these: a home of its own keeps the person's AWS profile away from the functions."""

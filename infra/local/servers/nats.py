@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import socket
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from infra.local.errors import CommandError
-from infra.local.servers.server import Server, base_environment
+from infra.local.servers.server import Server
 from infra.local.system import programs
 from infra.local.system.ports import HOST
-from infra.local.system.processes import Launch
+
+if TYPE_CHECKING:
+    from infra.local.system.processes import Launch
 
 
 class NatsServer(Server):
@@ -27,12 +29,7 @@ class NatsServer(Server):
     def _command(self, port: int) -> Launch:
         options = ["--name", "grantwire", "--addr", HOST, "--port", str(port)]
         store = ["--jetstream", "--store_dir", str(self.state / "jetstream")]
-        return Launch(
-            command=[find_binary(), *options, *store],
-            environment=base_environment(),
-            log=self.log,
-            directory=self.state,
-        )
+        return self._program(find_binary(), *options, *store)
 
     def _ready(self) -> bool:
         """NATS greets every client with a line that starts with INFO."""

@@ -27,7 +27,7 @@ from infra.local.system.processes import (
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -142,6 +142,11 @@ class Server(ABC):
         with uninterrupted():
             self._child = self._spawn(launch)
             self._remember(self._child.pid, port)
+
+    def _program(self, *command: str | Path, environment: Mapping[str, str] | None = None) -> Launch:
+        """Describe a program that runs in the server's folder, with the little that it needs of our environment."""
+        variables = {**base_environment(), **(environment or {})}
+        return Launch(command=command, environment=variables, log=self.log, directory=self.state)
 
     def _spawn(self, launch: Launch, *, detached: bool = True) -> subprocess.Popen[bytes]:
         """Start one of the server's programs, with the server's temporary directory."""
