@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 from infra.local.servers.group import stop_below
 from infra.local.system import memory, temporary
 from infra.local.system.runs import run_folder
-from tests.support.paths import ROOT
+from tests.support.paths import LAYER, ROOT
 
 STATE = run_folder(ROOT / ".grantwire" / "test")
+
+
+def program_environment() -> dict[str, str]:
+    """Give the environment of a program that tests start: it finds the layer, and writes where this process does."""
+    path = os.pathsep.join(map(str, (ROOT, LAYER)))
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": path, temporary.VARIABLE: os.environ[temporary.VARIABLE]}
 
 
 def begin() -> None:

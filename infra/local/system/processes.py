@@ -14,11 +14,13 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
+
+T = TypeVar("T")
 
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()  # Linux, where a small image may lack the `ps` used elsewhere
@@ -125,14 +127,17 @@ def group_members(group: int) -> list[int]:
     return [int(pid) for pid, pgid in pairs if int(pgid) == group]
 
 
+def wait_for(look: Callable[[], T], within: float, every: float = 0.02) -> T:
+    """Look until there is something, and give it; after `within` seconds, give what there is then."""
+    deadline = time.monotonic() + within
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(every)
+    return found
+
+
 def wait_until(condition: Callable[[], bool], within: float, every: float = 0.02) -> bool:
     """Wait until a condition holds; tell whether it did in time."""
-    deadline = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(every)
-    return True
+    return wait_for(condition, within, every)
 
 
 @contextlib.contextmanager
