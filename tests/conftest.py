@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support import run
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,6 +17,16 @@ _OTHERS = ("AWS_", "DATABASE_", "IDEMPOTENCY_", "NATS_", "PLAINTEXT_")
 for name in [name for name in os.environ if name.startswith(_OTHERS)]:
     del os.environ[name]
 os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
+
+
+def pytest_configure() -> None:
+    """Before any test, or pytest itself, makes a temporary file."""
+    run.begin()
+
+
+def pytest_unconfigure() -> None:
+    """Also after an interrupt."""
+    run.end()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,10 +2,10 @@
 
 import sys
 
-from infra.local import interpreter
+from infra.local.toolchain import interpreter
 
 if __name__ == "__main__":
     interpreter.check()
-    from infra.local.program import main  # an older Python could not even read it
+    from infra.local.main import main  # an older Python could not even read it
 
     sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class LocalStackError(Exception):
+class CommandError(Exception):
     """An expected failure: shown as a message with the log that explains it, without a traceback."""
 
     def __init__(self, message: str, *, log: Path | None = None, hint: str = "") -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from infra.local.errors import LocalStackError
+    from infra.local.errors import CommandError
 
 TAIL = 20
 PATIENCE = 2.0  # without a terminal, a step is announced only if it takes longer than this
@@ -46,7 +46,7 @@ class Progress:
         """Print a line as it is."""
         print(text, file=self._output, flush=True)
 
-    def explain(self, error: LocalStackError) -> None:
+    def explain(self, error: CommandError) -> None:
         """Print what went wrong, the end of the log that explains it, and what to do.
 
         To standard error: what `make env` prints on standard output is run by a shell.

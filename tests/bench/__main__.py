@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grantwire.observability import log
-from infra.local.errors import LocalStackError
-from infra.local.program import INTERRUPTED
+from infra.local.errors import CommandError
+from infra.local.main import INTERRUPTED
 from infra.local.progress import Progress
 from tests.bench.effort import FULL, QUICK, SMOKE
 from tests.bench.machine import describe
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     log.setLevel("ERROR")
     try:
         report = _measured(arguments.only, arguments.effort, progress)
-    except LocalStackError as error:
+    except CommandError as error:
         progress.explain(error)
         return 1
     except KeyboardInterrupt:
@@ -98,7 +98,7 @@ def _measured(names: Sequence[str], effort: Effort, progress: Progress) -> Repor
             except Exception as error:
                 traceback.print_exc()
                 hint = f"The servers' logs are in {LOGS}; `--only {name}` repeats it alone."
-                raise LocalStackError(f"The section {name} failed: {error!r}", hint=hint) from error
+                raise CommandError(f"The section {name} failed: {error!r}", hint=hint) from error
     left_out = [name for name in SECTIONS if name not in chosen]
     return Report(effort, dt.datetime.now(tz=dt.UTC).date(), machine, sections, left_out)
 

@@ -8,14 +8,14 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
-from infra.local.clients import TOKEN_ENVIRONMENT, development_token
-from infra.local.deployment import Deployment
-from infra.local.emulator import EmulatorServer
+from infra.local.deployment.sam import Deployment
+from infra.local.deployment.template import load_template
+from infra.local.servers.emulator import EmulatorServer
+from infra.local.stack.development_client import TOKEN_ENVIRONMENT, development_token
 from tests.bench import lambda_runtime
 from tests.bench.results import Finding, Section
 from tests.bench.rounds import Spread
 from tests.support.paths import ROOT
-from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from pathlib import Path

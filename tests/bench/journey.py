@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from infra.local.stack import Stack
+from infra.local.stack.embedded import Stack
 from tests.bench.results import Chart, Finding, Line, Section
 from tests.bench.steady import grants
 from tests.bench.ways import ways_of

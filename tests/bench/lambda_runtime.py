@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.local.processes import wait_until
-from infra.local.servers import HOST, free_port, port_free
+from infra.local.system.ports import HOST, free_port, port_free
+from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from redis import Redis
 
-from infra.local.servers import HOST
+from infra.local.system.ports import HOST
 
 if TYPE_CHECKING:
     from tests.bench.servers import Servers

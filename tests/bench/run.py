@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from typing import TYPE_CHECKING
 
-from infra.local.backing import KINDS
-from infra.local.environments import STATE
-from infra.local.errors import LocalStackError
-from infra.local.processes import identify
+from infra.local.errors import CommandError
+from infra.local.paths import STATE
+from infra.local.servers.group import stop_below
+from infra.local.system import temporary
+from infra.local.system.runs import abandoned, run_folder
 from tests.bench.servers import Servers
 from tests.support.valkey import ValkeyServer
 
@@ -27,10 +27,10 @@ LOGS = FOLDER / "logs"
 @contextlib.contextmanager
 def running(progress: Progress) -> Iterator[Servers]:
     """Servers on disk; after a failure their logs stay in LOGS and nothing else does."""
-    for folder in FOLDER.glob("run-*"):
-        if identify(int(folder.name.removeprefix("run-"))) is None:
-            _remove(folder)
-    state = FOLDER / f"run-{os.getpid()}"
+    for folder in abandoned(FOLDER):
+        _remove(folder)
+    state = run_folder(FOLDER)
+    temporary.use(state / "tmp")
     with contextlib.ExitStack() as stack:
         stack.callback(_remove, state)  # also of those that had started when another one could not
         try:
@@ -39,7 +39,7 @@ def running(progress: Progress) -> Iterator[Servers]:
             yield servers
         except Exception as error:
             _keep_logs(state)
-            if isinstance(error, LocalStackError) and error.log and error.log.is_relative_to(state):
+            if isinstance(error, CommandError) and error.log and error.log.is_relative_to(state):
                 error.log = LOGS / error.log.name
             raise
 
@@ -52,7 +52,5 @@ def _keep_logs(state: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    for kind in (ValkeyServer, *reversed(KINDS)):
-        for record in list(folder.rglob(f"{kind.name}.json")):  # before one of them goes with its folder
-            kind(record.parent).destroy()
+    stop_below(folder, ValkeyServer)
     shutil.rmtree(folder, ignore_errors=True)

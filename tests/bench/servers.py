@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from infra.local import unprivileged
-from infra.local.nats import NatsServer
-from infra.local.postgres import PostgresServer
+from infra.local.servers.nats import NatsServer
+from infra.local.servers.postgres import PostgresServer
+from infra.local.system import unprivileged
 from tests.support.servers import Databases
 from tests.support.valkey import ValkeyServer
 from tests.support.workers.relay_support import worker_environ

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 CALLERS = 4
 # Time for every caller to be there when the first grant is due.

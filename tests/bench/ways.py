@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, LiteralString
 import nats
 import psycopg
 
-from infra.local.deployment import declared_parameters
+from infra.local.deployment.template import declared_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 _PATIENCE = 30.0
 

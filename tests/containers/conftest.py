@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from infra.local import engine as engines
-from infra.local.errors import LocalStackError
-from infra.local.nats import NatsServer
-from infra.local.postgres import UNSAFE, PostgresServer
+from infra.local.containers import engine as engines
+from infra.local.containers.sam_local import SamLocal, build
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
-from infra.local.sam_local import SamLocal, build
+from infra.local.servers.nats import NatsServer
+from infra.local.servers.postgres import UNSAFE, PostgresServer
 from tests.containers.sandbox import Sandbox
 from tests.support.servers import STATE, Databases
 from tests.support.workers.relay_support import worker_environ
@@ -23,7 +23,7 @@ from tests.support.workers.relay_support import worker_environ
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.engine import Engine
+    from infra.local.containers.engine import Engine
 
 Rows = psycopg.Connection[dict[str, Any]]
 
@@ -56,7 +56,7 @@ def _connect(stack: contextlib.ExitStack) -> Engine | str:
     """The engine, or why there is none."""
     try:
         return stack.enter_context(engines.connected())
-    except LocalStackError as error:
+    except CommandError as error:
         return f"{error} {error.hint}"
 
 

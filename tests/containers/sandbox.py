@@ -9,15 +9,17 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from infra.local.processes import wait_until
-from infra.local.sam_local import EVENTS, SAM, SamLocal, logical_names
-from infra.local.servers import HOST, free_port
+from infra.local.containers.sam_local import SAM, SamLocal
+from infra.local.deployment.template import logical_names
+from infra.local.paths import EVENTS
+from infra.local.system.ports import HOST, free_port
+from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from infra.local.engine import Engine
+    from infra.local.containers.engine import Engine
 
 # The template's parameter behind each variable that a test sets.
 PARAMETERS = {

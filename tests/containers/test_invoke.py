@@ -13,8 +13,8 @@ from grantwire.clients.scopes import Scope
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
-from infra.local.sam_local import logical_names
-from tests.support.client import GRANTS, REVOKES, RIGHTS, Client
+from infra.local.deployment.template import logical_names
+from tests.support.client import GRANTS, INBOX, REVOKES, RIGHTS, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Scene, budget, event_headers
 from tests.support.paths import MIGRATIONS
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tests.containers.sandbox import Sandbox
     from tests.support.servers import Databases
 
-INBOX = "/debug/notification/inbox/{user_id}"
-SUMMARY = "/v1/users/{user_id}/summary"
 
 EXPIRED = """
 INSERT INTO idempotency_keys (caller, route, idempotency_key, request_hash, status_code, response_body, created_at,

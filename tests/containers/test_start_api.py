@@ -14,7 +14,7 @@ from grantwire.clients.tokens import Token, new_client_id
 from grantwire.runtime.clients import CallerRuntime
 from tests.containers.conftest import environment
 from tests.e2e.http import Http
-from tests.support.client import CHANGE, GRANTS, REVOKES
+from tests.support.client import CHANGE, GRANTS, INBOX, REVOKES, SUMMARY
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from tests.containers.sandbox import Sandbox
     from tests.support.servers import Databases
-
-INBOX = "/debug/notification/inbox/{user_id}"
-SUMMARY = "/v1/users/{user_id}/summary"
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,16 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from infra.local import aws
-from infra.local.deployment import STACK_NAME
+from infra.local.deployment import aws
+from infra.local.deployment.sam import STACK_NAME
+from infra.local.system.processes import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
+
+LOGGED_WITHIN = 20.0
 
 
 def client(stack: Stack, service: str) -> Any:
@@ -24,6 +27,19 @@ def client(stack: Stack, service: str) -> Any:
 def _client(service: str, url: str) -> Any:
     """Made once: it takes a second."""
     return aws.client(service, url)
+
+
+def logged(stack: Stack, name: str, complete: Callable[[str], bool]) -> str:
+    """What a deployed function wrote, as CloudWatch has it, as soon as it is complete."""
+
+    def look() -> str:
+        events = client(stack, "logs").filter_log_events(logGroupName=f"/aws/lambda/{STACK_NAME}-{name}")["events"]
+        text = "\n".join(event["message"] for event in events)
+        return text if complete(text) else ""
+
+    text = wait_for(look, LOGGED_WITHIN, every=0.2)
+    assert text, f"{name} did not log it"
+    return text
 
 
 def invoke(stack: Stack, name: str, event: Mapping[str, Any] | None = None) -> Any:

@@ -10,7 +10,7 @@ from grantwire.clients.scopes import Scope
 from tests.e2e.aws import invoke
 
 if TYPE_CHECKING:
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.local.progress import Progress
-from infra.local.stack import Stack
+from infra.local.stack.embedded import Stack
 from tests.e2e.http import Http
 from tests.support.servers import STATE
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.e2e.aws import client, invoke
+from tests.e2e.aws import invoke, logged
 from tests.e2e.callers import created
 from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 
 # A sandbox that has to be started first is not the database's fault.
@@ -132,13 +132,6 @@ def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) 
     """What the deployed functions really wrote, as CloudWatch has it."""
     secret = f"secret-{uuid.uuid4()}"
     http.grant(secret, user_id=user, reason="do not log me")
-    logs = client(stack, "logs")
-    text = ""
-    deadline = time.monotonic() + 20
-    while '"outcome":"APPLIED"' not in text and time.monotonic() < deadline:
-        events = logs.filter_log_events(logGroupName="/aws/lambda/grantwire-local-grant")["events"]
-        text = "\n".join(event["message"] for event in events)
-        time.sleep(0.2)
-    assert '"outcome":"APPLIED"' in text
+    text = logged(stack, "grant", lambda text: '"outcome":"APPLIED"' in text)
     assert secret not in text
     assert "do not log me" not in text

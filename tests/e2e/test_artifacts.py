@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from infra.local.deployment.template import logical_names
 from tests.support.paths import FUNCTIONS, LIBRARY
 from tests.support.plaintext import PLAINTEXT
-from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
-LOGICAL_NAMES = {
-    properties["CodeUri"].rstrip("/").removeprefix("functions/"): name
-    for name, resource in load_template()["Resources"].items()
-    if resource["Type"] == "AWS::Serverless::Function"
-    for properties in [resource["Properties"]]
-}
+LOGICAL_NAMES = logical_names()
 
 # Enough for any function's init phase, which opens no connection.
 ENVIRONMENT = {

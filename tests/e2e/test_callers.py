@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,18 @@ import pytest
 
 from grantwire.clients.scopes import ROUTES, Scope
 from grantwire.clients.tokens import Token
-from infra.local.clients import TOKEN_ENVIRONMENT
-from tests.e2e.aws import client
+from infra.local.deployment.template import load_template
+from infra.local.stack.development_client import TOKEN_ENVIRONMENT
+from infra.local.system.processes import wait_for
+from tests.e2e.aws import client, logged
 from tests.e2e.callers import created, manage
 from tests.e2e.http import Http
-from tests.support.client import CHANGE, GRANTS, RIGHTS
-from tests.support.sam_template import load_template
+from tests.support.client import CHANGE, GRANTS, RIGHTS, SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
     from tests.support.client import Reply
 
 # Taken from the template, so that a new route cannot be forgotten here.
@@ -33,7 +33,6 @@ SERVED = [
     for event in resource.get("Properties", {}).get("Events", {}).values()
     if event["Type"] == "Api"
 ]
-SUMMARY = "/v1/users/{user_id}/summary"
 
 WRITTEN = """
 SELECT (SELECT count(*) FROM entitlements), (SELECT count(*) FROM idempotency_keys),
@@ -166,11 +165,9 @@ def test_a_revoked_token_ends_with_the_cache_time(stack: Stack, api_url: str) ->
         http = Http(api_url, caller.token)
         assert http.rights("u").status == 200
         manage(stack, action="revoke", client_id=caller.client_id)
-        deadline = time.monotonic() + 30
-        while (status := http.send("GET", RIGHTS.replace("{user_id}", "u")).status) == 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    assert status == 403
+        path = RIGHTS.replace("{user_id}", "u")
+        refused = wait_for(lambda: [status for status in [http.send("GET", path).status] if status != 200], 30)
+    assert refused == [403]
 
 
 def test_nobody_is_let_in_while_it_cannot_be_known_who_calls(stack: Stack, api_url: str) -> None:
@@ -214,16 +211,9 @@ def test_a_token_is_not_logged(stack: Stack, api_url: str) -> None:
     """Neither where it is made nor where it is judged."""
     caller = created(stack)
     assert Http(api_url, caller.token).rights("u").status == 200
-    logs = client(stack, "logs")
-    texts: dict[str, str] = {}
-    deadline = time.monotonic() + 20
-    while not all(caller.client_id in text for text in texts.values()) or not texts:
-        assert time.monotonic() < deadline
-        for name in ("authorize-caller", "manage-clients"):
-            events = logs.filter_log_events(logGroupName=f"/aws/lambda/grantwire-local-{name}")["events"]
-            texts[name] = "\n".join(event["message"] for event in events)
-        time.sleep(0.2)
-    assert [name for name, text in texts.items() if caller.token.rpartition("_")[2] in text] == []
+    for name in ("authorize-caller", "manage-clients"):
+        text = logged(stack, name, lambda text: caller.client_id in text)
+        assert caller.token.rpartition("_")[2] not in text, name
 
 
 @contextlib.contextmanager

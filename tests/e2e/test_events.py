@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,18 @@ from grantwire.identifiers import uuid7
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
-from infra.local.deployment import declared_parameters
+from infra.local.deployment.template import declared_parameters
+from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, invoke
+from tests.support.client import INBOX, SUMMARY
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
     from tests.e2e.http import Http
 
-INBOX = "/debug/notification/inbox/{user_id}"
-SUMMARY = "/v1/users/{user_id}/summary"
 # A worker is started every minute and works for 63 seconds; the first one may have to start its sandbox.
 ARRIVES_WITHIN = 75.0
 
@@ -196,9 +195,6 @@ async def _publish(stack: Stack, payload: bytes) -> None:
 
 
 def _eventually(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + ARRIVES_WITHIN
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    raise AssertionError("it never came")
+    found = wait_for(look, ARRIVES_WITHIN, every=0.1)
+    assert found, "it never came"
+    return found

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra.local import aws
-from infra.local.deployment import STACK_NAME, Deployment
-from infra.local.emulator import EmulatorServer
+from infra.local.deployment import aws
+from infra.local.deployment.sam import STACK_NAME, Deployment
+from infra.local.servers.emulator import EmulatorServer
 from tests.e2e.http import Http
 from tests.e2e.test_artifacts import LOGICAL_NAMES, run_alone
 from tests.support.servers import STATE
@@ -18,7 +18,7 @@ from tests.support.servers import STATE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
 
 @pytest.fixture(scope="module")

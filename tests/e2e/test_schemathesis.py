@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack import Stack
+    from infra.local.stack.embedded import Stack
 
     Case = schemathesis.Case[Any]
 

@@ -6,7 +6,6 @@ This file comes late in the suite's order, so that there are the logs of everyth
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,19 +16,18 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from infra.local.database import RIGHTS
-from infra.local.deployment import STACK_NAME
-from infra.local.logs import FunctionLogs
-from infra.local.processes import HAS_PROC, PROC
+from infra.local.commands.logs import FunctionLogs
+from infra.local.deployment.sam import STACK_NAME
+from infra.local.stack.database import RIGHTS
+from infra.local.system.processes import HAS_PROC, PROC, wait_until
 from tests.e2e.aws import client, invoke
 from tests.e2e.http import Http
+from tests.support.client import SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack import Stack
-
-SUMMARY = "/v1/users/{user_id}/summary"
+    from infra.local.stack.embedded import Stack
 
 
 @pytest.fixture
@@ -127,12 +125,12 @@ def _variables(stack: Stack, function: str, **changed: str) -> Iterator[None]:
 
 def _eventually_uses(admin: psycopg.Connection[Any], http: Http, path: str, role: str) -> bool:
     """Whether the function answers as this role; an environment of before may answer for a while."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def uses() -> bool:
         assert http.send("GET", path).status == 200
-        if admin.execute("SELECT FROM pg_stat_activity WHERE usename = %s", [role]).fetchall():
-            return True
-    return False
+        return bool(admin.execute("SELECT FROM pg_stat_activity WHERE usename = %s", [role]).fetchall())
+
+    return wait_until(uses, 30)
 
 
 def _told(secrets: dict[str, str], texts: dict[str, str]) -> list[tuple[str, str]]:

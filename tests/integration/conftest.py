@@ -9,8 +9,8 @@ from psycopg.rows import dict_row
 from redis import Redis
 
 from grantwire.observability import log
-from infra.local.nats import NatsServer
-from infra.local.postgres import PostgresServer
+from infra.local.servers.nats import NatsServer
+from infra.local.servers.postgres import PostgresServer
 from tests.support.client import Client
 from tests.support.migrating import migrate
 from tests.support.paths import MIGRATIONS

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from infra.local.processes import end, identify
+from infra.local.system.processes import end, identify
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tests.support.workers.relay_support import worker_environ
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
 
 _BLOCKED = "SELECT pid FROM pg_stat_activity WHERE application_name = 'grantwire-bridge' AND wait_event_type = 'Lock'"
 

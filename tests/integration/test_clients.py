@@ -19,9 +19,10 @@ from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import NotFoundError, RejectedError, RetryableError
 from grantwire.observability import log
 from grantwire.runtime.clients import CallerRuntime
-from infra.local import clients as command
-from infra.local.errors import LocalStackError
+from infra.cli import clients as command
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
+from infra.local.stack.development_client import development_token
 from tests.support.client import CHANGE
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.client import Client
     from tests.support.servers import Databases
@@ -313,7 +314,7 @@ def test_the_command_does_what_the_function_does(runtime: CallerRuntime, capsys:
 def test_the_command_explains_what_is_wrong(runtime: CallerRuntime, words: list[str], problem: str) -> None:
     """Without a traceback."""
     assert runtime.clients.all() == []
-    with pytest.raises(LocalStackError, match=problem):
+    with pytest.raises(CommandError, match=problem):
         command.clients(words, Progress())
 
 
@@ -322,11 +323,11 @@ def test_the_development_client_keeps_its_token_and_its_id(
 ) -> None:
     """As long as the file is there the token is the same; if it is lost, the same client gets another one."""
     file = tmp_path / "token"
-    first = command.development_token(database_url, file)
-    assert command.development_token(database_url, file) == first == file.read_text()
+    first = development_token(database_url, file)
+    assert development_token(database_url, file) == first == file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.unlink()
-    second = command.development_token(database_url, file)
+    second = development_token(database_url, file)
     tokens = [Token.of_header(f"Bearer {text}") for text in (first, second)]
     assert tokens[0].client_id == tokens[1].client_id
     assert [let_in(runtime, token) for token in tokens] == [True, True]
@@ -353,9 +354,9 @@ def test_the_development_client_is_mended(
 ) -> None:
     """Whatever was done to it, the next start has a token that may do everything."""
     file = tmp_path / "token"
-    first = command.development_token(database_url, file)
+    first = development_token(database_url, file)
     damaged(kind, file, rows)
-    second = command.development_token(database_url, file)
+    second = development_token(database_url, file)
     policy = runtime.authorizer.authorize(f"Bearer {second}", ARN)
     assert first != second
     assert policy["context"]["scopes"].split() == sorted(Scope)

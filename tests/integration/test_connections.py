@@ -13,7 +13,7 @@ import psycopg
 from tests.support.client import Client, Reply
 
 if TYPE_CHECKING:
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from infra.local.engine import Bridge
-from infra.local.errors import LocalStackError
-from infra.local.forwarding import forwarding
+from infra.local.containers.engine import Bridge
+from infra.local.containers.forwarding import forwarding
+from infra.local.errors import CommandError
 
 if TYPE_CHECKING:
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
 
 ADDRESS = "127.0.0.2"
 EVERYONE = ipaddress.IPv4Network("127.0.0.0/8")
@@ -59,5 +59,5 @@ def test_a_server_that_is_down_ends_the_connection() -> None:
 
 def test_an_address_that_is_not_ours_is_explained() -> None:
     """As with an engine on another machine."""
-    with pytest.raises(LocalStackError, match="Cannot listen"), forwarding(Bridge("192.0.2.1", NOBODY), [4222]):
+    with pytest.raises(CommandError, match="Cannot listen"), forwarding(Bridge("192.0.2.1", NOBODY), [4222]):
         pass

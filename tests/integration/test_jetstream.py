@@ -17,7 +17,7 @@ from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
-    from infra.local.nats import NatsServer
+    from infra.local.servers.nats import NatsServer
 
 
 async def _connected(environ: dict[str, str]) -> NatsConnection:

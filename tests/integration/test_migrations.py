@@ -18,7 +18,7 @@ from grantwire.database import migrations
 from grantwire.database.migrations import read_migrations
 from grantwire.errors import InternalError
 from grantwire.runtime.migration import MigrationRuntime
-from infra.local.schema import MAJOR, dump_schema
+from infra.local.stack.schema import MAJOR, dump_schema
 from tests.support.client import Client
 from tests.support.concurrency import at_once
 from tests.support.migrating import migrate
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 

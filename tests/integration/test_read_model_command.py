@@ -11,8 +11,8 @@ from functions.rebuild_summaries.handler import handle, handler
 from grantwire.errors import BadRequestError
 from grantwire.runtime.once import Once
 from grantwire.runtime.rebuild import RebuildRuntime
-from infra.local import rebuild as command
-from infra.local.errors import LocalStackError
+from infra.cli import rebuild as command
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
@@ -141,7 +141,7 @@ def test_the_command_explains_what_is_wrong(
 ) -> None:
     """No traceback: a message and what to do."""
     _set(monkeypatch, {**PLAINTEXT, "NATS_CONNECT_TIMEOUT": "100ms", **environ})
-    with pytest.raises(LocalStackError, match=says):
+    with pytest.raises(CommandError, match=says):
         command.rebuild(arguments, Progress())
 
 

@@ -21,7 +21,7 @@ from tests.support.workers.relay_support import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 

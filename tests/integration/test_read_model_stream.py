@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
     from grantwire.read_model.stream import StreamReport
-    from infra.local.nats import NatsServer
+    from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 

@@ -18,7 +18,7 @@ from tests.support.dead_letters import Scene, event_bytes, event_headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.nats import NatsServer
+    from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
 
 DECODER = "grantwire.notifications.bridge.decode"

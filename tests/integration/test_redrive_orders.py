@@ -14,8 +14,8 @@ from grantwire.dead_letters.orders import Order
 from grantwire.errors import BadRequestError
 from grantwire.runtime.once import Once
 from grantwire.runtime.redrive import RedriveRuntime
-from infra.local import redrive as command
-from infra.local.errors import LocalStackError
+from infra.cli import redrive as command
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import Scene
@@ -279,7 +279,7 @@ def test_the_command_explains_what_is_wrong(monkeypatch: pytest.MonkeyPatch, arg
     """No traceback: a message and what to do."""
     for name, value in {**PLAINTEXT, "DATABASE_URL": "postgresql://127.0.0.1:1/x"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(LocalStackError, match=says):
+    with pytest.raises(CommandError, match=says):
         command.redrive(arguments, Progress())
 
 

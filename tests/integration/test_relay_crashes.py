@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.rows import dict_row
 
-from infra.local.postgres import PostgresServer
+from infra.local.servers.postgres import PostgresServer
 from tests.support.migrating import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE

@@ -26,8 +26,8 @@ from tests.support.workers.relay_support import budget, drain, enqueue, enqueue_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.nats import NatsServer
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.nats import NatsServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)

@@ -19,7 +19,7 @@ from grantwire.errors import InternalError
 from grantwire.retention import RetentionSettings, Sweep
 from grantwire.runtime.migration import MigrationRuntime
 from grantwire.settings import load
-from infra.local import database as local_database
+from infra.local.stack import database as local_database
 from tests.support.client import Client
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import budget
@@ -31,7 +31,7 @@ from tests.support.running import run_worker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 

@@ -28,7 +28,7 @@ from tests.support.servers import STATE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
 
 AWKWARD = "p@ss:w/rd?#%41"
 

@@ -24,7 +24,7 @@ from tests.support.read_model import Right, clear, payloads, right
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 

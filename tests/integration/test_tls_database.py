@@ -15,8 +15,8 @@ import pytest
 from grantwire.database import Database, DatabaseSettings, connect
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.settings import load
-from infra.local import unprivileged
-from infra.local.postgres import UNSAFE, PostgresServer, installations
+from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.system import unprivileged
 from tests.support.certificates import Authority
 from tests.support.client import Client
 from tests.support.servers import STATE

@@ -19,7 +19,7 @@ from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings, access_of
 from grantwire.settings import load
-from infra.local.servers import HOST
+from infra.local.system.ports import HOST
 from tests.support.certificates import Authority
 from tests.support.nats_accounts import Company
 from tests.support.plaintext import PLAINTEXT
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from infra.local.nats import NatsServer
+    from infra.local.servers.nats import NatsServer
 
 AWKWARD = "p@ss:w/rd?#%41 ü"
 SECURED = {"NATS_TLS": "verify", "PLAINTEXT_ALLOWED": "false"}

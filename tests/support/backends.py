@@ -16,15 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from infra.local.nats import NatsServer
-from infra.local.postgres import UNSAFE, PostgresServer, installations
-from infra.local.scratch import quick
-from tests.support.paths import ROOT
+from infra.local.servers.nats import NatsServer
+from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.system.memory import in_memory
+from tests.support.run import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-STATE = ROOT / ".grantwire" / "test" / f"run-{os.getpid()}"
 
 
 class Cluster(Protocol):
@@ -71,7 +69,7 @@ class Embedded:
         """One of each major version, the newest first."""
         found = {f"pg{one.major}": one.binaries for one in reversed(installations())}
         return {
-            name: partial(PostgresServer, quick(STATE) / name, binaries=binaries, settings=UNSAFE)
+            name: partial(PostgresServer, in_memory(STATE) / name, binaries=binaries, settings=UNSAFE)
             for name, binaries in sorted(found.items(), reverse=True)
         }
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
 RIGHTS = "/v1/users/{user_id}/entitlements"
+SUMMARY = "/v1/users/{user_id}/summary"
+INBOX = "/debug/notification/inbox/{user_id}"
 CALLER = {"principalId": "tests", "scopes": " ".join(Scope)}
 CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
 

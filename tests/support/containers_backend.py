@@ -20,9 +20,9 @@ from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from infra.local.engine import connected
-from infra.local.errors import LocalStackError
-from infra.local.postgres import SETTINGS, UNSAFE
+from infra.local.containers.engine import connected
+from infra.local.errors import CommandError
+from infra.local.servers.postgres import SETTINGS, UNSAFE
 from tests.support.backends import Embedded
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Containers:
         try:
             with connected():
                 pass
-        except LocalStackError as error:
+        except CommandError as error:
             raise pytest.UsageError(f"GRANTWIRE_TEST_BACKEND=containers: {error}") from error
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:

@@ -23,6 +23,7 @@ from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
+from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,10 +164,7 @@ class Scene:
         return self.redriver.dead_letters.carry_out(order, now=now).as_dict()
 
     def _until(self, holds: Any) -> None:
-        deadline = time.monotonic() + 10
-        while not holds():
-            assert time.monotonic() < deadline, "it did not come"
-            time.sleep(0.01)
+        assert wait_until(holds, 10, every=0.01), "it did not come"
 
     def die_of_it(self, advisories: int) -> None:
         """Let the bridge, whose decoder kills it, work until JetStream has given up so many messages."""

@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-PLAINTEXT = {"DATABASE_TLS": "off", "NATS_TLS": "off", "PLAINTEXT_ALLOWED": "true"}
+from infra.local.layer import PLAINTEXT
+
+__all__ = ["PLAINTEXT"]

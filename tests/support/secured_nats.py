@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from infra.local.nats import NatsServer, find_binary
-from infra.local.servers import HOST
+from infra.local.servers.nats import NatsServer, find_binary
+from infra.local.system.ports import HOST
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from infra.local.processes import Launch
+    from infra.local.system.processes import Launch
     from tests.support.certificates import Certificate
 
 

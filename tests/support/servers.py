@@ -9,9 +9,10 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from tests.support.backends import STATE, Cluster, Nats, chosen
+from tests.support.backends import Cluster, Nats, chosen
 from tests.support.migrating import migrate
 from tests.support.paths import MIGRATIONS
+from tests.support.run import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

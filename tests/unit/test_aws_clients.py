@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from infra.local import aws
+from infra.local.deployment import aws
 
 
 def test_a_client_leads_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

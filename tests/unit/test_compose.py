@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from infra.local import basics, compose, database, stacks
-from infra.local.compose import FILE, LICENSED_IMAGE, Compose
-from infra.local.errors import LocalStackError
-from infra.local.localstack import LocalStackStack
+from infra.local.commands import down
+from infra.local.containers import compose
+from infra.local.containers.compose import FILE, LICENSED_IMAGE, Compose
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
+from infra.local.stack import database, kinds
+from infra.local.stack.localstack import LocalStackStack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,7 +227,7 @@ def test_what_is_missing_is_said_before_anything_is_started(
 ) -> None:
     """No docker, no compose plugin, no engine."""
     monkeypatch.setenv(*failing)
-    with pytest.raises(LocalStackError, match=message):
+    with pytest.raises(CommandError, match=message):
         LocalStackStack(tmp_path, progress=Progress()).start()
     assert docker.actions() == []
 
@@ -234,14 +236,14 @@ def test_stopping_the_stack_stops_containers_too(
     docker: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`make down` needs not be told which stack is up, `make clean` deletes volumes; else Docker is left alone."""
-    monkeypatch.setattr(basics, "STATE", tmp_path)
-    basics.stop(Progress())
-    basics.stop(Progress(), volumes=True)
+    monkeypatch.setattr(down, "STATE", tmp_path)
+    down.stop(Progress())
+    down.stop(Progress(), volumes=True)
     assert docker.calls == []
     Compose(tmp_path / "localstack").up()
-    basics.stop(Progress())
-    basics.stop(Progress())
-    basics.stop(Progress(), volumes=True)
+    down.stop(Progress())
+    down.stop(Progress())
+    down.stop(Progress(), volumes=True)
     assert docker.actions()[1:] == [["down", "--remove-orphans"], ["down", "--remove-orphans", "--volumes"]]
 
 
@@ -252,10 +254,10 @@ def test_without_docker_the_rest_is_still_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whoever removed Docker can still clean the checkout."""
-    monkeypatch.setattr(basics, "STATE", tmp_path)
+    monkeypatch.setattr(down, "STATE", tmp_path)
     Compose(tmp_path / "localstack").up()
     monkeypatch.setenv("FAKE_DOCKER_FAILS", "version")
-    basics.stop(Progress(), volumes=True)
+    down.stop(Progress(), volumes=True)
     assert "left as they are" in capsys.readouterr().out
     assert len(docker.actions()) == 1
 
@@ -265,9 +267,9 @@ def test_a_checkout_has_one_stack_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: str, wanted: str
 ) -> None:
     """Both would write the same stack.json."""
-    monkeypatch.setattr(stacks, "STATE", tmp_path)
+    monkeypatch.setattr(kinds, "STATE", tmp_path)
     (tmp_path / "stack.json").write_text(json.dumps({"stack": up}))
-    assert stacks.current(Progress()).kind == up
-    assert stacks.chosen(up, Progress()).kind == up
-    with pytest.raises(LocalStackError, match=f"{up} stack is up"):
-        stacks.chosen(wanted, Progress())
+    assert kinds.current(Progress()).kind == up
+    assert kinds.chosen(up, Progress()).kind == up
+    with pytest.raises(CommandError, match=f"{up} stack is up"):
+        kinds.chosen(wanted, Progress())

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from infra.local import tools
-from infra.local.deployment import Deployment
-from infra.local.errors import LocalStackError
+from infra.local.deployment.sam import Deployment
+from infra.local.errors import CommandError
+from infra.local.system import programs
+from infra.local.system.temporary import temporary_directory
 
 if TYPE_CHECKING:
-    from infra.local.processes import Launch
+    from infra.local.system.processes import Launch
 
 PARAMETERS = {"DatabaseUrl": "postgresql://u:hunter2@h/d?a=b c", "NatsUrl": 'nats://u:hunter"2@h', "Stage": "local"}
 
@@ -47,28 +48,37 @@ class Sam:
         self.file = Path()
 
     def __call__(self, launch: Launch, **_: object) -> None:
-        """As `tools.run`."""
+        """As `programs.run`."""
         self.words = [str(word) for word in launch.command]
         self.environment = dict(launch.environment)
         self.file = Path(self.words[-1].removeprefix("file://"))
         self.mode = stat.S_IMODE(self.file.stat().st_mode)
         self.parameters = yaml.safe_load(self.file.read_text())
         if self.fails:
-            raise LocalStackError("sam deploy failed.")
+            raise CommandError("sam deploy failed.")
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_parameters_reach_sam_in_a_file_of_ours(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly as they are, readable for us alone, and gone afterwards, also when the deployment fails."""
     sam = Sam(fails=fails)
-    monkeypatch.setattr(tools, "run", sam)
+    monkeypatch.setattr(programs, "run", sam)
     made = Deployment(tmp_path, Nowhere(), PARAMETERS)
     try:
         made.deploy()
-    except LocalStackError:
+    except CommandError:
         assert fails
     assert sam.parameters == PARAMETERS
     assert sam.mode == 0o600
     assert not sam.file.exists()
     assert "deploy" in sam.words
     assert [one for one in (*sam.words, *sam.environment.values()) if "hunter" in one] == []
+
+
+def test_sam_writes_where_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves a folder for each function that it builds, which is removed with the command's own."""
+    sam = Sam()
+    monkeypatch.setattr(programs, "run", sam)
+    with temporary_directory(tmp_path / "tmp") as folder:
+        Deployment(tmp_path, Nowhere(), PARAMETERS).deploy()
+    assert sam.environment["TMPDIR"] == str(folder)

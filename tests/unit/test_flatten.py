@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from infra.local.errors import LocalStackError
-from infra.local.flatten import flatten
+from infra.local.deployment.flatten import flatten
+from infra.local.errors import CommandError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,5 +72,5 @@ def test_what_cannot_be_laid_in_is_refused(tmp_path: Path, layer: Any, files: di
     """Half a function would only fail later, and say less."""
     template = {**TEMPLATE, "Globals": {"Function": {"Layers": [layer]}}}
     build = _build(tmp_path / "build", template, {"F/handler.py": "", "Core/python/a.py": "", **files})
-    with pytest.raises(LocalStackError, match=message):
+    with pytest.raises(CommandError, match=message):
         flatten(build, tmp_path / "flat")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.sam_template import load_template
+from infra.local.deployment.conditions import ConditionEvaluator
+from infra.local.deployment.template import load_template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 TEMPLATE = load_template()
 RESOURCES: dict[str, Any] = TEMPLATE["Resources"]
@@ -47,31 +48,8 @@ def _boundary() -> list[dict[str, Any]]:
     return list(_statements([RESOURCES["FunctionBoundary"]["Properties"]["PolicyDocument"]]))
 
 
-def _value(node: Any, given: dict[str, str]) -> Any:
-    """Evaluate what Rules are made of."""
-    if isinstance(node, list):
-        return [_value(one, given) for one in node]
-    if not isinstance(node, dict):
-        return node
-    ((function, operand),) = node.items()
-    if function == "Ref":
-        return given[operand]
-    values = _value(operand, given)
-    known: dict[str, Callable[[], bool]] = {
-        "Fn::And": lambda: all(values),
-        "Fn::Or": lambda: any(values),
-        "Fn::Not": lambda: not values[0],
-        "Fn::Equals": lambda: bool(values[0] == values[1]),
-        "Fn::Contains": lambda: values[1] in values[0],
-    }
-    return known[function]()
-
-
-def _accepted(name: str, **given: str) -> bool:
-    rule = TEMPLATE["Rules"][name]
-    if "RuleCondition" in rule and not _value(rule["RuleCondition"], given):
-        return True
-    return all(_value(one["Assert"], given) for one in rule["Assertions"])
+def _accepted(rule: str, **given: str) -> bool:
+    return ConditionEvaluator(TEMPLATE, given).accepts(rule)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

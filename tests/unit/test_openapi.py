@@ -12,8 +12,8 @@ from grantwire.entitlements import Change, Page
 from grantwire.entrypoints import http
 from grantwire.errors import BadRequestError
 from grantwire.idempotency import parse_key
+from infra.local.deployment.template import load_template
 from tests.support.contract import assert_matches_contract, document, operations, resolve, schema_validator
-from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

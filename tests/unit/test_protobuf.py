@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grantwire.events.v1 import EntitlementEvent
-from infra.local.protobuf import PROTO, SOURCE, problems
+from infra.local.toolchain.protobuf import PROTO, SOURCE, problems
 
 if TYPE_CHECKING:
     from pathlib import Path

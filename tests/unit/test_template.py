@@ -31,8 +31,9 @@ from grantwire.runtime.relay import RelaySettings
 from grantwire.runtime.sweep import SweepSettings
 from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
+from infra.local.deployment.conditions import ConditionEvaluator
+from infra.local.deployment.template import load_template
 from tests.support.paths import FUNCTIONS, ROOT
-from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,16 +119,8 @@ def _secret_variables(kind: type, prefix: str = "") -> Iterator[str]:
             yield prefix + item.metadata["variable"].name
 
 
-def _holds(expression: Any, given: dict[str, str]) -> bool:
-    """Evaluate a rule's assertion."""
-    ((function, operands),) = expression.items()
-    if function == "Fn::Contains":
-        return given[operands[1]["Ref"]] in operands[0]
-    if function == "Fn::Equals":
-        left, right = (given[one["Ref"]] if isinstance(one, dict) else one for one in operands)
-        return bool(left == right)
-    results = [_holds(one, given) for one in operands]
-    return {"Fn::And": all(results), "Fn::Or": any(results), "Fn::Not": not results[0]}[function]
+def _accepted(rule: str, **given: str) -> bool:
+    return ConditionEvaluator(TEMPLATE, given).accepts(rule)
 
 
 def test_every_folder_is_a_function_and_every_function_a_folder() -> None:
@@ -324,9 +317,7 @@ def test_nats_is_given_in_one_way(url: str, arn: str) -> None:
         accepted = True
     except ConfigError:
         accepted = False
-    rule = TEMPLATE["Rules"]["OneWayToNats"]
-    given = {"NatsUrl": url, "NatsSecretArn": arn}
-    assert all(_holds(one["Assert"], given) for one in rule["Assertions"]) == accepted
+    assert _accepted("OneWayToNats", NatsUrl=url, NatsSecretArn=arn) == accepted
 
 
 @pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
@@ -338,10 +329,8 @@ def test_the_database_is_given_in_one_way(url: str, arn: str) -> None:
         accepted = True
     except ConfigError:
         accepted = False
-    rule = TEMPLATE["Rules"]["OneWayToTheDatabase"]
-    given = {"DatabaseUrl": url, "DatabaseSecretArn": arn}
-    assert all(_holds(one["Assert"], given) for one in rule["Assertions"]) == accepted
-    assert all(one["AssertDescription"] for one in rule["Assertions"])
+    assert _accepted("OneWayToTheDatabase", DatabaseUrl=url, DatabaseSecretArn=arn) == accepted
+    assert all(one["AssertDescription"] for one in TEMPLATE["Rules"]["OneWayToTheDatabase"]["Assertions"])
 
 
 def test_every_route_has_a_scope_and_every_scope_s_route_exists() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from infra.local.processes import wait_until
+from infra.local.system.processes import wait_until
 from tests.integration.idempotency.harness import MemoryHarness, PostgresHarness, RedisHarness
 from tests.support.servers import STATE
 from tests.support.valkey import ValkeyServer

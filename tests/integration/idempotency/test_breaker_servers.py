@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from grantwire_idempotency.stores.hints import Hint
     from grantwire_idempotency.stores.interface import Check, Store
-    from infra.local.postgres import PostgresServer
-    from infra.local.servers import Server
+    from infra.local.servers.postgres import PostgresServer
+    from infra.local.servers.server import Server
     from tests.integration.idempotency.harness import RedisHarness
     from tests.support.valkey import ValkeyServer
 

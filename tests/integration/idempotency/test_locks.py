@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from grantwire_idempotency.locks.interface import Lock, LockManager
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.support.servers import Databases
     from tests.support.valkey import ValkeyServer
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import LiteralString
 
     from grantwire_idempotency.stores.interface import Check, Store
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness
     from tests.support.servers import Databases

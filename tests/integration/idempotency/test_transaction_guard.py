@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from grantwire.database import Connection
-    from infra.local.postgres import PostgresServer
+    from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.client import Client
 

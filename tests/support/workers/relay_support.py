@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,8 +20,10 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from tests.support.paths import PYTHONPATH, ROOT
+from infra.local.system.processes import wait_until
+from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
+from tests.support.run import program_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +161,7 @@ def start(module: str, environ: Mapping[str, str], **more: str) -> subprocess.Po
     """Start `tests.support.workers.<module>` as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", f"tests.support.workers.{module}"],
-        env={**environ, **more, "PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH},
+        env={**program_environment(), **environ, **more},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -169,7 +170,4 @@ def start(module: str, environ: Mapping[str, str], **more: str) -> subprocess.Po
 
 def until(what: str, condition: Callable[[], bool], seconds: float = 15) -> None:
     """Wait for something that happens elsewhere."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.005)
+    assert wait_until(condition, seconds, every=0.005), f"in vain: {what}"

@@ -1,0 +1,29 @@
+"""Apply the migrations as the owner, to what DATABASE_URL or DATABASE_SECRET_ARN leads to.
+
+A program of its own, because the layer logs to standard output. It connects as the functions do: over TLS, unless that
+is switched off.
+"""
+
+from __future__ import annotations
+
+import os
+
+from infra.local.layer import STATEMENT_TIMEOUT, make_importable
+from infra.local.paths import CHECKOUT
+
+
+def main() -> None:
+    """Run the same code as the deployed migration function."""
+    make_importable()
+    from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # found only now
+    from grantwire.database.migrations import apply, read_migrations  # noqa: PLC0415
+    from grantwire.settings import load  # noqa: PLC0415
+
+    settings = load(DatabaseSettings, {"DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT, **os.environ})
+    with connect(settings, application_name="grantwire-migrate") as connection:
+        applied = apply(connection, read_migrations(CHECKOUT / "infra" / "migrations"))
+    print(f"applied: {', '.join(applied) or 'nothing new'}")
+
+
+if __name__ == "__main__":
+    main()

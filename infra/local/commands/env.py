@@ -1,0 +1,21 @@
+"""`make env`: variables for a shell."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from infra.local.stack.description import read_description
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infra.local.progress import Progress
+
+
+def env(_arguments: Sequence[str], progress: Progress) -> int:
+    """Print the variables that the README's requests use."""
+    found = read_description()
+    for name, key in (("GRANTWIRE_API", "api_url"), ("GRANTWIRE_TOKEN", "token")):
+        progress.say(f"export {name}={shlex.quote(found[key])}")
+    return 0

@@ -1,0 +1,38 @@
+"""`make schema`, `make proto` and `make lock`: files that are generated and committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from infra.local.progress import Progress
+
+
+def schema(_arguments: Sequence[str], progress: Progress) -> int:
+    """Write infra/schema.sql anew."""
+    from infra.local.stack.schema import write_schema  # noqa: PLC0415  # each needs other packages
+
+    with progress.step("Writing infra/schema.sql"):
+        write_schema()
+    return 0
+
+
+def proto(_arguments: Sequence[str], progress: Progress) -> int:
+    """Generate the events' code anew."""
+    from infra.local.toolchain import protobuf  # noqa: PLC0415
+
+    with progress.step(f"Generating code from {protobuf.SOURCE}"):
+        protobuf.generate()
+    return 0
+
+
+def lock(arguments: Sequence[str], progress: Progress) -> int:
+    """Renew every lock: all packages, or those of `--upgrade-package`."""
+    from infra.local.toolchain import requirements  # noqa: PLC0415
+
+    for source in requirements.SOURCES:
+        with progress.step(f"Locking {source}"):
+            requirements.renew(source, arguments or ["--upgrade"])
+    return 0

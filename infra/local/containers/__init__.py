@@ -1,0 +1,1 @@
+"""What needs a container engine: LocalStack and `sam local`."""

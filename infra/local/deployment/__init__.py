@@ -1,0 +1,1 @@
+"""The template on a local AWS: read, built and deployed."""

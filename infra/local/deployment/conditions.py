@@ -1,0 +1,51 @@
+"""A template's conditions and rules, evaluated for given parameters: `sam local` takes the defaults only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from infra.local.deployment.template import parameter_defaults
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ConditionEvaluator:
+    """One template, in its long form, with values for all of its parameters."""
+
+    def __init__(self, template: dict[str, Any], parameters: Mapping[str, str]) -> None:
+        self._values = {**parameter_defaults(template), **parameters}
+        self._conditions: Mapping[str, Any] = template.get("Conditions", {})
+        self._rules: Mapping[str, Any] = template.get("Rules", {})
+
+    def text(self, node: Any) -> str | None:
+        """Give the value of a literal, a `Ref` to a parameter or an `Fn::If` of these; none for anything else."""
+        if isinstance(node, bool):
+            return str(node).lower()
+        if isinstance(node, str | int | float):
+            return str(node)
+        if isinstance(node, dict) and "Fn::If" in node:
+            condition, yes, no = node["Fn::If"]
+            return self.text(yes if self.holds({"Condition": condition}) else no)
+        return self._values.get(node["Ref"]) if isinstance(node, dict) and "Ref" in node else None
+
+    def holds(self, expression: Any) -> bool:
+        """Tell whether a condition, or the assertion of a rule, holds."""
+        ((function, operands),) = expression.items()
+        if function == "Condition":
+            return self.holds(self._conditions[operands])
+        if function == "Fn::Equals":
+            left, right = map(self.text, operands)
+            return left == right
+        if function == "Fn::Contains":
+            allowed, value = operands
+            return self.text(value) in allowed
+        results = [self.holds(one) for one in operands]
+        return {"Fn::And": all(results), "Fn::Or": any(results), "Fn::Not": not results[0]}[function]
+
+    def accepts(self, rule: str) -> bool:
+        """Tell whether CloudFormation would accept these parameters by one of the template's rules."""
+        found = self._rules[rule]
+        if "RuleCondition" in found and not self.holds(found["RuleCondition"]):
+            return True
+        return all(self.holds(one["Assert"]) for one in found["Assertions"])

@@ -1,0 +1,95 @@
+"""Templates as plain data: template.yaml, and what SAM builds from it.
+
+CloudFormation's short functions become the long ones, `!Ref X` becomes `{"Ref": "X"}`; anchors, aliases and merge keys
+are resolved as YAML says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.local.errors import CommandError
+from infra.local.paths import TEMPLATE
+
+FUNCTION = "AWS::Serverless::Function"
+LAYER_VERSION = "AWS::Serverless::LayerVersion"
+_UNPREFIXED = {"Ref", "Condition"}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with CloudFormation's tags."""
+
+
+def _long_form(loader: yaml.SafeLoader, name: str, node: yaml.Node) -> dict[str, Any]:
+    if isinstance(node, yaml.ScalarNode):
+        value: Any = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]  # the one kind left
+    if name == "GetAtt" and isinstance(value, str):
+        value = value.split(".", 1)
+    return {name if name in _UNPREFIXED else f"Fn::{name}": value}
+
+
+_Loader.add_multi_constructor("!", _long_form)
+
+
+def load_template(path: Path = TEMPLATE) -> dict[str, Any]:
+    """Read a template; nothing in it is shared, so that a change of one part leaves the others alone."""
+    try:
+        loaded = yaml.load(path.read_text(), _Loader)  # noqa: S506  # a SafeLoader
+    except (OSError, yaml.YAMLError) as error:
+        raise CommandError(f"{path} cannot be read: {error}") from error
+    if not isinstance(loaded, dict):
+        raise CommandError(f"{path} is not a template.")
+    unshared: dict[str, Any] = _unshared(loaded)
+    return unshared
+
+
+def write_template(template: dict[str, Any], path: Path) -> None:
+    """Write a template as SAM reads it."""
+    path.write_text(yaml.safe_dump(template, sort_keys=False))
+
+
+def declared_parameters() -> dict[str, str]:
+    """Give the parameters of template.yaml with their defaults; CloudFormation refuses others."""
+    return parameter_defaults(load_template())
+
+
+def parameter_defaults(template: dict[str, Any]) -> dict[str, str]:
+    """Give a template's parameters with their defaults, as text."""
+    return {name: str(one.get("Default", "")) for name, one in template.get("Parameters", {}).items()}
+
+
+def functions(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give each function's properties by the name that the template has for it, without `Globals`."""
+    resources = template["Resources"]
+    return {name: one["Properties"] for name, one in resources.items() if one["Type"] == FUNCTION}
+
+
+def function_variables(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give each function's environment variables: those of `Globals`, and its own, which come first."""
+    shared = _variables(template.get("Globals", {}).get("Function", {}))
+    return {name: shared | _variables(properties) for name, properties in functions(template).items()}
+
+
+def logical_names(template: dict[str, Any] | None = None) -> dict[str, str]:
+    """Give the template's name of each function, by the folder of its code."""
+    found = functions(load_template() if template is None else template)
+    return {Path(properties["CodeUri"]).name: name for name, properties in found.items()}
+
+
+def _variables(properties: dict[str, Any]) -> dict[str, Any]:
+    variables: dict[str, Any] = properties.get("Environment", {}).get("Variables", {})
+    return variables
+
+
+def _unshared(node: Any) -> Any:
+    """Copy what an anchor and its aliases share."""
+    if isinstance(node, dict):
+        return {name: _unshared(value) for name, value in node.items()}
+    return [_unshared(one) for one in node] if isinstance(node, list) else node

@@ -1,0 +1,175 @@
+"""PostgreSQL as a plain process: for the local stack, and for tests."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from infra.local.errors import CommandError
+from infra.local.servers.installations import Installation, find_installation, installations
+from infra.local.servers.server import Server
+from infra.local.system import files, unprivileged
+from infra.local.system.ports import HOST
+from infra.local.system.processes import Launch, command_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["SETTINGS", "UNSAFE", "PostgresServer", "installations", "postgres_url"]
+
+SUPERUSER = "postgres"
+
+# On top of PostgreSQL's own. Each concurrent call of a function holds one connection.
+SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+# For data that nobody misses: several times faster, and lost with the machine's power.
+UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+def postgres_url(user: str, password: str, address: str, database: str) -> str:
+    """Put together the address of a database; names and passwords may hold any character."""
+    name, secret, path = (quote(part, safe="") for part in (user, password, database))
+    return f"postgresql://{name}:{secret}@{address}/{path}"
+
+
+class PostgresServer(Server):
+    """A PostgreSQL cluster in a state folder: TCP on 127.0.0.1 only, password required.
+
+    In a test: `PostgresServer(tmp_path, settings=UNSAFE)`, then `start()`, `url("postgres")`, `destroy()`.
+    """
+
+    name: ClassVar[str] = "postgres"
+    port_variable: ClassVar[str] = "GRANTWIRE_POSTGRES_PORT"
+    ready_within: ClassVar[float] = 60.0  # after a crash it recovers first
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # ends sessions; SIGTERM waits for them
+    kill_signal: ClassVar[signal.Signals] = signal.SIGQUIT  # no checkpoint; the next start recovers
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        port: int | None = None,
+        binaries: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(state, port=port)
+        self._binaries = binaries
+        self._settings = {**SETTINGS, **(settings or {})}
+
+    @cached_property
+    def installation(self) -> Installation:
+        """The PostgreSQL that this server runs."""
+        return find_installation(self._binaries)
+
+    @property
+    def major(self) -> int:
+        """PostgreSQL's major version."""
+        return self.installation.major
+
+    @property
+    def folder(self) -> Path:
+        """Where the data are: in the state folder, or where the unprivileged account can reach them."""
+        return unprivileged.data_folder(self.state)
+
+    @property
+    def temporary(self) -> Path:
+        """Where the account that the server runs as can write."""
+        return self.folder / "tmp"
+
+    @property
+    def password(self) -> str:
+        """The superuser's password."""
+        return (self.state / "password").read_text()
+
+    def url(self, database: str = SUPERUSER, user: str = SUPERUSER, password: str | None = None) -> str:
+        """Give the address of a database for a client."""
+        secret = self.password if password is None else password
+        return postgres_url(user, secret, f"{HOST}:{self.port}", database)
+
+    def destroy(self) -> None:
+        """Stop, and delete the cluster."""
+        self.stop()
+        unprivileged.remove_data(self.folder)
+        super().destroy()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _prepare(self) -> None:
+        unprivileged.make_data_folder(self.state)
+        if not self._data.exists():
+            self._initialise()
+        major = (self._data / "PG_VERSION").read_text().strip()
+        if major != str(self.major):
+            problem = f"The data are PostgreSQL {major}'s, the programs are {self.major}'s."
+            hint = "Set GRANTWIRE_POSTGRES_BIN to that version's programs, or start anew: make clean."
+            raise CommandError(problem, hint=hint)
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # stale: `_adopt` found no server behind it
+
+    def _initialise(self) -> None:
+        """Make the cluster beside its place and move it there, so that an interrupt leaves no half of one."""
+        fresh = self.folder / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        pwfile = self._write_password()
+        names: list[str | Path] = ["--pgdata", fresh, "--username", SUPERUSER, "--pwfile", pwfile]
+        options = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-instructions"]
+        unsafe = ["--no-sync"] if self._settings.get("fsync") == "off" else []
+        code = self._spawn(self._launch_of("initdb", *names, *options, *unsafe), detached=False).wait()
+        pwfile.unlink()
+        if code:
+            raise CommandError("initdb failed.", log=self.log)
+        fresh.rename(self._data)
+
+    def _write_password(self) -> Path:
+        """Choose the superuser's password: kept for us, and in a file that initdb's account may read."""
+        secret = secrets.token_urlsafe(24)
+        files.write_private(self.state / "password", secret)
+        pwfile = self.folder / "password.initdb"
+        files.write_private(pwfile, secret, owner=unprivileged.account())
+        return pwfile
+
+    def _command(self, port: int) -> Launch:
+        settings = {**self._settings, "port": str(port)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return self._launch_of("postgres", "-D", self._data, *options)
+
+    def _launch_of(self, program: str, *arguments: str | Path) -> Launch:
+        binaries = unprivileged.installed(self.installation.binaries, self.installation.version)
+        return Launch(
+            command=[binaries / program, *arguments],
+            environment={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "LC_ALL": "C"},
+            log=self.log,
+            directory=self.folder,
+            account=unprivileged.account(),
+        )
+
+    def _ready(self) -> bool:
+        """PostgreSQL writes its state into the lock file, at the end."""
+        lines = self._lock_file()
+        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"  # noqa: PLR2004
+
+    def _adopt(self) -> None:
+        """A start that was killed at a bad moment leaves a server without our record, but with its own."""
+        lines = self._lock_file()
+        if self.alive() or len(lines) <= 3 or not lines[0].isdigit():  # noqa: PLR2004
+            return
+        if str(self._data) in command_line(int(lines[0])):
+            self._remember(int(lines[0]), int(lines[3]))
+
+    def _lock_file(self) -> list[str]:
+        try:
+            return (self._data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return []

@@ -1,0 +1,57 @@
+"""The whole stack of one state folder: its servers, its database and the deployed template."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.local.deployment.sam import Deployment
+from infra.local.servers.group import ServerGroup
+from infra.local.stack.deployed import DeployedStack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from infra.local.progress import Progress
+    from infra.local.servers.emulator import EmulatorServer
+    from infra.local.servers.postgres import PostgresServer
+
+
+class Stack(ServerGroup, DeployedStack):
+    """PostgreSQL, NATS and the emulator with the deployed template.
+
+    Any number of stacks run side by side, each in a folder of its own: the checkout's is `.grantwire`, tests
+    use others. Template parameters and PostgreSQL settings given here are added to the usual ones.
+    """
+
+    kind = "embedded"
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        progress: Progress | None = None,
+        parameters: Mapping[str, str] | None = None,
+        database_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(state, progress=progress, database_settings=database_settings)
+        self._parameters = dict(parameters or {})
+
+    @property
+    def cluster(self) -> PostgresServer:
+        """PostgreSQL."""
+        return self.postgres
+
+    @property
+    def aws(self) -> EmulatorServer:
+        """The local AWS."""
+        return self.emulator
+
+    @property
+    def nats_url(self) -> str:
+        """The address of NATS."""
+        return self.nats.url
+
+    def _make_deployment(self) -> Deployment:
+        given = self._parameters_for(self.database_url, self.nats_url)
+        return Deployment(self.state / "deployment", self.emulator, {**given, **self._parameters})

@@ -1,0 +1,75 @@
+"""The stack on LocalStack: the template deployed to it, PostgreSQL and NATS beside it, all in containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.local.containers.compose import Compose
+from infra.local.containers.localstack import Container, LocalStack, Postgres
+from infra.local.deployment.sam import Deployment
+from infra.local.paths import DESCRIPTION
+from infra.local.stack import database
+from infra.local.stack.deployed import DeployedStack
+from infra.local.system.ports import HOST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from infra.local.progress import Progress
+
+
+class LocalStackStack(DeployedStack):
+    """LocalStack with the deployed template, PostgreSQL and NATS."""
+
+    kind = "localstack"
+
+    def __init__(self, state: Path, *, progress: Progress) -> None:
+        self.state = state.absolute() / "localstack"
+        self.progress = progress
+        self.compose = Compose(self.state)
+        self._postgres = Postgres(self.compose, "postgres", 5432)
+        self._nats = Container(self.compose, "nats", 4222)
+        self._localstack = LocalStack(self.compose, "localstack", self.compose.api_port)
+
+    @property
+    def servers(self) -> tuple[Container, ...]:
+        """The servers."""
+        return (self._postgres, self._nats, self._localstack)
+
+    @property
+    def cluster(self) -> Postgres:
+        """PostgreSQL."""
+        return self._postgres
+
+    @property
+    def aws(self) -> LocalStack:
+        """LocalStack."""
+        return self._localstack
+
+    @property
+    def nats_url(self) -> str:
+        """The address of NATS on this machine."""
+        return f"nats://{HOST}:{self._nats.port}"
+
+    @property
+    def description(self) -> Path:
+        """The file that tells scripts where everything is: the same as for any other stack of the checkout."""
+        return self.state.parent / DESCRIPTION
+
+    @property
+    def authorizes(self) -> bool:
+        """Only with a licence: the community image accepts authorizers and does not run them."""
+        return self.compose.licensed
+
+    def start(self) -> None:
+        """Start the containers and wait until they are healthy."""
+        self.compose.check()
+        with self.progress.step("Starting LocalStack, PostgreSQL and NATS (the first time pulls their images)"):
+            self.compose.up()
+
+    def _make_deployment(self) -> Deployment:
+        """What differs from the embedded stack: the functions' addresses, and layers only with a licence."""
+        owner = self._postgres.inner_url(database.NAME, database.NAME)
+        given = self._parameters_for(owner, f"nats://{self._nats.name}:{self._nats.inside}")
+        folder = self.state / "deployment"
+        return Deployment(folder, self._localstack, given, layers=self.compose.licensed, on_host=False)

@@ -1,0 +1,1 @@
+"""Processes, files and folders of this machine. Standard library only."""

@@ -1,0 +1,55 @@
+"""The events' protocol buffer: code made by `make proto`, compared and held against the release by `make check`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from infra.local.errors import CommandError
+from infra.local.paths import CHECKOUT, LAYER
+from infra.local.system import programs
+
+PROTO = CHECKOUT / "proto"
+RELEASED = PROTO / "released" / "v1.binpb"
+SOURCE = "grantwire/events/v1/entitlement_event.proto"
+
+
+def generate(target: Path = LAYER) -> list[Path]:
+    """Write the generated modules below `target`, and name them."""
+    _run(
+        sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", f"--python_out={target}", f"--pyi_out={target}", SOURCE
+    )
+    module = Path(SOURCE).with_suffix("")
+    return [target / f"{module}_pb2{suffix}" for suffix in (".py", ".pyi")]
+
+
+def problems(source: Path = PROTO) -> list[str]:
+    """What is wrong: style, a change that would break a consumer of the release, or code that is not the source's."""
+    found = []
+    buf = programs.installed("buf")
+    commands: list[list[str | Path]] = [[buf, "lint", source], [buf, "breaking", source, "--against", RELEASED]]
+    for command in commands:
+        try:
+            _run(*command)
+        except CommandError as error:
+            found.append(str(error))
+    with tempfile.TemporaryDirectory() as folder:
+        for fresh in generate(Path(folder)):
+            committed = LAYER / fresh.relative_to(folder)
+            if committed.read_bytes() != fresh.read_bytes():
+                found.append(f"{committed.relative_to(CHECKOUT)} does not follow from {SOURCE}: run `make proto`")
+    return found
+
+
+def _run(*command: str | Path) -> None:
+    answer = subprocess.run(command, cwd=PROTO, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        name = " ".join(str(part) for part in command[:2])
+        raise CommandError(f"{name} failed:\n{answer.stdout}{answer.stderr}".rstrip())
+
+
+if __name__ == "__main__":
+    if wrong := problems():
+        sys.exit("\n".join(wrong))
