@@ -759,6 +759,11 @@ CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
 );
+CREATE TABLE public.schema_functions (
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,
     checksum text NOT NULL,
@@ -830,6 +835,8 @@ ALTER TABLE ONLY public.processed_events
     ADD CONSTRAINT processed_events_pkey PRIMARY KEY (event_id);
 ALTER TABLE ONLY public.processed_messages
     ADD CONSTRAINT processed_messages_pkey PRIMARY KEY (idempotency_key);
+ALTER TABLE ONLY public.schema_functions
+    ADD CONSTRAINT schema_functions_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.user_rights

@@ -29,7 +29,7 @@ BUCKET = "grantwire-artifacts"
 TEMPLATE = CHECKOUT / "template.yaml"
 SOURCES = (
     TEMPLATE,
-    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations")),
+    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations", "infra/sql")),
 )
 CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 LAYER_REQUIREMENTS = CHECKOUT / "layers" / "core" / "python" / "requirements.txt"

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.paths import FUNCTIONS
+from tests.support.paths import MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from infra.local.stack import Stack
 
 LOGICAL_NAMES = {
@@ -71,12 +73,21 @@ def run_alone(name: str, path: list[str]) -> Any:
 
 
 def test_the_migrations_are_shipped(stack: Stack) -> None:
-    """The link in the function's folder becomes files in the build."""
-    shipped = stack.deployment.build / LOGICAL_NAMES["migrate_database"] / "migrations"
-    assert not shipped.is_symlink()
-    assert {path.name for path in shipped.glob("*.sql")} == {
-        path.name for path in (FUNCTIONS / "migrate_database" / "migrations").glob("*.sql")
-    }
+    """The links in the function's folder become files in the build, and the layer has the library's."""
+    function = stack.deployment.build / LOGICAL_NAMES["migrate_database"]
+    library = stack.deployment.build / "CoreLayer" / "python" / "grantwire_idempotency" / "sql"
+    for shipped, source in (
+        (function / "migrations", MIGRATIONS),
+        (function / "sql", SQL),
+        (library, ROOT / "layers" / "idempotency" / "src" / "grantwire_idempotency" / "sql"),
+    ):
+        assert not shipped.is_symlink()
+        assert _contents(shipped) == _contents(source)
+        assert any(path.suffix == ".sql" for path in _contents(shipped))
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_layer_brings_no_sdk(stack: Stack) -> None:

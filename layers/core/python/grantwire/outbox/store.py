@@ -1,7 +1,7 @@
 """The SQL of outbox_events: how events are claimed, kept, closed, put off and given back (O2), redriven and discarded.
 
 Whatever closes an event or wakes one from FAILED is an SQL function, because it takes two statements
-(infra/migrations/0005_outbox_relay.sql).
+(infra/sql/functions/outbox_*.sql).
 """
 
 from __future__ import annotations

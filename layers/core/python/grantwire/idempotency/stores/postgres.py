@@ -1,6 +1,6 @@
 """A store in PostgreSQL, in the table `processed_messages`: for whoever has the database anyway.
 
-Every rule stands in SQL functions (infra/migrations/0009_message_store.sql), so that each method is one round trip in a
+Every rule stands in SQL functions (processed_message_*.sql), so that each method is one round trip in a
 transaction of its own. After a lost connection it is sent once more, which is harmless: a claim is known by its token.
 What has expired is deleted by the hourly sweep, 7 days later (R3), or at once by `cleanup`.
 """

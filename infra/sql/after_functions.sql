@@ -1,0 +1,11 @@
+-- The last step of a migration: what needs the functions. It runs in their transaction, and again each time that one of
+-- them changed, so every statement here must be harmless when repeated.
+
+-- The idempotency library knows no roles; its functions are granted here.
+GRANT EXECUTE ON FUNCTION
+    idempotency_begin, idempotency_finish, processed_message_check, processed_message_complete, processed_message_covers,
+    processed_message_fail, processed_message_taken
+  TO grantwire_functions;
+
+-- The first months of the audit (SPEC A1); the sweep makes the later ones.
+SELECT entitlement_audit_ensure_partitions(3);
