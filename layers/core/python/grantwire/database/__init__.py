@@ -6,9 +6,15 @@ a server that no longer answers at all.
 
 Where the settings ask for TLS, the server must prove its name with a certificate, or there is no connection: nothing in
 an address can weaken that.
+
+No other package imports psycopg: what a statement needs of it (`sql` to compose, `class_row`, `Jsonb`) is here.
 """
 
 from __future__ import annotations
+
+from psycopg import sql
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
 
 from grantwire.database.connecting import BoundedConnection, Connection, connect
 from grantwire.database.failures import refusing_data, translated
@@ -20,8 +26,11 @@ __all__ = [
     "Connection",
     "Database",
     "DatabaseSettings",
+    "Jsonb",
     "Transaction",
+    "class_row",
     "connect",
     "refusing_data",
+    "sql",
     "translated",
 ]
