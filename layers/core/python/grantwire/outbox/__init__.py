@@ -7,8 +7,8 @@ What cannot be published ends FAILED and holds back its own aggregate only. `Rel
 not wait for a server that is out of reach; it never ends with a lease that it could give back.
 
 `redrive` and `discard` are an operator's two ways out of FAILED, in the caller's transaction; both return the ids that
-they changed, and events in any other state stay as they are. `failed` lists what there is. `promote_stuck` repairs what
-should never break, and says how often it did.
+they changed, and events in any other state stay as they are. `promote_stuck` repairs what should never break, and says
+how often it did.
 
 `encode_event` makes the protocol buffer of a payload, or raises RejectedError.
 """
@@ -16,17 +16,15 @@ should never break, and says how often it did.
 from grantwire.outbox.connections import Connections
 from grantwire.outbox.encoding import encode_event
 from grantwire.outbox.relay import Relay
-from grantwire.outbox.store import FailedEvent, discard, failed, oldest_age, promote_stuck, redrive
+from grantwire.outbox.store import discard, oldest_age, promote_stuck, redrive
 from grantwire.outbox.wakeup import Wakeup
 
 __all__ = [
     "Connections",
-    "FailedEvent",
     "Relay",
     "Wakeup",
     "discard",
     "encode_event",
-    "failed",
     "oldest_age",
     "promote_stuck",
     "redrive",
