@@ -6,6 +6,11 @@ import re
 
 from grantwire.errors import BadRequestError
 
+# How long a text may be, in characters. The tables' constraints say the same; a test compares.
+LONGEST_NAME = 128  # user_id, stock_keeping_unit, purchase_id
+LONGEST_REASON = 64
+LONGEST_CLIENT_NAME = 64
+
 # C0, DEL and C1 control characters, and lone surrogates, which no UTF-8 column can hold.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
