@@ -6,11 +6,10 @@ lease ran out. What was still its own is changed all the same: it was sent, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from psycopg.rows import class_row
-
+from grantwire.database import class_row, sql
 from grantwire.workers.leases import fence
 
 if TYPE_CHECKING:
@@ -43,7 +42,8 @@ class Notification:
 
 
 # Reclaiming an expired lease counts as a failed attempt: whoever held it died or hung (O2).
-_CLAIM = """
+_CLAIM = (
+    sql.SQL("""
 WITH due AS MATERIALIZED (
   SELECT notification_id, status = 'PROCESSING' AS expired
     FROM notifications
@@ -59,9 +59,11 @@ UPDATE notifications n
        last_error = CASE WHEN due.expired THEN %(expired)s ELSE n.last_error END
   FROM due
  WHERE n.notification_id = due.notification_id
-RETURNING n.notification_id, n.event_type, n.user_id, n.stock_keeping_unit, n.version, n.payload, n.trace_id,
-          n.attempt_count
-"""
+RETURNING {columns}
+""")
+    .format(columns=sql.SQL(", ").join(sql.Identifier("n", field.name) for field in fields(Notification)))
+    .as_bytes()
+)
 
 
 def claim_due(
