@@ -1,5 +1,6 @@
 -- The inbox and the notifications that it leads to (SPEC N4, D1). An event is recorded in processed_events and becomes a
--- notification in one transaction, so a second delivery of it changes nothing.
+-- notification in one transaction, so a second delivery of it changes nothing. The check on event_type needs a function:
+-- infra/sql/after_functions.sql adds it.
 
 CREATE TABLE processed_events (
     event_id     uuid        PRIMARY KEY,
@@ -28,7 +29,6 @@ CREATE TABLE notifications (
     created_at         timestamptz NOT NULL DEFAULT now(),
     sent_at            timestamptz,
     CONSTRAINT notifications_event UNIQUE (event_id),
-    CONSTRAINT notifications_event_type CHECK (event_type IN ('EntitlementGranted', 'EntitlementRevoked')),
     CONSTRAINT notifications_user_id_length CHECK (char_length(user_id) BETWEEN 1 AND 128),
     CONSTRAINT notifications_sku_length CHECK (char_length(stock_keeping_unit) BETWEEN 1 AND 128),
     CONSTRAINT notifications_version CHECK (version >= 1),

@@ -7,5 +7,16 @@ GRANT EXECUTE ON FUNCTION
     processed_message_fail, processed_message_taken
   TO grantwire_functions;
 
+-- Only events of a known type become notifications. The function is the list of types: one more needs no migration.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_constraint
+                    WHERE conrelid = 'notifications'::regclass AND conname = 'notifications_event_type') THEN
+        ALTER TABLE notifications
+            ADD CONSTRAINT notifications_event_type CHECK (entitlement_status_after(event_type) IS NOT NULL);
+    END IF;
+END
+$$;
+
 -- The first months of the audit (SPEC A1); the sweep makes the later ones.
 SELECT entitlement_audit_ensure_partitions(3);
