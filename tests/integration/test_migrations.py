@@ -155,6 +155,7 @@ def test_make_up_shows_that_a_database_is_from_before_the_baseline(server: Postg
         connection.execute(change, names[::-1])
     assert caught.value.log is not None
     last = caught.value.log.read_text().splitlines()[-1]
+    assert last.startswith("this database was made before the migrations became one baseline")
     assert "run `make clean`, which deletes everything under .grantwire" in last
     local_database.migrate(server, tmp_path / "state")
 
