@@ -127,6 +127,9 @@ BEGIN
     END LOOP;
 END
 $$;
+CREATE FUNCTION public.entitlement_status_after(p_event_type text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_event_type WHEN 'EntitlementGranted'::text THEN 'ACTIVE'::text WHEN 'EntitlementRevoked'::text THEN 'REVOKED'::text ELSE NULL::text END;
 CREATE FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -505,6 +508,25 @@ $$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
+CREATE FUNCTION public.user_rights_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    changed integer;
+BEGIN
+    INSERT INTO user_rights AS known (user_id, stock_keeping_unit, status, version, changed_at)
+    SELECT DISTINCT ON (e.user_id COLLATE "C", e.sku COLLATE "C")
+           e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at
+      FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times)
+           AS e (user_id, sku, event_type, version, occurred_at)
+     ORDER BY e.user_id COLLATE "C", e.sku COLLATE "C", e.version DESC
+        ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
+       SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at
+     WHERE known.version < EXCLUDED.version;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed;
+END
+$$;
 CREATE TABLE public.api_clients (
     client_id text NOT NULL COLLATE pg_catalog."C",
     name text NOT NULL COLLATE pg_catalog."C",
@@ -725,7 +747,7 @@ CREATE TABLE public.notifications (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     sent_at timestamp with time zone,
     CONSTRAINT notifications_attempts CHECK ((attempt_count >= 0)),
-    CONSTRAINT notifications_event_type CHECK ((event_type = ANY (ARRAY['EntitlementGranted'::text, 'EntitlementRevoked'::text]))),
+    CONSTRAINT notifications_event_type CHECK ((public.entitlement_status_after(event_type) IS NOT NULL)),
     CONSTRAINT notifications_leased CHECK (((status = 'PROCESSING'::text) = ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
     CONSTRAINT notifications_open CHECK (((status = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text])) = (next_retry_at IS NOT NULL))),
     CONSTRAINT notifications_payload CHECK ((jsonb_typeof(payload) = 'object'::text)),
@@ -758,6 +780,11 @@ COMMENT ON COLUMN public.operator_actions.letter_ids IS 'What was changed. Of a 
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
+);
+CREATE TABLE public.schema_functions (
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 CREATE TABLE public.schema_migrations (
     name text NOT NULL,
@@ -830,6 +857,8 @@ ALTER TABLE ONLY public.processed_events
     ADD CONSTRAINT processed_events_pkey PRIMARY KEY (event_id);
 ALTER TABLE ONLY public.processed_messages
     ADD CONSTRAINT processed_messages_pkey PRIMARY KEY (idempotency_key);
+ALTER TABLE ONLY public.schema_functions
+    ADD CONSTRAINT schema_functions_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.user_rights
@@ -862,6 +891,8 @@ REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months intege
 GRANT ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) FROM PUBLIC;
@@ -894,6 +925,8 @@ REVOKE ALL ON FUNCTION public.processed_message_taken(m public.processed_message
 GRANT ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_rights_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_rights_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(token_hash) ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(previous_hash) ON TABLE public.api_clients TO grantwire_functions;

@@ -1,21 +1,22 @@
-"""Bring the database up to the migrations that this function was built with."""
+"""Bring the database up to the SQL files that this function was built with."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from grantwire.database import connect
-from grantwire.database.migrations import apply, limit_audit_retention, read_migrations
+from grantwire.database.migrations import apply, limit_audit_retention, read_schema
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.migration import MigrationRuntime
 
 MIGRATIONS = Path(__file__).with_name("migrations")
+SQL = Path(__file__).with_name("sql")
 
 
 def handle(_event: Mapping[str, Any], rt: MigrationRuntime) -> dict[str, Any]:
-    """Apply what is missing, each in a transaction of its own, and write down what the functions may forget."""
+    """Apply what is missing, and write down what the functions may forget."""
     with connect(rt.database, application_name="grantwire-migrate") as connection:
-        applied = apply(connection, read_migrations(MIGRATIONS))
+        applied = apply(connection, read_schema(MIGRATIONS, SQL))
         limit_audit_retention(connection, rt.audit_months)
     return {"applied": applied}
 

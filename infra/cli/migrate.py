@@ -7,6 +7,7 @@ is switched off.
 from __future__ import annotations
 
 import os
+import sys
 
 from infra.local.layer import STATEMENT_TIMEOUT, make_importable
 from infra.local.paths import CHECKOUT
@@ -16,12 +17,17 @@ def main() -> None:
     """Run the same code as the deployed migration function."""
     make_importable()
     from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # found only now
-    from grantwire.database.migrations import apply, read_migrations  # noqa: PLC0415
+    from grantwire.database.migrations import apply, read_schema  # noqa: PLC0415
+    from grantwire.errors import GrantwireError  # noqa: PLC0415
     from grantwire.settings import load  # noqa: PLC0415
 
     settings = load(DatabaseSettings, {"DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT, **os.environ})
+    schema = read_schema(CHECKOUT / "infra" / "migrations", CHECKOUT / "infra" / "sql")
     with connect(settings, application_name="grantwire-migrate") as connection:
-        applied = apply(connection, read_migrations(CHECKOUT / "infra" / "migrations"))
+        try:
+            applied = apply(connection, schema)
+        except GrantwireError as error:
+            sys.exit(str(error))
     print(f"applied: {', '.join(applied) or 'nothing new'}")
 
 

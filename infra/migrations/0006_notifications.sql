@@ -1,12 +1,13 @@
--- The inbox, the notifications that it leads to, and those that could not be delivered (SPEC N4, D1, D2).
---
--- An event is recorded in processed_events and becomes a notification in one transaction, so a second delivery of it
--- changes nothing. Dead letters carry all that a redrive needs and point at no other table: both of the others are swept.
+-- The inbox and the notifications that it leads to (SPEC N4, D1). An event is recorded in processed_events and becomes a
+-- notification in one transaction, so a second delivery of it changes nothing. The check on event_type needs a function:
+-- infra/sql/after_functions.sql adds it.
 
 CREATE TABLE processed_events (
     event_id     uuid        PRIMARY KEY,
     processed_at timestamptz NOT NULL DEFAULT now()
 );
+
+CREATE INDEX processed_events_time ON processed_events (processed_at);
 
 CREATE TABLE notifications (
     notification_id    uuid        PRIMARY KEY,
@@ -28,7 +29,6 @@ CREATE TABLE notifications (
     created_at         timestamptz NOT NULL DEFAULT now(),
     sent_at            timestamptz,
     CONSTRAINT notifications_event UNIQUE (event_id),
-    CONSTRAINT notifications_event_type CHECK (event_type IN ('EntitlementGranted', 'EntitlementRevoked')),
     CONSTRAINT notifications_user_id_length CHECK (char_length(user_id) BETWEEN 1 AND 128),
     CONSTRAINT notifications_sku_length CHECK (char_length(stock_keeping_unit) BETWEEN 1 AND 128),
     CONSTRAINT notifications_version CHECK (version >= 1),
@@ -46,27 +46,13 @@ CREATE TABLE notifications (
 );
 
 -- In the order in which they fall due, which for new ones is the order of their creation: those that wait for a retry
--- stand behind the due ones and cost a claim nothing. It mentions neither status nor lease, so that a claim stays HOT.
+-- come after the due ones and cost a claim nothing. It mentions neither status nor lease, so that a claim stays HOT.
 CREATE INDEX notifications_due ON notifications (next_retry_at) WHERE next_retry_at IS NOT NULL;
 -- A batch shares its created_at; event ids grow with time.
 CREATE INDEX notifications_inbox ON notifications (user_id, created_at DESC, version DESC, event_id DESC);
+-- For retention.
+CREATE INDEX notifications_created_at ON notifications (created_at);
 
-CREATE TABLE notification_dlq (
-    notification_id    uuid        PRIMARY KEY,
-    event_id           uuid        NOT NULL,
-    event_type         text        NOT NULL,
-    user_id            text        COLLATE "C" NOT NULL,
-    stock_keeping_unit text        COLLATE "C" NOT NULL,
-    version            bigint      NOT NULL,
-    payload            jsonb       NOT NULL,
-    trace_id           text,
-    attempt_count      integer     NOT NULL,
-    last_error         text,
-    failed_at          timestamptz NOT NULL DEFAULT now(),
-    status             text        NOT NULL DEFAULT 'OPEN',
-    closed_at          timestamptz,
-    CONSTRAINT notification_dlq_status CHECK (status IN ('OPEN', 'REDRIVEN', 'DISCARDED')),
-    CONSTRAINT notification_dlq_closed CHECK ((status = 'OPEN') = (closed_at IS NULL))
-);
-
-CREATE INDEX notification_dlq_open ON notification_dlq (failed_at, notification_id) WHERE closed_at IS NULL;
+-- Locking a row to delete it needs UPDATE of one column.
+GRANT SELECT, INSERT, DELETE, UPDATE (processed_at) ON processed_events TO grantwire_functions;
+GRANT SELECT, INSERT, UPDATE, DELETE ON notifications TO grantwire_functions;

@@ -1,8 +1,31 @@
--- What JetStream gave up on, and what operators did about dead letters of any kind (SPEC Q1-Q4).
+-- What was given up, and what operators did about it (SPEC D2, Q1-Q4).
 --
--- A dead letter carries a copy of its message and refers to no table that is swept: it can be sent again after the
+-- A dead letter carries all that a redrive needs and refers to no table that is swept: it can be sent again after the
 -- stream, the inbox and the outbox have forgotten it.
 
+-- Notifications that could not be delivered.
+CREATE TABLE notification_dlq (
+    notification_id    uuid        PRIMARY KEY,
+    event_id           uuid        NOT NULL,
+    event_type         text        NOT NULL,
+    user_id            text        COLLATE "C" NOT NULL,
+    stock_keeping_unit text        COLLATE "C" NOT NULL,
+    version            bigint      NOT NULL,
+    payload            jsonb       NOT NULL,
+    trace_id           text,
+    attempt_count      integer     NOT NULL,
+    last_error         text,
+    failed_at          timestamptz NOT NULL DEFAULT now(),
+    status             text        NOT NULL DEFAULT 'OPEN',
+    closed_at          timestamptz,
+    CONSTRAINT notification_dlq_status CHECK (status IN ('OPEN', 'REDRIVEN', 'DISCARDED')),
+    CONSTRAINT notification_dlq_closed CHECK ((status = 'OPEN') = (closed_at IS NULL))
+);
+
+CREATE INDEX notification_dlq_open ON notification_dlq (failed_at, notification_id) WHERE closed_at IS NULL;
+CREATE INDEX notification_dlq_closed_at ON notification_dlq (closed_at) WHERE closed_at IS NOT NULL;
+
+-- Messages that JetStream gave up on.
 CREATE TABLE notification_nats_dlq (
     dead_letter_id uuid        PRIMARY KEY,
     stream         text        COLLATE "C" NOT NULL,
@@ -81,7 +104,7 @@ CREATE INDEX operator_actions_time ON operator_actions (occurred_at);
 COMMENT ON COLUMN operator_actions.letter_ids IS
     'What was changed. Of a dry run: what would have been. Of a redrive to NATS: what was sent; the dead letters say what arrived.';
 
--- Every dead letter that is open, of all three kinds, as an operator looks for them. `since` is when it arose, or the
+-- Every dead letter that is open, of all three kinds, as operators search for them. `since` is when it arose, or the
 -- closest that is known; `event_time` is there if the inbox has to recognise the event when it is sent again.
 CREATE VIEW dead_letters AS
 SELECT 'outbox' AS kind, event_id AS letter_id, event_type, payload->>'user_id' AS user_id, last_error AS error,
@@ -98,3 +121,9 @@ SELECT 'nats', dead_letter_id, headers->>'event_type', NULL,
        advised_at, event_time, payload IS NOT NULL
   FROM notification_nats_dlq
  WHERE status = 'OPEN';
+
+-- What operators did can be added to, at the database's time, and never be changed.
+GRANT SELECT, INSERT, UPDATE, DELETE ON notification_dlq, notification_nats_dlq TO grantwire_functions;
+GRANT INSERT (action_id, batch, actor, reason, action, kind, selection, dry_run, letter_ids, count)
+   ON operator_actions TO grantwire_functions;
+GRANT SELECT ON dead_letters TO grantwire_functions;

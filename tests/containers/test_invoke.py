@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from grantwire.clients.scopes import Scope
+from grantwire.database.migrations import read_schema
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
@@ -17,7 +18,7 @@ from infra.local.deployment.template import logical_names
 from tests.support.client import GRANTS, INBOX, REVOKES, RIGHTS, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Scene, budget, event_headers
-from tests.support.paths import MIGRATIONS
+from tests.support.paths import MIGRATIONS, SQL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,7 +155,8 @@ def test_migrate_database_makes_the_schema(sandbox: Sandbox, databases: Database
     """S1: from nothing, with the files of its own build."""
     url = databases.empty()
     applied = sandbox.invoke("migrate_database", environ | {"DATABASE_URL": url})["applied"]
-    assert applied == sorted(path.name for path in MIGRATIONS.glob("*.sql"))
+    schema = read_schema(MIGRATIONS, SQL)
+    assert applied == [file.name for file in (*schema.migrations, *schema.functions)]
     with Client(url) as client:
         assert client.grant("p_456").status == 200
     databases.drop(url)

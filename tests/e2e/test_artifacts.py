@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from infra.local.deployment.template import logical_names
-from tests.support.paths import FUNCTIONS, LIBRARY
+from tests.support.paths import LIBRARY, MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from infra.local.stack.embedded import Stack
 
 LOGICAL_NAMES = logical_names()
@@ -66,12 +68,21 @@ def run_alone(name: str, path: list[str]) -> Any:
 
 
 def test_the_migrations_are_shipped(stack: Stack) -> None:
-    """The link in the function's folder becomes files in the build."""
-    shipped = stack.deployment.build / LOGICAL_NAMES["migrate_database"] / "migrations"
-    assert not shipped.is_symlink()
-    assert {path.name for path in shipped.glob("*.sql")} == {
-        path.name for path in (FUNCTIONS / "migrate_database" / "migrations").glob("*.sql")
-    }
+    """The links in the function's folder become files in the build, and the layer has the library's."""
+    function = stack.deployment.build / LOGICAL_NAMES["migrate_database"]
+    library = stack.deployment.build / "CoreLayer" / "python" / "grantwire_idempotency" / "sql"
+    for shipped, source in (
+        (function / "migrations", MIGRATIONS),
+        (function / "sql", SQL),
+        (library, ROOT / "layers" / "idempotency" / "src" / "grantwire_idempotency" / "sql"),
+    ):
+        assert not shipped.is_symlink()
+        assert _contents(shipped) == _contents(source)
+        assert any(path.suffix == ".sql" for path in _contents(shipped))
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_layer_brings_no_sdk(stack: Stack) -> None:

@@ -10,8 +10,10 @@ import psycopg
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
+from grantwire.dead_letters.listing import open_letters
+from grantwire.dead_letters.orders import Filter, Order
 from grantwire.errors import LeaseLostError, RejectedError, RetryableError
-from grantwire.notifications import discard_dead_letters, open_dead_letters, redrive, store
+from grantwire.notifications import discard_dead_letters, redrive, store
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
@@ -339,11 +341,11 @@ def test_a_redrive_brings_back_a_notification_that_was_swept(database_url: str, 
     for name in ("event_id", "event_type", "user_id", "stock_keeping_unit", "version", "payload", "trace_id"):
         assert row[name] == before[first][name]
     assert (row["status"], row["attempt_count"], row["created_at"]) == ("PENDING", 0, NOON)
-    assert [letter.notification_id for letter in open_dead_letters(tx)] == [second]
+    assert [letter["letter_id"] for letter in _open_letters(rows)] == [second]
 
 
 def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection, rows: Rows) -> None:
-    """Q2, Q3: by every filter, the oldest first; discarding closes for good and can be repeated."""
+    """Q2, Q3: with user and error, by every filter; discarding closes for good and can be repeated."""
     ids = add(rows, 3)
     for number, notification_id in enumerate(ids):
         rows.execute(
@@ -352,18 +354,27 @@ def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection
         )
     for number in range(3):
         deliver(database_url, Receiver(lambda _: _permanent()), now=NOON + timedelta(hours=number))
-    assert [letter.notification_id for letter in open_dead_letters(tx)] == ids
-    assert [letter.last_error for letter in open_dead_letters(tx, limit=1)] == ["no such thing"]
-    assert [letter.user_id for letter in open_dead_letters(tx, user_id="u_1")] == ["u_1"]
-    assert [letter.user_id for letter in open_dead_letters(tx, ids=[ids[2]])] == ["u_2"]
-    assert open_dead_letters(tx, event_type="EntitlementRevoked") == []
-    between = open_dead_letters(tx, failed_after=NOON + timedelta(hours=1), failed_before=NOON + timedelta(hours=2))
-    assert [letter.user_id for letter in between] == ["u_1"]
+    assert [(letter["letter_id"], letter["user_id"], letter["since"]) for letter in _open_letters(rows)] == [
+        (notification_id, f"u_{number}", NOON + timedelta(hours=number)) for number, notification_id in enumerate(ids)
+    ]
+    assert {(letter["event_type"], letter["error"]) for letter in _open_letters(rows)} == {
+        ("EntitlementGranted", "no such thing")
+    }
+    for chosen, expected in (
+        (Filter(user_id="u_1"), [ids[1]]),
+        (Filter(event_type="EntitlementGranted", error="such thing"), sorted(ids)),
+        (Filter(event_type="EntitlementRevoked"), []),
+        (Filter(error="busy"), []),
+        (Filter(older_than=timedelta(hours=1), newer_than=timedelta(hours=3)), [ids[1]]),
+    ):
+        command = Order(action="list", kind="notification", filter=chosen)
+        listed = open_letters(tx, command, NOON + timedelta(hours=3), None, 10)
+        assert [letter.letter_id for letter in listed] == expected
     assert discard_dead_letters(tx, ids[:2], now=NOON) == sorted(ids[:2])
     assert discard_dead_letters(tx, ids[:2], now=NOON) == []
     assert redrive(tx, ids[:2], now=NOON) == []
     assert [row["status"] for row in look(rows)] == ["FAILED"] * 3
-    assert [letter.notification_id for letter in open_dead_letters(tx)] == [ids[2]]
+    assert [letter["letter_id"] for letter in _open_letters(rows)] == [ids[2]]
 
 
 def test_those_that_wait_do_not_slow_a_claim(tx: Connection, rows: Rows) -> None:
@@ -421,3 +432,8 @@ def _permanent() -> None:
 
 def _counts(**some: int) -> dict[str, int]:
     return {"sent": 0, "retried": 0, "failed": 0, "released": 0, "leases_lost": 0} | some
+
+
+def _open_letters(rows: Rows) -> list[dict[str, Any]]:
+    """What an operator sees, the oldest first."""
+    return rows.execute("SELECT * FROM dead_letters WHERE kind = 'notification' ORDER BY since").fetchall()

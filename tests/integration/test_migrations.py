@@ -7,22 +7,26 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from functions.migrate_database.handler import MIGRATIONS as SHIPPED
+from functions.migrate_database.handler import SQL as SHIPPED_SQL
 from functions.migrate_database.handler import handle
 from grantwire.database import migrations
-from grantwire.database.migrations import read_migrations
+from grantwire.database.migrations import SqlFile, read_functions, read_numbered, read_schema
 from grantwire.errors import InternalError
 from grantwire.runtime.migration import MigrationRuntime
+from infra.local.errors import CommandError
+from infra.local.stack import database as stack_database
 from infra.local.stack.schema import MAJOR, dump_schema
 from tests.support.client import Client
 from tests.support.concurrency import at_once
 from tests.support.migrating import migrate
-from tests.support.paths import MIGRATIONS, ROOT
+from tests.support.paths import MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -44,26 +48,61 @@ def empty_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the migrations to play with."""
+    """A copy of the numbered files to play with."""
     return shutil.copytree(MIGRATIONS, tmp_path / "migrations")
 
 
+@pytest.fixture
+def sql(tmp_path: Path) -> Path:
+    """A copy of the functions to play with."""
+    return shutil.copytree(SQL, tmp_path / "sql")
+
+
+def all_names() -> list[str]:
+    """Every file in the order in which it is applied."""
+    schema = read_schema(MIGRATIONS, SQL)
+    return [file.name for file in (*schema.migrations, *schema.functions)]
+
+
 def test_every_file_is_applied_once_and_in_order(empty_url: str) -> None:
-    """A second run has nothing to do."""
-    names = [migration.name for migration in read_migrations(MIGRATIONS)]
-    assert migrate(empty_url, MIGRATIONS) == names
-    assert migrate(empty_url, MIGRATIONS) == []
+    """The library's tables, the service's, all functions, the last step; a second run has nothing to do."""
+    schema = read_schema(MIGRATIONS, SQL)
+    assert migrate(empty_url) == all_names()
+    assert migrate(empty_url) == []
     with psycopg.connect(empty_url) as connection:
-        recorded = connection.execute("SELECT name FROM schema_migrations ORDER BY name").fetchall()
-    assert [row[0] for row in recorded] == names
+        tables = connection.execute("SELECT name FROM schema_migrations ORDER BY applied_at, name").fetchall()
+        functions = connection.execute("SELECT name FROM schema_functions").fetchall()
+    assert [row[0] for row in tables] == [file.name for file in schema.migrations]
+    assert {row[0] for row in functions} == {file.name for file in schema.functions}
+    assert schema.migrations[0].name == "idempotency/0001_idempotency_keys.sql"
+    assert schema.functions[-1].name == "after_functions.sql"
+
+
+def test_the_library_s_files_come_with_its_package() -> None:
+    """They are read from the installed package, wherever that is, and are all of its SQL."""
+    folder = resources.files("grantwire_idempotency").joinpath("sql")
+    shipped = {file.name for kind in ("tables", "functions") for file in folder.joinpath(kind).iterdir()}
+    assert shipped - {"order.txt"} == {name.partition("/")[2] for name in all_names() if "/" in name}
+
+
+def test_the_library_s_schema_needs_no_role_of_the_service(empty_url: str) -> None:
+    """C15: its files alone, applied by an owner who knows no other role, make tables and functions that work."""
+    library = resources.files("grantwire_idempotency").joinpath("sql")
+    files = [*read_numbered(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
+    assert not [file.name for file in files if b"grantwire" in file.sql]
+    with psycopg.connect(empty_url) as connection:
+        for file in files:
+            connection.execute(file.sql)
+        row = connection.execute("SELECT verdict FROM idempotency_begin('c', 'r', 'k', 'v1:0', 100)").fetchone()
+        assert row == ("PROCEED",)
+        check = "SELECT verdict FROM processed_message_check('k', 't', NULL, 'm', 'y', interval '1 min', NULL)"
+        assert connection.execute(check).fetchone() == ("NEW",)
 
 
 def test_runs_that_overlap_take_turns(empty_url: str) -> None:
     """Eight at once: each file is applied by exactly one of them."""
-    applied = at_once(8, lambda _: migrate(empty_url, MIGRATIONS))
-    assert sorted(name for names in applied for name in names) == [
-        migration.name for migration in read_migrations(MIGRATIONS)
-    ]
+    applied = at_once(8, lambda _: migrate(empty_url))
+    assert sorted(name for names in applied for name in names) == sorted(all_names())
 
 
 def test_an_edited_file_is_an_error(empty_url: str, folder: Path) -> None:
@@ -84,11 +123,41 @@ def test_a_lost_file_is_an_error(empty_url: str, folder: Path) -> None:
 
 
 def test_a_file_that_comes_too_late_is_an_error(empty_url: str, folder: Path) -> None:
-    """Two branches that took the same next number are noticed."""
+    """Two branches that took the same next number are noticed; the library's numbers are a series of their own."""
     migrate(empty_url, folder)
     (folder / "0000_late.sql").write_text("SELECT 1;")
-    with pytest.raises(InternalError, match="give it the next number"):
+    with pytest.raises(InternalError, match=r"0000_late\.sql; give it the next number"):
         migrate(empty_url, folder)
+
+
+def test_a_database_from_before_the_baseline_is_refused(empty_url: str) -> None:
+    """It is left as it is, and the error says what to do and what that deletes."""
+    with psycopg.connect(empty_url) as connection:
+        connection.execute(_SCHEMA_MIGRATIONS_BEFORE)
+        connection.execute("INSERT INTO schema_migrations (name, checksum) VALUES ('0001_idempotency_keys.sql', 'c')")
+    with pytest.raises(InternalError, match=r"`make clean`, which deletes everything under \.grantwire: the database"):
+        migrate(empty_url)
+    with psycopg.connect(empty_url) as connection:
+        tables = connection.execute("SELECT relname FROM pg_class WHERE relname = 'outbox_events'").fetchall()
+    assert tables == []
+
+
+def test_make_up_shows_that_a_database_is_from_before_the_baseline(server: PostgresServer, tmp_path: Path) -> None:
+    """The last line of the log that `make up` prints is the message, not a traceback."""
+    stack_database.create(server)
+    stack_database.migrate(server, tmp_path / "state")
+    change = "UPDATE schema_migrations SET name = %s WHERE name = %s"
+    names = ("0001_idempotency_keys.sql", "0001_roles.sql")
+    with psycopg.connect(stack_database.url(server), autocommit=True) as connection:
+        connection.execute(change, names)
+        with pytest.raises(CommandError) as caught:
+            stack_database.migrate(server, tmp_path / "state")
+        connection.execute(change, names[::-1])
+    assert caught.value.log is not None
+    last = caught.value.log.read_text().splitlines()[-1]
+    assert last.startswith("this database was made before the migrations became one baseline")
+    assert "run `make clean`, which deletes everything under .grantwire" in last
+    stack_database.migrate(server, tmp_path / "state")
 
 
 @pytest.mark.parametrize("name", ["5_short.sql", "0001_twice.sql", "0099-dash.sql", "0099_Capital.sql"])
@@ -96,13 +165,13 @@ def test_a_badly_named_file_is_an_error(folder: Path, name: str) -> None:
     """Numbers are four digits and unique."""
     (folder / name).write_text("SELECT 1;")
     with pytest.raises(InternalError, match=r"not named like|used twice"):
-        read_migrations(folder)
+        read_numbered(folder)
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     """A package built without its migrations must not report success."""
     with pytest.raises(InternalError, match="no migrations"):
-        read_migrations(tmp_path)
+        read_numbered(tmp_path)
 
 
 def test_a_failing_file_is_rolled_back_whole(empty_url: str, folder: Path) -> None:
@@ -116,14 +185,112 @@ def test_a_failing_file_is_rolled_back_whole(empty_url: str, folder: Path) -> No
             (None, "entitlements")
         ]
     broken.write_text("CREATE TABLE whole (n integer);")
-    assert migrate(empty_url, folder) == ["9999_broken.sql"]
+    assert migrate(empty_url, folder)[0] == "9999_broken.sql"
+
+
+def test_every_function_has_a_file_and_every_file_is_in_the_written_order(rows: Rows) -> None:
+    """What the database has is what the two lists name, and each function has one signature."""
+    names = [file.name.rpartition("/")[2] for file in read_schema(MIGRATIONS, SQL).functions[:-1]]
+    found = rows.execute("SELECT proname AS name FROM pg_proc WHERE pronamespace = 'public'::regnamespace").fetchall()
+    assert sorted(f"{row['name']}.sql" for row in found) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "problem"),
+    [
+        ("absent", None, "no such file: absent.sql"),
+        ("rfc3339", None, "listed twice: rfc3339.sql"),
+        (None, "extra.sql", "not listed: extra.sql"),
+    ],
+)
+def test_an_order_that_differs_from_the_folder_is_an_error(
+    sql: Path, line: str | None, file: str | None, problem: str
+) -> None:
+    """Else a function would never be applied, or in no order."""
+    functions = sql / "functions"
+    if line is not None:
+        order = functions / "order.txt"
+        order.write_text(f"{order.read_text()}{line}\n")
+    if file is not None:
+        (functions / file).write_text("SELECT 1;")
+    with pytest.raises(InternalError, match=problem):
+        read_functions(functions)
+
+
+def test_no_numbered_file_calls_a_function_of_ours(empty_url: str) -> None:
+    """They are applied while there is none: views, defaults and checks that need one come after the functions."""
+    schema = read_schema(MIGRATIONS, SQL)
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        migrations.apply(connection, migrations.Schema(schema.migrations, ()))
+        count = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+        assert connection.execute(count).fetchall() == [(0,)]
+
+
+def test_a_changed_function_is_applied_with_all_others_in_order(empty_url: str, sql: Path) -> None:
+    """Numbered files are not; a second run has nothing to do."""
+    migrate(empty_url, MIGRATIONS, sql)
+    _append(sql, "rfc3339", "COMMENT ON FUNCTION rfc3339 IS 'changed';")
+    assert migrate(empty_url, MIGRATIONS, sql) == [file.name for file in read_schema(MIGRATIONS, SQL).functions]
+    with psycopg.connect(empty_url) as connection:
+        comment = "SELECT obj_description('rfc3339'::regproc)"
+        assert connection.execute(comment).fetchall() == [("changed",)]
+    assert migrate(empty_url, MIGRATIONS, sql) == []
+
+
+def test_a_failing_function_leaves_all_functions_as_they_were(empty_url: str, sql: Path) -> None:
+    """One transaction: what was applied before the failure is rolled back with it; the error names the file."""
+    migrate(empty_url, MIGRATIONS, sql)
+    _append(sql, "rfc3339", "COMMENT ON FUNCTION rfc3339 IS 'changed';")
+    _append(sql, "outbox_promote", "SELECT 1 / 0;")
+    with pytest.raises(InternalError, match=r"outbox_promote.sql failed and was rolled back: division by zero"):
+        migrate(empty_url, MIGRATIONS, sql)
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT obj_description('rfc3339'::regproc)").fetchall() == [(None,)]
+    shutil.copytree(SQL, sql, dirs_exist_ok=True)
+    assert migrate(empty_url, MIGRATIONS, sql) == []
+
+
+def test_a_numbered_file_may_drop_a_function_which_is_then_made_again(empty_url: str, folder: Path) -> None:
+    """Also after a run that ended between the two; privileges come back with the function."""
+    migrate(empty_url, folder)
+    (folder / "9999_drop.sql").write_text("DROP FUNCTION outbox_discard;")
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        schema = read_schema(folder, SQL)
+        with pytest.raises(InternalError):
+            migrations.apply(
+                connection, migrations.Schema(schema.migrations, (*schema.functions, SqlFile("x.sql", b"SELECT 1 / 0")))
+            )
+        assert migrate(empty_url, folder) == [file.name for file in schema.functions]
+        allowed = (
+            "SELECT has_function_privilege('grantwire_functions', 'outbox_discard(uuid[],timestamptz)', 'EXECUTE')"
+        )
+        assert connection.execute(allowed).fetchall() == [(True,)]
+
+
+def test_a_function_gets_other_arguments_by_dropping_its_older_signature(empty_url: str, sql: Path) -> None:
+    """Without the DROP there would be two of the name: the file's own REVOKE refuses that. The privileges come back."""
+    migrate(empty_url, MIGRATIONS, sql)
+    file = sql / "functions" / "entitlement_aggregate_key.sql"
+    longer = file.read_text().replace("p_sku text)", "p_sku text, p_tenant text DEFAULT '')")
+    file.write_text(longer)
+    with pytest.raises(InternalError, match=r"entitlement_aggregate_key.sql failed .*is not unique"):
+        migrate(empty_url, MIGRATIONS, sql)
+    file.write_text(f"DROP FUNCTION IF EXISTS entitlement_aggregate_key(text, text);\n{longer}")
+    assert migrate(empty_url, MIGRATIONS, sql)
+    with psycopg.connect(empty_url) as connection:
+        found = connection.execute("""
+            SELECT pg_get_function_identity_arguments(oid),
+                   has_function_privilege('grantwire_functions', oid, 'EXECUTE'),
+                   EXISTS (SELECT FROM aclexplode(proacl) a WHERE a.grantee = 0)
+              FROM pg_proc WHERE proname = 'entitlement_aggregate_key'""").fetchall()
+    assert found == [("p_user_id text, p_sku text, p_tenant text", True, False)]
 
 
 def test_the_function_ships_and_applies_the_same_files(empty_url: str) -> None:
     """A deployed stack migrates with the files of its own build."""
-    assert SHIPPED.resolve() == MIGRATIONS
+    assert (SHIPPED.resolve(), SHIPPED_SQL.resolve()) == (MIGRATIONS, SQL)
     runtime = MigrationRuntime.build({**PLAINTEXT, "DATABASE_URL": empty_url})
-    assert handle({}, runtime)["applied"] == [migration.name for migration in read_migrations(MIGRATIONS)]
+    assert handle({}, runtime)["applied"] == all_names()
     assert handle({}, runtime) == {"applied": []}
 
 
@@ -135,7 +302,7 @@ def test_the_written_schema_is_what_the_migrations_make(server: PostgresServer) 
 
 
 def test_partitions_are_made_ahead(rows: Rows) -> None:
-    """A1: the current month in UTC and three more, by the migration itself."""
+    """A1: the current month in UTC and three more, by the last step of the migration."""
     names = [row["name"] for row in rows.execute(_PARTITIONS)]
     (row,) = rows.execute("""
         SELECT array_agg('entitlement_audit_y' || to_char(month, 'YYYY"m"MM') ORDER BY month) AS months
@@ -207,9 +374,18 @@ def test_a_migration_does_not_hold_up_the_traffic(
         busy.execute("SELECT * FROM entitlements")
         with pytest.raises(InternalError, match="lock timeout"):
             migrate(empty_url, folder)
-    assert migrate(empty_url, folder) == ["9999_alter.sql"]
+    assert migrate(empty_url, folder)[0] == "9999_alter.sql"
 
 
 _PARTITIONS = """
     SELECT inhrelid::regclass::text AS name FROM pg_inherits
      WHERE inhparent = 'entitlement_audit'::regclass ORDER BY 1"""
+
+_SCHEMA_MIGRATIONS_BEFORE = """
+    CREATE TABLE schema_migrations (
+        name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"""
+
+
+def _append(sql: Path, function: str, statement: str) -> None:
+    file = sql / "functions" / f"{function}.sql"
+    file.write_text(f"{file.read_text()}{statement}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +15,11 @@ from grantwire.errors import RejectedError
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record as record_events
 from grantwire.read_model.model import project
-from tests.support.client import Client
 from tests.support.concurrency import at_once
-from tests.support.migrating import migrate
-from tests.support.paths import MIGRATIONS
-from tests.support.read_model import PROJECTED, Right, clear, event_of, model, payloads, record, right
+from tests.support.read_model import PROJECTED, Right, clear, event_of, model, payloads, right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
@@ -164,21 +159,3 @@ def test_any_history_ends_as_the_record_says(
     with tx.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute("SELECT * FROM user_rights ORDER BY user_id, stock_keeping_unit").fetchall()
     assert [Right(*row.values()) for row in found] == last
-
-
-def test_the_migration_brings_what_was_granted_before(databases: Databases, tmp_path: Path) -> None:
-    """P1: an installation that is older than the read model has it filled at once."""
-    url, before = databases.empty(), shutil.copytree(MIGRATIONS, tmp_path / "migrations")
-    for path in before.glob("*.sql"):
-        if path.name >= "0011":
-            path.unlink()
-    migrate(url, before)
-    with Client(url) as client:
-        client.grant("k1")
-        client.grant("k2", stock_keeping_unit="item2")
-        client.revoke("k3")
-    migrate(url, MIGRATIONS)
-    with psycopg.connect(url, row_factory=dict_row) as rows:
-        assert len(model(rows)) == 2
-        assert model(rows) == record(rows)
-    databases.drop(url)

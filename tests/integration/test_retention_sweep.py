@@ -271,7 +271,7 @@ def test_a_batch_reads_its_index(rows: Rows, policy: Policy, plans: str) -> None
     _fill(rows, policy.name, 5000)
     rows.execute(f"ANALYZE {policy.table}")
     rows.execute(f"SET plan_cache_mode = {plans}")
-    statement = policy.delete.replace("%(now)s", "$1").replace("%(keep)s", "$2").replace("%(limit)s", "$3")
+    statement = policy.delete.as_string().replace("%(now)s", "$1").replace("%(keep)s", "$2").replace("%(limit)s", "$3")
     rows.execute(f"PREPARE batch (timestamptz, interval, bigint) AS {statement}")
     days = policy.keep(load(RetentionSettings, {})).days
     plan = rows.execute(f"EXPLAIN EXECUTE batch ('{NOW}', '{days} days', 500)").fetchall()

@@ -77,7 +77,7 @@ RIGHTS = {
     "user_rights": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
     "user_rights_differences": ("SELECT", {}),
 }
-OWNER_ONLY = {"audit_retention", "schema_migrations"}
+OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
 OWNER_ONLY_FUNCTIONS = {"is_schema_owner"}
 LENT = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions"}
 
@@ -146,6 +146,8 @@ REFUSED = [
     "INSERT INTO audit_retention (keep_months) VALUES (1)",
     "SELECT * FROM schema_migrations",
     "DELETE FROM schema_migrations",
+    "SELECT * FROM schema_functions",
+    "DELETE FROM schema_functions",
     "SELECT is_schema_owner()",
     "SELECT * FROM pg_authid",
     "SELECT pg_read_file('/etc/hostname')",
@@ -396,7 +398,7 @@ def test_the_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -
 
 def _create_role(name: str) -> bytes:
     """The statement of the migration that makes the role, for another name."""
-    text = (MIGRATIONS / "0013_roles.sql").read_text()
+    text = (MIGRATIONS / "0001_roles.sql").read_text()
     statement = re.search(r"^DO \$\$.*?^\$\$;", text, re.MULTILINE | re.DOTALL)
     assert statement is not None
     assert "CREATE ROLE grantwire_functions" in statement[0]

@@ -8,4 +8,5 @@ LIBRARY = ROOT / "layers" / "idempotency" / "src"
 # For a program of its own that imports tests and what the layer ships.
 PYTHONPATH = f"{ROOT}:{LAYER}:{LIBRARY}"
 MIGRATIONS = ROOT / "infra" / "migrations"
+SQL = ROOT / "infra" / "sql"
 FUNCTIONS = ROOT / "functions"

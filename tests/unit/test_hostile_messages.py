@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from grantwire.dead_letters.advisories import LARGEST_ADVISORY, MessageCopy, parse_advisory
 from grantwire.errors import RejectedError
+from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import EVENT_TYPES, LARGEST_EVENT, decode
+from grantwire.notifications.events import LARGEST_EVENT, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,7 @@ BUCKET = "grantwire-artifacts"
 NOWHERE = "http://127.0.0.1:9"  # for tools that ask AWS who we are, and go on without an answer
 SOURCES = (
     TEMPLATE,
-    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations")),
+    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations", "infra/sql")),
 )
 CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 LAMBDA_PLATFORM = ("linux", "x86_64")

@@ -1,4 +1,4 @@
-"""The schema as one file to read: what all migrations together make, in pg_dump's words."""
+"""The schema as one file to read: what all migrations and functions together make, in pg_dump's words."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -19,20 +18,16 @@ from grantwire_idempotency import Duplicate, InProgress, Key, New, PostgresStore
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores import postgres
 from tests.support.concurrency import at_once
-from tests.support.migrating import migrate
-from tests.support.paths import MIGRATIONS
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
     from typing import LiteralString
 
     from grantwire_idempotency.stores.interface import Check, Store
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness
-    from tests.support.servers import Databases
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -341,31 +336,6 @@ def test_a_row_cannot_contradict_itself(store: PostgresStore, rows: Rows, change
     claimed(store)
     with pytest.raises(psycopg.errors.CheckViolation):
         rows.execute(f"UPDATE processed_messages SET {change}")  # noqa: S608
-
-
-def test_rows_from_before_keep_their_meaning(databases: Databases, tmp_path: Path) -> None:
-    """The table is older than the store: what was completed is a duplicate, what was in progress is in progress."""
-    older = shutil.copytree(MIGRATIONS, tmp_path / "migrations")
-    for file in sorted(older.iterdir())[8:]:
-        file.unlink()
-    url = databases.empty()
-    migrate(url, older)
-    with psycopg.connect(url, autocommit=True) as connection:
-        for status in ("processing", "completed", "failed"):
-            connection.execute(
-                "INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, error,"
-                " expires_at) VALUES (%s, 'm', 't', %s, now(), %s, now() + interval '1 h')",
-                (status, status, "no" if status == "failed" else None),
-            )
-    migrate(url, MIGRATIONS)
-    database = connect(url)
-    store = PostgresStore(database)
-    assert isinstance(store.check(Key("processing"), MINUTE), InProgress)
-    assert store.check(Key("completed"), MINUTE) == Duplicate(Key("completed"), None)
-    assert store.get_result(Key("failed")) == Record(Status.FAILED, error="no")
-    claimed(store, Key("failed"))
-    database.close()
-    databases.drop(url)
 
 
 def test_while_the_server_is_away_every_method_says_so_and_then_works_again(server: PostgresServer) -> None:

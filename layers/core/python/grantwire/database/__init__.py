@@ -6,6 +6,8 @@ a server that no longer answers at all.
 
 Where the settings ask for TLS, the server must prove its name with a certificate, or there is no connection: nothing in
 an address can weaken that.
+
+No other package imports psycopg: what a statement needs of it (`sql` to compose, `class_row`, `Jsonb`) is here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from psycopg import Error, sql
 from psycopg.errors import LockNotAvailable
 from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
 
 from grantwire.database.connection import BoundedConnection, Connection, connect
 from grantwire.database.errors import refusing_data, translated, wrap_exceptions
@@ -26,6 +29,7 @@ __all__ = [
     "Database",
     "DatabaseSettings",
     "Error",
+    "Jsonb",
     "LockNotAvailable",
     "Transaction",
     "class_row",

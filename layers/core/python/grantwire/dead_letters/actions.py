@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psycopg.types.json import Jsonb
+from grantwire.database import Jsonb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from psycopg.types.json import Jsonb
-
+from grantwire.database import Jsonb
 from grantwire.identifiers import uuid7
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grantwire.entitlements.commands import Change, Operation, Page
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
 
-# Every rule stands in the SQL function (infra/migrations/0004_entitlements.sql); the answer comes back as text. A
+# Every rule stands in the SQL function (infra/sql/functions/change_entitlement.sql); the answer comes back as text. A
 # replay is found before it, by the primary key alone, and LIMIT then leaves the function uncalled; were it called all
 # the same, it would find the same row (I6).
 CHANGE = """

@@ -16,11 +16,6 @@ the letter. They return the ids that they changed and raise what the session tha
 Only what needs neither NATS nor protocol buffers is imported here; a function names the module it works with.
 """
 
-from grantwire.notifications.dead_letters import (
-    DeadLetter,
-    discard_dead_letters,
-    open_dead_letters,
-    redrive,
-)
+from grantwire.notifications.dead_letters import discard_dead_letters, redrive
 
-__all__ = ["DeadLetter", "discard_dead_letters", "open_dead_letters", "redrive"]
+__all__ = ["discard_dead_letters", "redrive"]

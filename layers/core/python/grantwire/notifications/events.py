@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from google.protobuf.message import DecodeError
 
 from grantwire.errors import RejectedError
+from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7_text
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, which its text gets in the end
 _SECOND = 1_000_000_000
 _IS_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
-
-EVENT_TYPES = frozenset({"EntitlementGranted", "EntitlementRevoked"})
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Above any event: the longest names in four-byte characters are below 3 KiB.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import clean_text, page_size
+from grantwire.validation import LONGEST_NAME, clean_text, page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from grantwire.database import Database
 
-_LONGEST_NAME = 128
 _MOST = 100
 
 
@@ -30,11 +29,11 @@ class InboxPage:
         """Check a path's user_id and the query parameter `limit`."""
         for name, values in query.items():
             if name != "limit":
-                raise BadRequestError(f"unknown query parameter {name[:_LONGEST_NAME]!a}; known is limit")
+                raise BadRequestError(f"unknown query parameter {name[:LONGEST_NAME]!a}; known is limit")
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         limit = page_size(query.get("limit", [str(_MOST)])[0], largest=_MOST)
-        return cls(clean_text("user_id", user_id, longest=_LONGEST_NAME), limit)
+        return cls(clean_text("user_id", user_id, longest=LONGEST_NAME), limit)
 
 
 # What was bridged in one batch has one time; of one right, the version tells which is newer.

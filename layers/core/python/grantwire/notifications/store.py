@@ -6,10 +6,10 @@ claim's is changed even if other rows were not: it was sent, and saying so spare
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from grantwire.database import class_row
+from grantwire.database import class_row, sql
 from grantwire.notifications.dead_letters import write_dead_letters
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Notification:
 
 
 # Reclaiming an expired lease counts as a failed attempt: whoever held it died or hung (O2).
-_CLAIM = """
+_CLAIM = (
+    sql.SQL("""
 WITH due AS MATERIALIZED (
   SELECT notification_id, status = 'PROCESSING' AS expired
     FROM notifications
@@ -58,9 +59,11 @@ UPDATE notifications n
        last_error = CASE WHEN due.expired THEN %(expired)s ELSE n.last_error END
   FROM due
  WHERE n.notification_id = due.notification_id
-RETURNING n.notification_id, n.event_type, n.user_id, n.stock_keeping_unit, n.version, n.payload, n.trace_id,
-          n.attempt_count
-"""
+RETURNING {columns}
+""")
+    .format(columns=sql.SQL(", ").join(sql.Identifier("n", field.name) for field in fields(Notification)))
+    .as_bytes()
+)
 
 
 def claim(

@@ -7,14 +7,14 @@ What cannot be published ends FAILED and holds back its own aggregate only. It n
 release.
 
 `redrive` and `discard` are an operator's two ways out of FAILED, in the caller's transaction; both return the ids that
-they changed, and events in any other state stay as they are. `failed` lists what there is. `promote_stuck` repairs what
-should never break, and says how often it did.
+they changed, and events in any other state stay as they are. `promote_stuck` repairs what should never break, and says
+how often it did.
 
 `encoding.encode_event` makes the protocol buffer of a payload, or raises RejectedError.
 
 Only the SQL is imported here; a function names the module that it works with.
 """
 
-from grantwire.outbox.store import FailedEvent, discard, failed, oldest_age, promote_stuck, redrive
+from grantwire.outbox.store import discard, oldest_age, promote_stuck, redrive
 
-__all__ = ["FailedEvent", "discard", "failed", "oldest_age", "promote_stuck", "redrive"]
+__all__ = ["discard", "oldest_age", "promote_stuck", "redrive"]

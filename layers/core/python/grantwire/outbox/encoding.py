@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from grantwire.errors import RejectedError
+from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from grantwire.outbox.store import ClaimedEvent
 
-_TYPES = frozenset({"EntitlementGranted", "EntitlementRevoked"})
 _TEXTS = ("event_id", "event_type", "user_id", "stock_keeping_unit", "source", "source_id")
 _FIELDS = frozenset({*_TEXTS, "occurred_at", "version"})
 _texts_of = itemgetter(*_TEXTS)
@@ -39,8 +39,8 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
     try:
         if not _IS_UUID(payload["event_id"]):
             raise RejectedError("event_id must be a UUID")
-        if payload["event_type"] not in _TYPES:
-            raise RejectedError(f"event_type must be one of {', '.join(sorted(_TYPES))}")
+        if payload["event_type"] not in EVENT_TYPES:
+            raise RejectedError(f"event_type must be one of {', '.join(sorted(EVENT_TYPES))}")
         return EntitlementEvent(**(payload | _moment(payload["occurred_at"]))).SerializeToString()
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error

@@ -1,7 +1,7 @@
 """The SQL of outbox_events: how events are claimed, kept, closed, put off and given back (O2), redriven and discarded.
 
 Whatever closes an event or wakes one from FAILED is an SQL function, because it takes two statements
-(infra/migrations/0005_outbox_relay.sql).
+(infra/sql/functions/outbox_*.sql).
 """
 
 from __future__ import annotations
@@ -33,18 +33,6 @@ class ClaimedEvent(NamedTuple):
 
 
 _ORDER = attrgetter("aggregate_key", "aggregate_version")
-
-
-class FailedEvent(NamedTuple):
-    """An event that waits for an operator."""
-
-    event_id: UUID
-    event_type: str
-    aggregate_key: str
-    aggregate_version: int
-    attempt_count: int
-    last_error: str | None
-    created_at: datetime
 
 
 # Heads, oldest first, and behind each head that was never in trouble a run of its successors, cut at the first gap. Of
@@ -194,42 +182,6 @@ _DISCARD = "SELECT outbox_discard(%(ids)s, %(now)s)"
 def discard(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
     """Close FAILED events unpublished and let their successors follow; those that were FAILED."""
     return [event_id for (event_id,) in tx.execute(_DISCARD, {"ids": list(event_ids), "now": now})]
-
-
-_FAILED = """
-SELECT event_id, event_type, aggregate_key, aggregate_version, attempt_count, last_error, created_at
-  FROM outbox_events
- WHERE published_at IS NULL AND discarded_at IS NULL AND status = 'FAILED'
-   AND (%(aggregate_key)s::text IS NULL OR aggregate_key = %(aggregate_key)s)
-   AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s)
-   AND (%(created_before)s::timestamptz IS NULL OR created_at < %(created_before)s)
-   AND (%(after)s::uuid IS NULL OR event_id > %(after)s)
- ORDER BY event_id
- LIMIT %(limit)s
-"""
-
-
-def failed(
-    tx: Connection,
-    limit: int,
-    *,
-    aggregate_key: str | None = None,
-    event_type: str | None = None,
-    created_before: datetime | None = None,
-    after: UUID | None = None,
-) -> list[FailedEvent]:
-    """FAILED events by id, those that match all filters; `after` is the last id of the page before."""
-    rows = tx.execute(
-        _FAILED,
-        {
-            "limit": limit,
-            "aggregate_key": aggregate_key,
-            "event_type": event_type,
-            "created_before": created_before,
-            "after": after,
-        },
-    )
-    return list(map(FailedEvent._make, rows))
 
 
 _OLDEST_AGE = """

@@ -1,14 +1,18 @@
 """What is deleted, when, in which order and by which index: one policy for each kind of row (R1-R3, Q4, C7).
 
-A batch locks what it deletes and passes over what somebody else has locked, so that sweeps that overlap share the work
-and nobody waits. Each statement takes the oldest first, from an index that holds nothing else.
+One statement deletes for all of them. A batch locks what it deletes and passes over what another transaction has
+locked, so that sweeps that overlap share the work and none waits. It takes the oldest first, from an index that holds
+nothing else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from grantwire.database import sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,139 +22,114 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.retention.settings import RetentionSettings
 
+_DELETE = sql.SQL("""
+DELETE FROM {table} WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM {table}
+   WHERE {time} {older} coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND {condition}
+   ORDER BY {time} LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+""")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Rows of `table` go when they are older than `keep`; `delete` takes %(now)s, %(keep)s and %(limit)s."""
+    """Rows of `table` go when `time` is older than `keep` and `condition` holds; `index` finds them."""
 
     name: str
-    table: str
+    table: LiteralString
+    time: LiteralString
     index: str
     keep: Callable[[RetentionSettings], timedelta]
-    delete: LiteralString
+    condition: LiteralString = "true"
+    # Whether a row goes that is exactly as old as `keep`.
+    edge_goes: bool = False
     of_notifications: bool = False
 
+    @property
+    def delete(self) -> sql.Composed:
+        """The statement; it takes %(now)s, %(keep)s and %(limit)s."""
+        return _DELETE.format(
+            table=sql.Identifier(self.table),
+            time=sql.Identifier(self.time),
+            older=sql.SQL("<=") if self.edge_goes else sql.SQL("<"),
+            condition=sql.SQL(self.condition),
+        )
 
-_IDEMPOTENCY_KEYS = """
-DELETE FROM idempotency_keys WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM idempotency_keys
-   WHERE expires_at <= coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval
-   ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-_OUTBOX_PUBLISHED = """
-DELETE FROM outbox_events WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM outbox_events
-   WHERE published_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND status = 'PUBLISHED'
-   ORDER BY published_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-_OUTBOX_DISCARDED = """
-DELETE FROM outbox_events WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM outbox_events
-   WHERE discarded_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND status = 'DISCARDED'
-   ORDER BY discarded_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-_PROCESSED_EVENTS = """
-DELETE FROM processed_events WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM processed_events
-   WHERE processed_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval
-   ORDER BY processed_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-# What is neither SENT nor FAILED after all this time stays, and is told about (checks).
-_NOTIFICATIONS = """
-DELETE FROM notifications WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM notifications
-   WHERE created_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND status IN ('SENT', 'FAILED')
-   ORDER BY created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-_NOTIFICATION_DLQ = """
-DELETE FROM notification_dlq WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM notification_dlq
-   WHERE closed_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND status <> 'OPEN'
-   ORDER BY closed_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-_NOTIFICATION_NATS_DLQ = """
-DELETE FROM notification_nats_dlq WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM notification_nats_dlq
-   WHERE closed_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND status <> 'OPEN'
-   ORDER BY closed_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-_PROCESSED_MESSAGES = """
-DELETE FROM processed_messages WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM processed_messages
-   WHERE expires_at < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval
-   ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
-
-# A lock whose owner never came back is free for anybody as soon as its lease has ended.
-_DISTRIBUTED_LOCKS = """
-DELETE FROM distributed_locks WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM distributed_locks
-   WHERE lease_until < coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval
-   ORDER BY lease_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-"""
 
 POLICIES = (
     Policy(
-        "idempotency_keys", "idempotency_keys", "idempotency_keys_expiry", lambda _: timedelta(0), _IDEMPOTENCY_KEYS
+        name="idempotency_keys",
+        table="idempotency_keys",
+        time="expires_at",
+        index="idempotency_keys_expiry",
+        keep=lambda _: timedelta(0),
+        edge_goes=True,
     ),
     Policy(
-        "outbox_published", "outbox_events", "outbox_events_published_at", lambda keep: keep.outbox, _OUTBOX_PUBLISHED
+        name="outbox_published",
+        table="outbox_events",
+        time="published_at",
+        index="outbox_events_published_at",
+        keep=attrgetter("outbox"),
+        condition="status = 'PUBLISHED'",
     ),
     Policy(
-        "outbox_discarded", "outbox_events", "outbox_events_discarded_at", lambda keep: keep.outbox, _OUTBOX_DISCARDED
+        name="outbox_discarded",
+        table="outbox_events",
+        time="discarded_at",
+        index="outbox_events_discarded_at",
+        keep=attrgetter("outbox"),
+        condition="status = 'DISCARDED'",
     ),
     Policy(
-        "processed_events",
-        "processed_events",
-        "processed_events_time",
-        lambda keep: keep.inbox,
-        _PROCESSED_EVENTS,
+        name="processed_events",
+        table="processed_events",
+        time="processed_at",
+        index="processed_events_time",
+        keep=attrgetter("inbox"),
+        of_notifications=True,
+    ),
+    # What is neither SENT nor FAILED after all this time stays, and is reported (checks).
+    Policy(
+        name="notifications",
+        table="notifications",
+        time="created_at",
+        index="notifications_created_at",
+        keep=attrgetter("inbox"),
+        condition="status IN ('SENT', 'FAILED')",
         of_notifications=True,
     ),
     Policy(
-        "notifications",
-        "notifications",
-        "notifications_created_at",
-        lambda keep: keep.inbox,
-        _NOTIFICATIONS,
+        name="notification_dlq",
+        table="notification_dlq",
+        time="closed_at",
+        index="notification_dlq_closed_at",
+        keep=attrgetter("dead_letters"),
+        condition="status <> 'OPEN'",
         of_notifications=True,
     ),
     Policy(
-        "notification_dlq",
-        "notification_dlq",
-        "notification_dlq_closed_at",
-        lambda keep: keep.dead_letters,
-        _NOTIFICATION_DLQ,
+        name="notification_nats_dlq",
+        table="notification_nats_dlq",
+        time="closed_at",
+        index="notification_nats_dlq_closed",
+        keep=attrgetter("dead_letters"),
+        condition="status <> 'OPEN'",
         of_notifications=True,
     ),
     Policy(
-        "notification_nats_dlq",
-        "notification_nats_dlq",
-        "notification_nats_dlq_closed",
-        lambda keep: keep.dead_letters,
-        _NOTIFICATION_NATS_DLQ,
-        of_notifications=True,
+        name="processed_messages",
+        table="processed_messages",
+        time="expires_at",
+        index="processed_messages_expiry",
+        keep=attrgetter("processed_messages"),
     ),
+    # A lock whose owner never came back is free to be taken as soon as its lease has ended.
     Policy(
-        "processed_messages",
-        "processed_messages",
-        "processed_messages_expiry",
-        lambda keep: keep.processed_messages,
-        _PROCESSED_MESSAGES,
-    ),
-    Policy(
-        "distributed_locks",
-        "distributed_locks",
-        "distributed_locks_expiry",
-        lambda keep: keep.locks,
-        _DISTRIBUTED_LOCKS,
+        name="distributed_locks",
+        table="distributed_locks",
+        time="lease_until",
+        index="distributed_locks_expiry",
+        keep=attrgetter("locks"),
     ),
 )
 

@@ -1,7 +1,9 @@
 -- The transactional outbox (SPEC O1, O8): an event is committed with the change that caused it, or not at all.
 --
 -- Order is kept for each aggregate by version, never by time: a transaction that waited for a row lock has an older
--- now() than the one before it. `ready` marks the head of an aggregate, the only place where a claim may begin.
+-- now() than the one before it. An event is open until it is published or discarded. `ready` marks the first open event
+-- of an aggregate, the only place where a claim may begin, unless that one has FAILED: then the aggregate waits until an
+-- operator redrives or discards it. Whatever closes an event calls outbox_promote in a second statement.
 
 CREATE TABLE outbox_events (
     event_id          uuid        PRIMARY KEY,
@@ -37,27 +39,18 @@ CREATE TABLE outbox_events (
     autovacuum_vacuum_insert_scale_factor = 0.02
 );
 
--- Neither index mentions status or the lease, so that a claim stays HOT.
+-- No index mentions status or the lease, so that a claim stays HOT. The last two are for retention.
 CREATE INDEX outbox_events_open ON outbox_events (aggregate_key, aggregate_version)
     WHERE published_at IS NULL AND discarded_at IS NULL;
 CREATE INDEX outbox_events_ready ON outbox_events (created_at) WHERE ready;
+CREATE INDEX outbox_events_published_at ON outbox_events (published_at) WHERE published_at IS NOT NULL;
+CREATE INDEX outbox_events_discarded_at ON outbox_events (discarded_at) WHERE discarded_at IS NOT NULL;
 
 COMMENT ON COLUMN outbox_events.ready IS
     'Head of its aggregate: no earlier version is still open. Kept exact by outbox_enqueue and by whatever closes an event.';
 
--- Adds an event behind the earlier ones of its aggregate. The caller holds the lock on the aggregate's row, which gave
--- it p_aggregate_version. The share lock on the last open sibling closes a race: without it a relay could close that
--- sibling, not yet see this row, and leave it waiting for ever. Call it late in the transaction: the lock lasts to its end.
-CREATE FUNCTION outbox_enqueue(
-    p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint,
-    p_payload jsonb, p_trace_id text
-) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    PERFORM 1 FROM outbox_events o
-      WHERE o.aggregate_key = p_aggregate_key AND o.published_at IS NULL AND o.discarded_at IS NULL
-      ORDER BY o.aggregate_version DESC LIMIT 1
-        FOR SHARE;
-    INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, ready)
-    VALUES (p_event_id, p_event_type, p_aggregate_key, p_aggregate_version, p_payload, p_trace_id, NOT FOUND);
-END
-$$;
+-- The content of an event cannot be changed.
+GRANT SELECT, INSERT, DELETE,
+      UPDATE (status, ready, attempt_count, next_retry_at, locked_by, locked_at, lease_until, last_error, published_at,
+              discarded_at)
+   ON outbox_events TO grantwire_functions;

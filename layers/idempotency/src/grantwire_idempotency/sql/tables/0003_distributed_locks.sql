@@ -1,6 +1,7 @@
--- Locks that processes on several machines share (SPEC C7): a row for each lock that somebody holds, with a lease that
--- ends by itself if its owner does not come back. Whoever releases a lock deletes its row; what was left behind is free
--- to be taken, and swept a while after its lease has ended.
+-- Locks that processes on several machines share (SPEC C7): a row for each lock that is held, with a lease that ends by
+-- itself if its owner does not come back. Releasing a lock deletes its row; a row that was left behind is free to be
+-- taken, and may be deleted a while after its lease has ended.
+
 CREATE TABLE distributed_locks (
     lock_key    text        COLLATE "C" PRIMARY KEY,
     owner       text        NOT NULL,

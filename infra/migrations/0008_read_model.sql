@@ -1,14 +1,15 @@
--- The read model of each user's rights (SPEC P1, P2), which the bridge keeps from the events.
+-- The read model of each user's entitlements (SPEC P1, P2), which the bridge keeps from the events.
 --
--- One row for each right, as the newest event that was projected left it. A user's summary is made of that user's rows
--- when it is read: so the version of a right guards all there is to guard, and there are no counters to drift.
+-- One row for each entitlement, as the newest event that was projected left it. A user's summary is made of that user's
+-- rows when it is read: so the version of an entitlement guards all there is to guard, and there are no counters to
+-- drift.
 
 CREATE TABLE user_rights (
     user_id            text        COLLATE "C" NOT NULL,
     stock_keeping_unit text        COLLATE "C" NOT NULL,
     status             text        NOT NULL,
     version            bigint      NOT NULL,
-    -- The event's occurred_at, which is the updated_at of the right in the system of record.
+    -- The event's occurred_at, which is the updated_at of the entitlement in the system of record.
     changed_at         timestamptz NOT NULL,
     PRIMARY KEY (user_id, stock_keeping_unit),
     CONSTRAINT user_rights_status CHECK (status IN ('ACTIVE', 'REVOKED')),
@@ -17,14 +18,8 @@ CREATE TABLE user_rights (
     CONSTRAINT user_rights_sku_length CHECK (char_length(stock_keeping_unit) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 80);
 
--- What was granted before there was a read model. A bridge of the version before does not know this table: when the last
--- one has ended, rebuild the read model once from the system of record.
-INSERT INTO user_rights (user_id, stock_keeping_unit, status, version, changed_at)
-SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements
- ORDER BY user_id, stock_keeping_unit;
-
--- Where the read model differs from the system of record. A right is committed before its event can be projected: what
--- is missing or behind may be an event on its way, everything else is wrong.
+-- Where the read model differs from the system of record. An entitlement is committed before its event can be projected:
+-- what is missing or behind may be an event on its way, everything else is wrong.
 CREATE VIEW user_rights_differences AS
 SELECT user_id, stock_keeping_unit,
        CASE WHEN r.version IS NULL THEN 'missing'
@@ -36,3 +31,6 @@ SELECT user_id, stock_keeping_unit,
        r.status AS seen_status, r.version AS seen_version, r.changed_at AS seen_changed_at
   FROM entitlements e FULL JOIN user_rights r USING (user_id, stock_keeping_unit)
  WHERE (e.status, e.version, e.updated_at) IS DISTINCT FROM (r.status, r.version, r.changed_at);
+
+GRANT SELECT, INSERT, DELETE, UPDATE (status, version, changed_at) ON user_rights TO grantwire_functions;
+GRANT SELECT ON user_rights_differences TO grantwire_functions;

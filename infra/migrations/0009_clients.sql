@@ -1,5 +1,5 @@
--- Who may call the API (SPEC I7). A client's id is the caller in idempotency_keys and in the audit, and outlives its tokens:
--- a retry with the rotated token replays.
+-- Who may call the API (SPEC I7). A client's id is the caller in idempotency_keys and in the audit, and outlives its
+-- tokens: a retry with the rotated token replays.
 
 CREATE TABLE api_clients (
     client_id      text        COLLATE "C" PRIMARY KEY,
@@ -30,3 +30,8 @@ CREATE TABLE api_clients (
 CREATE UNIQUE INDEX api_clients_name ON api_clients (name) WHERE revoked_at IS NULL;
 
 COMMENT ON TABLE api_clients IS 'Service clients of the API; a revoked one stays, because the audit names it.';
+
+-- A client that was revoked stays, and keeps its id, its name and its scopes.
+GRANT SELECT, INSERT,
+      UPDATE (token_hash, previous_hash, previous_until, rotated_at, expires_at, revoked_at, last_used_at)
+   ON api_clients TO grantwire_functions;

@@ -1,0 +1,27 @@
+-- Closes what the stream has, if it still belongs to this claim, and lets the successors follow; how many were closed
+-- (SPEC O2). enable_seqscan: as in outbox_enqueue.
+CREATE OR REPLACE FUNCTION outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
+RETURNS integer LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    closed integer;
+    keys   text[];
+BEGIN
+    WITH locked AS MATERIALIZED (
+        SELECT o.event_id FROM outbox_events o
+         WHERE o.event_id = ANY (p_event_ids) AND o.locked_by = p_claim AND o.status = 'IN_FLIGHT'
+         ORDER BY o.aggregate_key, o.aggregate_version
+           FOR UPDATE),
+    published AS (
+        UPDATE outbox_events o
+           SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
+               locked_by = NULL, locked_at = NULL, lease_until = NULL
+         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l))
+        RETURNING o.aggregate_key)
+    SELECT count(*), array_agg(DISTINCT p.aggregate_key ORDER BY p.aggregate_key) INTO closed, keys FROM published p;
+    PERFORM outbox_promote(keys);
+    RETURN closed;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_finalise FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_finalise TO grantwire_functions;

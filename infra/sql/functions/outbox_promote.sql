@@ -1,0 +1,26 @@
+-- Makes the first open event of each aggregate ready, unless it has FAILED; how many were not ready before. Harmless
+-- to repeat. The conditions on `o` are checked again if another transaction changed the row in the meantime.
+--
+-- Whatever closes an event calls this in a second statement: its new snapshot shows what an enqueue committed while
+-- the first one waited. Rows are always locked in the order of aggregate and version, so that no two of these
+-- functions deadlock. enable_seqscan: as in outbox_enqueue.
+CREATE OR REPLACE FUNCTION outbox_promote(p_aggregate_keys text[])
+RETURNS integer LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    promoted integer;
+BEGIN
+    UPDATE outbox_events o
+       SET ready = true
+      FROM unnest(p_aggregate_keys) AS k (aggregate_key)
+     CROSS JOIN LATERAL (
+           SELECT x.event_id FROM outbox_events x
+            WHERE x.aggregate_key = k.aggregate_key AND x.published_at IS NULL AND x.discarded_at IS NULL
+            ORDER BY x.aggregate_version LIMIT 1) AS first
+     WHERE o.event_id = first.event_id AND NOT o.ready AND o.status IN ('PENDING', 'IN_FLIGHT');
+    GET DIAGNOSTICS promoted = ROW_COUNT;
+    RETURN promoted;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_promote FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_promote TO grantwire_functions;

@@ -1,0 +1,16 @@
+-- Finds aggregates whose first open event is neither ready nor FAILED and lets them flow again; how many. There should
+-- never be one: more than zero is a bug to report, and no reason to keep an entitlement's events back.
+CREATE OR REPLACE FUNCTION outbox_promote_stuck() RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN outbox_promote(ARRAY(
+        SELECT first.aggregate_key
+          FROM (SELECT DISTINCT ON (o.aggregate_key) o.aggregate_key, o.ready, o.status
+                  FROM outbox_events o
+                 WHERE o.published_at IS NULL AND o.discarded_at IS NULL
+                 ORDER BY o.aggregate_key, o.aggregate_version) AS first
+         WHERE NOT first.ready AND first.status <> 'FAILED'));
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_promote_stuck FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_promote_stuck TO grantwire_functions;

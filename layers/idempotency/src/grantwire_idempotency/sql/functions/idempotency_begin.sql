@@ -1,0 +1,58 @@
+-- Decides what to do with a request that carries an idempotency key (SPEC I1-I8). The verdict is one of
+--   PROCEED                   the key is free and locked for this transaction: do the work, then call idempotency_finish
+--   REPLAYED                  the same request was answered before: status_code and body are that response
+--   IDEMPOTENCY_KEY_CONFLICT  the key was used for another request
+--   REQUEST_IN_PROGRESS       another transaction has held the key for longer than p_lock_wait_ms
+-- idempotency_begin and idempotency_finish are the only statements that decide about a key. The first read saves the
+-- lock for the common replay; a live row with an equal hash can no longer change (I6). Everything else is decided
+-- after the lock, by a statement that begins after it: under READ COMMITTED it sees what the previous holder
+-- committed. A stronger isolation level would show it an older snapshot and double the effect.
+CREATE OR REPLACE FUNCTION idempotency_begin(
+    p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
+    OUT verdict text, OUT status_code integer, OUT body text
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    stored_hash text;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+
+    SELECT k.status_code, k.response_body INTO status_code, body
+      FROM idempotency_keys k
+     WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
+       AND k.expires_at > now() AND k.request_hash = p_request_hash;
+    IF FOUND THEN
+        verdict := 'REPLAYED';
+        RETURN;
+    END IF;
+
+    -- Also bounds the waits for row locks in the rest of the transaction.
+    PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
+    BEGIN
+        -- First 8 bytes of SHA-256(key) as a signed 64-bit integer (I5).
+        PERFORM pg_advisory_xact_lock(
+            ('x' || left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
+    EXCEPTION WHEN lock_not_available THEN
+        verdict := 'REQUEST_IN_PROGRESS';
+        RETURN;
+    END;
+
+    SELECT k.request_hash, k.status_code, k.response_body INTO stored_hash, status_code, body
+      FROM idempotency_keys k
+     WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
+       AND k.expires_at > now();
+    IF NOT FOUND THEN
+        verdict := 'PROCEED';
+    ELSIF stored_hash = p_request_hash THEN
+        verdict := 'REPLAYED';
+    ELSE
+        verdict := 'IDEMPOTENCY_KEY_CONFLICT';
+        status_code := NULL;
+        body := NULL;
+    END IF;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION idempotency_begin FROM PUBLIC;

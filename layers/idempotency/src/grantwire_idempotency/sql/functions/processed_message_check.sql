@@ -1,0 +1,61 @@
+-- Claims a key (SPEC C1, C4). The verdict is one of
+--   NEW          it is claimed for p_token, until p_ttl from now
+--   DUPLICATE    it was completed, at this mark or a later one: stored_result is what was stored then
+--   IN_PROGRESS  another run has it, for at most another free_in
+-- One round trip, and harmless when it is sent again after a lost connection: a claim is known by its token. A
+-- duplicate is found by reading alone. Everything else is decided under the row's lock, by the INSERT: under READ
+-- COMMITTED it waits for the transaction that has the row and then sees what it committed. If it loses, the next read
+-- tells why.
+CREATE OR REPLACE FUNCTION processed_message_check(
+    p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
+    p_now timestamptz,
+    OUT verdict text, OUT stored_result text, OUT free_in interval
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    moment  timestamptz;
+    message processed_messages;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    LOOP
+        moment := coalesce(p_now, clock_timestamp());
+        SELECT m.* INTO message
+          FROM processed_messages m
+         WHERE m.idempotency_key = p_key AND processed_message_taken(m, p_token, p_mark, moment);
+        IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
+            verdict := 'DUPLICATE';
+            stored_result := message.result;
+            RETURN;
+        ELSIF FOUND THEN
+            verdict := 'IN_PROGRESS';
+            free_in := message.claimed_until - moment;
+            RETURN;
+        END IF;
+
+        INSERT INTO processed_messages AS m
+               (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
+                claimed_by, claimed_mark, claimed_until)
+        VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
+                p_token, p_mark, moment + p_ttl)
+        ON CONFLICT (idempotency_key) DO UPDATE
+           SET message_id    = EXCLUDED.message_id,
+               message_type  = EXCLUDED.message_type,
+               status        = EXCLUDED.status,
+               started_at    = EXCLUDED.started_at,
+               expires_at    = greatest(EXCLUDED.claimed_until, m.completed_until, m.failed_until),
+               updated_at    = EXCLUDED.updated_at,
+               claimed_by    = EXCLUDED.claimed_by,
+               claimed_mark  = EXCLUDED.claimed_mark,
+               claimed_until = EXCLUDED.claimed_until
+         WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
+        IF FOUND THEN
+            verdict := 'NEW';
+            RETURN;
+        END IF;
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION processed_message_check FROM PUBLIC;

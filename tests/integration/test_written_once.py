@@ -1,0 +1,120 @@
+"""Lists and limits that Python, SQL and the API document each need: written once in each, and here compared."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import yaml
+
+from grantwire import validation
+from grantwire.events import EVENT_TYPES
+from grantwire.notifications.columns import CARRIED
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Rows
+
+_COLUMNS = """
+SELECT attname AS name FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
+"""
+_LENGTHS = """
+SELECT conname AS name, pg_get_constraintdef(oid) AS definition FROM pg_constraint
+ WHERE contype = 'c' AND connamespace = 'public'::regnamespace AND pg_get_constraintdef(oid) ~ 'char_length'
+   AND conrelid = ANY ('{entitlements, notifications, user_rights, api_clients}'::regclass[])
+"""
+_NOTIFICATION = """
+INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
+VALUES (gen_random_uuid(), gen_random_uuid(), %s, 'u', 's', 1, '{}')
+"""
+
+LONGEST = {
+    "entitlements_user_id_length": validation.LONGEST_NAME,
+    "entitlements_sku_length": validation.LONGEST_NAME,
+    "notifications_user_id_length": validation.LONGEST_NAME,
+    "notifications_sku_length": validation.LONGEST_NAME,
+    "user_rights_user_id_length": validation.LONGEST_NAME,
+    "user_rights_sku_length": validation.LONGEST_NAME,
+    "api_clients_name_length": validation.LONGEST_CLIENT_NAME,
+}
+
+
+@pytest.fixture(scope="module")
+def schemas() -> dict[str, Any]:
+    """What `openapi.yaml` says about bodies."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "openapi.yaml").read_text())
+    found: dict[str, Any] = document["components"]["schemas"]
+    return found
+
+
+def test_event_types_are_one_list_in_python_and_one_in_sql(rows: Rows) -> None:
+    """N1: the two are equal; an event of another type leaves no entitlement in any status."""
+    (row,) = rows.execute("SELECT pg_get_functiondef('entitlement_status_after'::regproc) AS text").fetchall()
+    assert set(re.findall(r"WHEN '(\w+)'", row["text"])) == EVENT_TYPES
+    (other,) = rows.execute("SELECT entitlement_status_after('EntitlementForgotten') AS status").fetchall()
+    assert other == {"status": None}
+
+
+def test_only_listed_event_types_become_notifications(rows: Rows) -> None:
+    """N5: the database refuses others, by the constraint that has always had this name."""
+    for name in EVENT_TYPES:
+        rows.execute(_NOTIFICATION, (name,))
+    with pytest.raises(psycopg.errors.CheckViolation) as caught:
+        rows.execute(_NOTIFICATION, ("EntitlementForgotten",))
+    assert caught.value.diag.constraint_name == "notifications_event_type"
+
+
+def test_the_api_document_has_the_same_event_types(schemas: dict[str, Any]) -> None:
+    """D4: in the list of notifications."""
+    found = [list(_values(schemas, "event_type"))]
+    assert found == [[{"type": "string", "enum": sorted(EVENT_TYPES)}]]
+
+
+def test_a_dead_letter_has_every_column_that_a_notification_carries(rows: Rows) -> None:
+    """Q4: a column that is added to a notification is added to its dead letter and to the one list."""
+    notification, letter = (
+        {row["name"] for row in rows.execute(_COLUMNS, (table,))} for table in ("notifications", "notification_dlq")
+    )
+    assert set(CARRIED) == (notification & letter) - {"status", "attempt_count", "last_error"}
+    assert notification - letter == {
+        *("next_retry_at", "locked_by", "locked_at", "lease_until", "created_at", "sent_at"),
+    }
+
+
+def test_lengths_are_the_same_in_python_and_sql(rows: Rows) -> None:
+    """E5: what a request may hold fits into the tables, and no table takes more."""
+    bounds = {
+        row["name"]: int(re.findall(r"<= (\d+)", row["definition"])[0]) for row in rows.execute(_LENGTHS).fetchall()
+    }
+    assert bounds == LONGEST
+
+
+def test_lengths_are_the_same_in_the_api_document(schemas: dict[str, Any]) -> None:
+    """E5: every limit of a change's body."""
+    body = schemas["Change"]["properties"]
+    longest = {name: _resolve(schemas, one)["maxLength"] for name, one in body.items()}
+    assert longest == {
+        "user_id": validation.LONGEST_NAME,
+        "stock_keeping_unit": validation.LONGEST_NAME,
+        "purchase_id": validation.LONGEST_NAME,
+        "reason": validation.LONGEST_REASON,
+    }
+
+
+def _resolve(schemas: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    reference = one.get("$ref") or next((part["$ref"] for part in one.get("allOf", ()) if "$ref" in part), None)
+    return {**(schemas[reference.rpartition("/")[2]] if reference else {}), **one}
+
+
+def _values(node: Any, name: str) -> Any:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == name and isinstance(value, dict):
+                yield value
+            else:
+                yield from _values(value, name)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _values(value, name)
