@@ -351,6 +351,42 @@ def test_lines_of_threads_stay_whole_and_complete(monkeypatch: pytest.MonkeyPatc
     assert sum(sum(line["Sold"]) for line in documents) == 500
 
 
+def test_requests_in_threads_keep_their_lines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line has the dimensions and values that were added inside, and no other line is written in its middle."""
+    output = _SlowOutput()
+    monkeypatch.setattr(sys, "stdout", output)
+
+    def request(number: int) -> None:
+        for _ in range(50):
+            log.info("sold")
+            with metrics.line():
+                metrics.add_dimension("till", str(number))
+                metrics.add_metric("Sold", MetricUnit.Count, number)
+
+    at_once(3, request)
+    lines = _parsed("".join(output.written))
+    sold = [(line["till"], line["Sold"]) for line in lines if "_aws" in line]
+    assert sorted(sold) == sorted((str(number), [float(number)]) for number in range(3) for _ in range(50))
+    assert len(lines) == 300
+
+
+def test_a_flush_keeps_the_lines_of_threads_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker flushes while the threads that it started may still log."""
+    output = _SlowOutput()
+    monkeypatch.setattr(sys, "stdout", output)
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            if number:
+                log.info("sold")
+            else:
+                metrics.add_metric("Sold", MetricUnit.Count, 1)
+                metrics.flush_metrics()
+
+    at_once(2, work)
+    assert sorted("Sold" in line for line in _parsed("".join(output.written))) == [False] * 50 + [True] * 50
+
+
 @pytest.mark.parametrize(
     ("headers", "trace"),
     [
