@@ -7,7 +7,7 @@ The event: `{"action": "list | redrive | discard", "kind": "outbox | notificatio
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.dead_letters import Order
+from grantwire.dead_letters.orders import Order
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.redrive import RedriveRuntime
 

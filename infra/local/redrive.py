@@ -15,7 +15,7 @@ from infra.local.errors import LocalStackError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grantwire.dead_letters import Report
+    from grantwire.dead_letters.letters import Report
     from infra.local.progress import Progress
 
 LAYER = CHECKOUT / "layers" / "core" / "python"
@@ -28,7 +28,7 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
     options = _parser().parse_args(arguments)
     environ = target.environment(os.environ, needs_nats=options.kind == "nats")
     sys.path.insert(0, str(LAYER))
-    from grantwire.dead_letters import Order  # noqa: PLC0415  # found only now
+    from grantwire.dead_letters.orders import Order  # noqa: PLC0415  # found only now
     from grantwire.errors import GrantwireError  # noqa: PLC0415
     from grantwire.observability import log  # noqa: PLC0415
     from grantwire.runtime.redrive import RedriveRuntime  # noqa: PLC0415

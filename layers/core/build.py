@@ -19,8 +19,8 @@ HERE = Path(__file__).resolve().parent / "python"
 # What glibc 2.26, that of Lambda's Amazon Linux 2, can load.
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(26, 4, -1)] + ["manylinux2014_x86_64"]
 
-# For other functions than ours; their byte code would be larger than what it saves them.
-SOURCE_ONLY = {"aws_lambda_powertools", "jmespath", "redis"}
+# For other functions than ours; its byte code would be larger than what it saves them.
+SOURCE_ONLY = {"redis"}
 
 # What no program needs: sources that were compiled to machine code, and types.
 SUPERFLUOUS = ("*.c", "*.pxd", "*.pyi", "*.pyx")

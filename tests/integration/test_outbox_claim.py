@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from grantwire.errors import LeaseLostError
-from grantwire.outbox import oldest_age, promote_stuck, store
-from grantwire.outbox.store import CLAIM, ClaimedEvent, Failure
+from grantwire.outbox import store
+from grantwire.outbox.store import CLAIM, ClaimedEvent, Failure, oldest_age, promote_stuck
 from grantwire.workers.leases import Claim, Verdict
 from tests.support.workers.relay_support import enqueue, enqueue_many
 

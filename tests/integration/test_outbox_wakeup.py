@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from grantwire.database import DatabaseSettings
-from grantwire.outbox import Wakeup
-from grantwire.outbox.wakeup import ASLEEP
+from grantwire.outbox.wakeup import ASLEEP, Wakeup
 from grantwire.settings import load
 from tests.support.plaintext import PLAINTEXT
 from tests.support.workers.relay_support import budget, relay, stream, until

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.dead_letters import Order
+from grantwire.dead_letters.orders import Order
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.jetstream import Broker
 from grantwire.runtime.redrive import RedriveRuntime

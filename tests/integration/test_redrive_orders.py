@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.redrive_dead_letters.handler import handle, handler
-from grantwire.dead_letters import Order, Report
+from grantwire.dead_letters.orders import Order
 from grantwire.errors import BadRequestError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.redrive import RedriveRuntime
@@ -25,6 +25,7 @@ from tests.support.plaintext import PLAINTEXT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from grantwire.dead_letters.letters import Report
     from tests.integration.conftest import Rows
     from tests.support.client import Client
 

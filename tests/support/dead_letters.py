@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from grantwire.dead_letters import Order
+from grantwire.dead_letters.orders import Order
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.jetstream.topology import TopologySettings, ensure_topology

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from grantwire.errors import RejectedError
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.outbox import encode_event
-from grantwire.outbox.encoding import header_value, headers_of
+from grantwire.outbox.encoding import encode_event, header_value, headers_of
 from grantwire.outbox.store import ClaimedEvent
 from tests.support.workers.relay_support import payload
 

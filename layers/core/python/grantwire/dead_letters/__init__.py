@@ -1,10 +1,10 @@
 """Dead letters: what was given up, kept until an operator sends it again or gives it up for good.
 
-`Recorder` writes down what JetStream gave up on, with a copy of the message; it acknowledges an advisory after the
-commit, and recording one twice leaves one row (Q1). A message that reached its delivery limit and was processed after
-all is closed as PROCESSED by itself.
+`recorder.Recorder` writes down what JetStream gave up on, with a copy of the message; it acknowledges an advisory after
+the commit, and recording one twice leaves one row (Q1). A message that reached its delivery limit and was processed
+after all is closed as PROCESSED by itself.
 
-`DeadLetters` carries out an `Order` for all three kinds (Q2, Q3):
+`redrive.DeadLetters` carries out an `orders.Order` for all three kinds (Q2, Q3):
 - `outbox`: a FAILED event becomes PENDING again, or DISCARDED, and its successors flow;
 - `notification`: a notification becomes PENDING again under its own id;
 - `nats`: the copy goes back to its stream, bytes unchanged, as `<event_id>:redrive:<n>`. The number is committed before
@@ -12,12 +12,6 @@ all is closed as PROCESSED by itself.
 Each batch is one transaction together with its row in `operator_actions`: who, why, when. Doing it twice does no harm.
 
 `Order.parse` raises BadRequestError; the rest raises RetryableError if PostgreSQL or NATS is out of reach.
+
+Only modules are here, no names: a function names the module that it works with.
 """
-
-from grantwire.dead_letters.letters import Letter, Report
-from grantwire.dead_letters.orders import Filter, Order
-from grantwire.dead_letters.recorder import Recorder
-from grantwire.dead_letters.redrive import DeadLetters
-from grantwire.dead_letters.republish import Republisher
-
-__all__ = ["DeadLetters", "Filter", "Letter", "Order", "Recorder", "Report", "Republisher"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters import Recorder
+from grantwire.dead_letters.recorder import Recorder
 from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.jetstream.topology import TopologySettings
 from grantwire.settings import group, load

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters import DeadLetters, Republisher
+from grantwire.dead_letters.redrive import DeadLetters
+from grantwire.dead_letters.republish import Republisher
 from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.settings import group, integer, load, setting
 

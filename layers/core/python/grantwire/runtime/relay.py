@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.jetstream import Broker, BrokerSettings
 from grantwire.jetstream.topology import TopologySettings
-from grantwire.outbox import Connections, Relay, Wakeup
+from grantwire.outbox.connections import Connections
+from grantwire.outbox.relay import Relay
+from grantwire.outbox.wakeup import Wakeup
 from grantwire.settings import flag, group, load, setting
 from grantwire.workers.leases import LeaseSettings, worker_name
 
