@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from aws_lambda_powertools import Metrics
 from grantwire.observability import MetricUnit, log, metrics, trace_id_of
 from tests.support.concurrency import at_once
 from tests.support.paths import LAYER, ROOT
+from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -397,3 +399,18 @@ def test_a_flush_keeps_the_lines_of_threads_out(monkeypatch: pytest.MonkeyPatch)
 def test_the_first_header_that_names_a_trace_decides(headers: tuple[str | None, ...], trace: str) -> None:
     """What the Lambda runtime says, then what the caller sent."""
     assert trace_id_of(*headers) == trace
+
+
+def test_lambda_drops_no_line_of_metrics() -> None:
+    """It takes a line without a level for INFO: the template filters in the functions, and never by Lambda above INFO."""
+    template = load_template()
+    shared = template["Globals"]["Function"]
+    functions = [r["Properties"] for r in template["Resources"].values() if r["Type"] == "AWS::Serverless::Function"]
+    assert functions
+    for function in functions:
+        logging_config = {**shared.get("LoggingConfig", {}), **function.get("LoggingConfig", {})}
+        assert (logging_config["LogFormat"], logging_config["ApplicationLogLevel"]) == ("JSON", "DEBUG")
+        variables = {**shared["Environment"]["Variables"], **function.get("Environment", {}).get("Variables", {})}
+        assert variables["POWERTOOLS_LOG_LEVEL"] == {"Ref": "LogLevel"}
+    for level in template["Parameters"]["LogLevel"]["AllowedValues"]:
+        assert level in logging.getLevelNamesMapping()
