@@ -402,7 +402,7 @@ def test_the_first_header_that_names_a_trace_decides(headers: tuple[str | None, 
 
 
 def test_lambda_drops_no_line_of_metrics() -> None:
-    """It takes a line without a level for INFO: the template filters in the functions, and never by Lambda above INFO."""
+    """It takes a line without a level for INFO: the functions leave lines out, and Lambda none above DEBUG."""
     template = load_template()
     shared = template["Globals"]["Function"]
     functions = [r["Properties"] for r in template["Resources"].values() if r["Type"] == "AWS::Serverless::Function"]
