@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import logging
 import os
 import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # A test must behave as on a machine that knows nothing of AWS, nor of another stack.
-_OTHERS = ("AWS_", "DATABASE_", "IDEMPOTENCY_", "NATS_", "PLAINTEXT_")
+_OTHERS = ("AWS_", "DATABASE_", "IDEMPOTENCY_", "NATS_", "PLAINTEXT_", "POWERTOOLS_")
 for name in [name for name in os.environ if name.startswith(_OTHERS)]:
     del os.environ[name]
 os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
@@ -64,11 +66,23 @@ def _postgres(nodeid: str) -> str:
     return found[1] if found else ""
 
 
-@pytest.fixture(autouse=True)
-def _no_metrics_left() -> Iterator[None]:
-    """A Lambda has one handler; tests have many in one process, and must not see each other's dimensions."""
-    from grantwire.observability import metrics  # noqa: PLC0415 - after the environment is clean
+class _CurrentStdout:
+    """Standard output of the moment: pytest replaces it for each test, and a log's handler keeps the first it saw."""
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+
+@pytest.fixture(autouse=True)
+def _lines_of_this_test() -> Iterator[None]:
+    """A Lambda has one handler; tests have many in one process, and must not see each other's keys and dimensions."""
+    from grantwire.observability import log, metrics  # noqa: PLC0415 - after the environment is clean
+
+    cast("logging.StreamHandler[Any]", log.registered_handler).setStream(_CurrentStdout())
     yield
+    log.clear_state()
     metrics.clear_metrics()
-    metrics.clear_default_dimensions()
+    if log.registered_handler in logging.root.handlers:  # the test was a Lambda function, whose process is its own
+        logging.root.removeHandler(log.registered_handler)
+        logging.root.setLevel(logging.WARNING)
+        logging.captureWarnings(capture=False)

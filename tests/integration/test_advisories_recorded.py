@@ -14,7 +14,7 @@ import pytest
 
 from functions.record_advisories.handler import handler
 from grantwire.errors import RetryableError
-from grantwire.runtime.once import Once
+from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import at_once
@@ -274,7 +274,7 @@ def test_the_function_records_within_its_budget(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """S2: the event file's budget; the metric is there for the alarm."""
-    monkeypatch.setattr(handler, "_runtime", Once(lambda _: scene.recorder))
+    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: scene.recorder))
     scene.publish_event()
     scene.terminate("bad")
     scene.await_advisories(1)

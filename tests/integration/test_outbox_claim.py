@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from grantwire.errors import LeaseLostError
-from grantwire.outbox import oldest_age, promote_stuck, store
-from grantwire.outbox.store import CLAIM, ClaimedEvent
+from grantwire.outbox import store
+from grantwire.outbox.store import CLAIM, ClaimedEvent, oldest_age, promote_stuck
 from grantwire.settings import load
 from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many

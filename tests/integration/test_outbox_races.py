@@ -13,7 +13,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from grantwire.outbox import discard, promote_stuck, redrive, store
+from grantwire.outbox import store
+from grantwire.outbox.store import discard, promote_stuck, redrive
 from grantwire.workers.leases import Failure, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many, until
 

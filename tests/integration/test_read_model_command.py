@@ -9,7 +9,7 @@ import pytest
 
 from functions.rebuild_summaries.handler import handle, handler
 from grantwire.errors import BadRequestError
-from grantwire.runtime.once import Once
+from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
 from infra.cli import rebuild as command
 from infra.local.errors import CommandError
@@ -50,7 +50,7 @@ def test_the_function_answers_its_event_file_and_changes_nothing(
     """S2: a dry run of the comparison; it needs no NATS."""
     clear(rows)
     keep(rows, [right("u", 1)])
-    monkeypatch.setattr(handler, "_runtime", Once(lambda _: runtime))
+    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
     event = json.loads((ROOT / "infra" / "events" / "rebuild_summaries.json").read_text())
     assert handler(event, None) == {"source": "record", "dry_run": True, "found": NOTHING | {"missing": 1}}
     assert model(rows) == []

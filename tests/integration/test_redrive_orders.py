@@ -12,7 +12,7 @@ import pytest
 from functions.redrive_dead_letters.handler import handle, handler
 from grantwire.dead_letters.orders import Order
 from grantwire.errors import BadRequestError
-from grantwire.runtime.once import Once
+from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.redrive import RedriveRuntime
 from infra.cli import redrive as command
 from infra.local.errors import CommandError
@@ -230,7 +230,7 @@ def test_the_function_answers_its_event_file(
 ) -> None:
     """S2: a list shows what is open."""
     failed = _failed_event(client, rows)
-    monkeypatch.setattr(handler, "_runtime", Once(lambda _: runtime))
+    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
     event = json.loads((ROOT / "infra" / "events" / "redrive_dead_letters.json").read_text())
     assert handler(event, None) == {"action": "list", "kind": "nats", "letters": [], "more": False}
     (letter,) = handler({"action": "list", "kind": "outbox"}, None)["letters"]

@@ -19,7 +19,7 @@ import pytest
 from nats.js.errors import NotFoundError
 
 from grantwire.errors import RetryableError
-from grantwire.outbox import discard, redrive
+from grantwire.outbox.store import discard, redrive
 from grantwire.workers.budget import Budget
 from tests.support.workers.relay_support import budget, drain, enqueue, enqueue_many, relay, stream, until, versions
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from grantwire.outbox import promote_stuck
+from grantwire.outbox.store import promote_stuck
 from tests.support.client import Client
 from tests.support.concurrency import at_once
 from tests.support.workers.relay_support import budget, drain, enqueue_many, relay, stream, versions

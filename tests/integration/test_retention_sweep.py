@@ -15,7 +15,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError, InternalError, RetryableError
 from grantwire.observability import metrics
 from grantwire.retention import POLICIES, RetentionSettings, Sweep
-from grantwire.runtime.once import Once
+from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
@@ -302,7 +302,7 @@ def test_an_event_that_got_stuck_is_promoted_and_told_about(
 def test_the_function_sweeps(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2: with its event file."""
     runtime = SweepRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url})
-    monkeypatch.setattr(handler, "_runtime", Once(lambda _: runtime))
+    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
     rows.execute(INSERT["idempotency_keys"], {"n": 1, "at": datetime.now(UTC) - DAY})
     event = json.loads((ROOT / "infra" / "events" / "sweep_retention.json").read_text())
     try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 import uuid
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,7 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
 from tests.support.concurrency import at_once
+from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
 from tests.support.secured_nats import SecuredNats, user
 from tests.support.servers import STATE
@@ -163,3 +167,26 @@ def test_a_rotated_password_of_nats_is_noticed(manager: Any, form: str) -> None:
         asyncio.run(scenario())
     finally:
         server.destroy()
+
+
+def test_a_call_ends_before_the_function_does() -> None:
+    """The limits of botocore are longer than a function lives: a minute for each of five attempts."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    program = (
+        "import time; from grantwire.errors import RetryableError; from grantwire.secrets import cached\n"
+        "started = time.monotonic()\n"
+        "try: cached.text('arn')\n"
+        "except RetryableError: print(time.monotonic() - started)"
+    )
+    environ = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    with listener:
+        answer = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": PYTHONPATH, "AWS_DEFAULT_REGION": "us-east-1", **environ},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    assert 4 <= float(answer.stdout.splitlines()[-1]) < 15

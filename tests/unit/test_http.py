@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from grantwire.errors import (
     TooLargeError,
 )
 from grantwire.idempotency import Answer
+from grantwire.observability import log
 from tests.support.client import CHANGE, GRANTS, event
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ SECRET_KEY = "key-that-must-not-be-logged"
 def answering(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
     """A handler for grants that does as it is told."""
     return HttpHandler(f"POST {GRANTS}", lambda _: None, handle)
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
 
 
 def failing(error: Exception) -> HttpHandler[None]:
@@ -166,9 +172,101 @@ def test_a_request_leaves_one_line_that_is_its_metrics_too(capsys: pytest.Captur
         "Dimensions": [["route", "outcome", "service"]],
         "Metrics": [{"Name": "Requests", "Unit": "Count"}, {"Name": "Latency", "Unit": "Milliseconds"}],
     }
-    assert line["Requests"] == 1
-    assert line["Latency"] > 0
+    assert line["Requests"] == [1.0]
+    assert [value > 0 for value in line["Latency"]] == [True]
+    written_at = datetime.fromisoformat(line["timestamp"])
+    assert abs((datetime.now(UTC) - written_at).total_seconds()) < 60
     assert abs(line["_aws"]["Timestamp"] / 1000 - time.time()) < 60
+
+
+def test_no_field_of_a_request_takes_the_place_of_a_dimension_or_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    """Powertools writes metadata over dimensions: the fields are a fixed list that has none of their names."""
+    answering(lambda *_: Response(200, "{}"))(event("DELETE", GRANTS), None)
+    (line,) = _lines(capsys)
+    (directive,) = line.pop("_aws")["CloudWatchMetrics"]
+    measured = {"route", "outcome", "service", "Requests", "Latency"}
+    assert {*directive["Dimensions"][0], *(metric["Name"] for metric in directive["Metrics"])} == measured
+    assert line.keys() - measured == {
+        "level",
+        "message",
+        "timestamp",
+        "correlation_id",
+        "trace_id",
+        "aws_request_id",
+        "cold_start",
+        "status_code",
+        "caller",
+        "asked_for",
+    }
+    assert (line["service"], line["route"], line["outcome"]) == ("grantwire", f"POST {GRANTS}", "METHOD_NOT_ALLOWED")
+
+
+def test_one_request_leaves_nothing_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    """Outcomes, callers and what was asked for differ; each line has its own only."""
+    handler = answering(lambda *_: Response(200, "{}"))
+    handler(event("DELETE", GRANTS), None)
+    failing(RetryableError("later"))(event("POST", GRANTS), None)
+    handler(event("POST", GRANTS, requestContext={"requestId": "r"}), None)
+    handler(event("POST", GRANTS), None)
+    lines = _lines(capsys)
+    outcomes = ["METHOD_NOT_ALLOWED", "UNAVAILABLE", "UNAUTHENTICATED", "OK"]
+    assert [line["outcome"] for line in lines] == outcomes
+    assert ["asked_for" in line for line in lines] == [True, False, False, False]
+    assert [line["caller"] for line in lines] == ["tests", "tests", None, "tests"]
+    assert [line["Requests"] for line in lines] == [[1.0]] * 4
+    for line in lines:
+        assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["route", "outcome", "service"]]
+
+
+def test_above_info_the_request_s_line_is_written_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever wants fewer lines still wants the counts."""
+    level = log.log_level
+    log.setLevel("ERROR")
+    try:
+        answering(lambda *_: Response(200, "{}"))(event("POST", GRANTS), None)
+    finally:
+        log.setLevel(level)
+    (line,) = _lines(capsys)
+    assert (line["Requests"], line["outcome"], line["caller"]) == ([1.0], "OK", "tests")
+
+
+@pytest.mark.parametrize("variable", ["POWERTOOLS_METRICS_DISABLED", "POWERTOOLS_DEV"])
+def test_a_request_without_its_line_is_answered(
+    variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Powertools' switches remove the line, and nothing of it turns up in a later one."""
+    handler = answering(lambda *_: Response(200, "{}"))
+    monkeypatch.setenv(variable, "true")
+    assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
+    assert capsys.readouterr().out == ""
+    monkeypatch.delenv(variable)
+    handler(event("POST", GRANTS), None)
+    (line,) = _lines(capsys)
+    assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)
+
+
+def test_a_line_that_cannot_be_written_does_not_cost_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done is done, and the caller must hear of it; the next line has nothing of the lost one."""
+    handler = answering(lambda *_: Response(200, "{}"))
+    monkeypatch.setenv("POWERTOOLS_METRICS_DISABLED", "perhaps")
+    assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
+    assert [line["message"] for line in _lines(capsys)] == ["request could not be reported"]
+    monkeypatch.delenv("POWERTOOLS_METRICS_DISABLED")
+    handler(event("POST", GRANTS), None)
+    (line,) = _lines(capsys)
+    assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)
+
+
+def test_a_malformed_event_is_not_logged_with_the_ids_of_the_request_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its line would be found when that request is looked for."""
+    handler = answering(lambda *_: Response(200, "{}"))
+    handler(event("POST", GRANTS), None)
+    handler({"headers": 7}, None)
+    *_, line = _lines(capsys)
+    assert line["message"] == "malformed event"
+    assert line.keys().isdisjoint({"correlation_id", "trace_id"})
 
 
 def test_a_wrong_method_counts_for_its_route_and_says_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

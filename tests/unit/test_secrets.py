@@ -3,16 +3,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
 import boto3
 import pytest
+from aws_lambda_powertools.utilities.parameters import BaseProvider
+from aws_lambda_powertools.utilities.parameters import base as powertools_parameters
 from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.settings import Access, access_of
-from grantwire.secrets import SecretCache, database_url, read_secret
+from grantwire.secrets import SecretCache, database_url
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+    from typing import Self
 
 
 @mock_aws
@@ -22,7 +30,7 @@ def test_a_secret_is_read_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     client = boto3.client("secretsmanager")
     arn = client.create_secret(Name="database", SecretString="postgresql://u:p@h/d")["ARN"]
-    assert read_secret(arn) == "postgresql://u:p@h/d"
+    assert SecretCache().text(arn) == "postgresql://u:p@h/d"
 
 
 @mock_aws
@@ -31,7 +39,7 @@ def test_a_secret_that_cannot_be_read_is_a_matter_of_time(monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     with pytest.raises(RetryableError):
-        read_secret("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
+        SecretCache().text("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgres://u:p@h:6432/d?sslmode=verify-full"])
@@ -69,71 +77,101 @@ def test_a_secret_without_text_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     arn = boto3.client("secretsmanager").create_secret(Name="binary", SecretBinary=b"hunter2")["ARN"]
     with pytest.raises(ConfigError, match="has no text") as caught:
-        read_secret(arn)
+        SecretCache().text(arn)
     assert "hunter2" not in str(caught.value)
 
 
-class Manager:
-    """A Secrets Manager that counts, with a clock."""
+def test_without_a_region_it_is_a_matter_of_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client can be made: nothing of botocore's escapes."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(RetryableError):
+        SecretCache().text("arn")
 
-    def __init__(self) -> None:
-        self.text, self.reads, self.now, self.away = "one", 0, 0.0, False
-        self.cache = SecretCache(self._read, clock=lambda: self.now)
 
-    def _read(self, _arn: str) -> str:
+class Manager(BaseProvider):
+    """A Secrets Manager behind Powertools' own cache, that counts; `clock` is the time of both."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.text, self.reads, self.away = "one", 0, False
+        self.clock = clock
+        self.cache = SecretCache(lambda: self, clock=lambda: clock.seconds)
+
+    def _get(self, name: str, **_options: Any) -> str:
+        assert name in {"a", "b"}
         self.reads += 1
         if self.away:
-            raise RetryableError("away")
+            raise TimeoutError("away")
         return self.text
 
+    def _get_multiple(self, path: str, **_options: Any) -> dict[str, str]:
+        raise NotImplementedError(path)
 
-def test_a_secret_is_read_once_and_again_after_five_minutes() -> None:
+
+class Clock(datetime):
+    """Takes the place of `datetime` in Powertools."""
+
+    seconds = 0.0
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        """A time that the test moves."""
+        return cls.fromtimestamp(1_800_000_000 + cls.seconds, tz)
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    """With a clock that stands still."""
+
+    class TestClock(Clock):
+        seconds = 0.0
+
+    monkeypatch.setattr(powertools_parameters, "datetime", TestClock)
+    return Manager(cast("Clock", TestClock))
+
+
+def test_a_secret_is_read_once_and_again_after_five_minutes(manager: Manager) -> None:
     """A connection costs no request to Secrets Manager; a changed host is noticed after a while."""
-    manager = Manager()
     assert [manager.cache.text("a"), manager.cache.text("a")] == ["one", "one"]
-    manager.text, manager.now = "two", 299.9
+    manager.text, manager.clock.seconds = "two", 299.9
     assert (manager.cache.text("a"), manager.reads) == ("one", 1)
-    manager.now = 300.0
+    manager.clock.seconds = 300.1
     assert (manager.cache.text("a"), manager.reads) == ("two", 2)
 
 
-def test_an_old_text_serves_while_secrets_manager_is_away() -> None:
+def test_an_old_text_serves_while_secrets_manager_is_away(manager: Manager) -> None:
     """Its outage is none of ours, unless nothing is known yet."""
-    manager = Manager()
     manager.cache.text("a")
-    manager.away, manager.now = True, 300.0
+    manager.away, manager.clock.seconds = True, 300.1
     assert manager.cache.text("a") == "one"
-    with pytest.raises(RetryableError, match="away"):
+    with pytest.raises(RetryableError, match="temporarily unavailable"):
         manager.cache.text("b")
 
 
-def test_a_refused_text_is_read_again_once_in_five_seconds() -> None:
+def test_a_refused_text_is_read_again_once_in_five_seconds(manager: Manager) -> None:
     """However often it is refused; and what is still the same is not worth another try."""
-    manager = Manager()
     manager.cache.text("a")
     assert [manager.cache.renewed("a", refused="one") for _ in range(10)] == [None] * 10
     assert manager.reads == 2
     manager.text = "two"
-    manager.now = 4.9
+    manager.clock.seconds = 4.9
     assert manager.cache.renewed("a", refused="one") is None
-    manager.now = 5.0
+    manager.clock.seconds = 5.0
     assert manager.cache.renewed("a", refused="one") == "two"
     assert (manager.cache.text("a"), manager.reads) == ("two", 3)
 
 
-def test_a_reading_that_fails_counts_too() -> None:
+def test_a_reading_that_fails_counts_too(manager: Manager) -> None:
     """Secrets Manager is not asked for each request of a caller while it is away."""
-    manager = Manager()
     manager.cache.text("a")
     manager.away = True
-    with pytest.raises(RetryableError, match="away"):
+    with pytest.raises(RetryableError, match="temporarily unavailable"):
         manager.cache.renewed("a", refused="one")
     assert (manager.cache.renewed("a", refused="one"), manager.reads) == (None, 2)
 
 
-def test_what_one_thread_has_found_the_others_take() -> None:
+def test_what_one_thread_has_found_the_others_take(manager: Manager) -> None:
     """Eight are refused at once: one request, and each gets the new text."""
-    manager = Manager()
     assert at_once(8, lambda _: manager.cache.text("a")) == ["one"] * 8
     manager.text = "two"
     assert at_once(8, lambda _: manager.cache.renewed("a", refused="one")) == ["two"] * 8
@@ -202,7 +240,7 @@ def test_the_way_to_nats_does_not_show_its_credentials() -> None:
 
 def test_what_only_some_need_is_not_imported_by_all() -> None:
     """The AWS SDK for a secret, and PyNaCl for a credentials file: each when there is one, not before."""
-    program = "import sys; import grantwire.jetstream, grantwire.database; print(*sys.modules)"
+    program = "import sys; import grantwire.jetstream.connection, grantwire.database; print(*sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=True
     )

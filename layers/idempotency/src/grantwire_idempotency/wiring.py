@@ -91,7 +91,8 @@ def name_of(function: Any, name: str | None) -> str:
     own = getattr(function, "__qualname__", "")
     if not own or "<lambda>" in own:
         return ""
-    full = ".".join(filter(None, (os.environ.get("AWS_LAMBDA_FUNCTION_NAME"), function.__module__, own)))
+    lambda_name = os.environ.get("AWS_LAMBDA_FUNCTION_NAME")  # noqa: TID251 - when a function is wrapped, for any user
+    full = ".".join(filter(None, (lambda_name, function.__module__, own)))
     if len(full) <= _LONGEST_NAME:
         return full
     return f"{full[: _LONGEST_NAME - _DIGEST - 1]}~{hashlib.sha256(full.encode()).hexdigest()[:_DIGEST]}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire import notifications, outbox
+from grantwire import notifications
 from grantwire.dead_letters import store
+from grantwire.outbox import store as outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -77,8 +77,7 @@ class Entitlements:
                 "trace_id": trace_id,
             },
         )
-        if log.debugging:
-            log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
+        log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
         refuse(str(outcome))
         return Answer(int(status_code or 0), str(body), str(outcome))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from grantwire.observability import MetricUnit, log, metrics
-from grantwire.runtime.once import Once
+from grantwire.observability import MetricUnit, begin_invocation, log, metrics
+from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ class AuthorizerHandler(Generic[R]):
         self, name: str, build: Callable[[Mapping[str, str]], R], authorize: Callable[[R, str, str], dict[str, Any]]
     ) -> None:
         self.name = name
-        self._runtime = Once(build)
+        self._runtime = LazyRuntime(build)
         self._authorize = authorize
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """The policy for one token."""
-        log.append_keys(aws_request_id=getattr(context, "aws_request_id", None))
-        metrics.set_default_dimensions(worker=self.name)
+        begin_invocation(aws_request_id=getattr(context, "aws_request_id", None))
+        metrics.add_dimension("worker", self.name)
         try:
             policy = self._authorize(
                 self._runtime.get(), str(event.get("authorizationToken") or ""), str(event["methodArn"])

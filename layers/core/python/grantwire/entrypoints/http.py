@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from grantwire.clients.scopes import ROUTES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
-from grantwire.observability import MetricUnit, log, metrics, stamped
-from grantwire.runtime.once import Once
+from grantwire.observability import MetricUnit, begin_invocation, log, metrics
+from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -70,13 +71,10 @@ class HttpHandler(Generic[R]):
     ) -> None:
         self.route = route
         self._method, _, self._resource = route.partition(" ")
-        self._runtime = Once(build)
+        self._runtime = LazyRuntime(build)
         self._handle = handle
         self._scope = ROUTES[route]
         self._cold = True
-        units = {"Requests": MetricUnit.Count.value, "Latency": MetricUnit.Milliseconds.value}
-        self._directive = metrics.directive(("route", "outcome"), units)
-        self._measured = f'"route":"{route}","Requests":1'
 
     def with_runtime(self, runtime: R) -> HttpHandler[R]:
         """The same handler, working with `runtime` instead of the environment's."""
@@ -85,19 +83,25 @@ class HttpHandler(Generic[R]):
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Answer one request, whatever happens."""
         started = time.perf_counter()
+        aws_request_id = getattr(context, "aws_request_id", None)
         try:
             request = Request.of(event)
         except Exception:  # noqa: BLE001 - not an event of API Gateway's; see the module's docstring
+            begin_invocation(correlation_id=None, trace_id=None, aws_request_id=aws_request_id, cold_start=self._cold)
             log.exception("malformed event")
             return _error("INTERNAL", "not an API Gateway event").as_event()
-        log.append_keys(
-            correlation_id=request.request_id,
-            trace_id=request.trace_id,
-            aws_request_id=getattr(context, "aws_request_id", None),
-            cold_start=self._cold,
-        )
+        keys = {
+            "correlation_id": request.request_id,
+            "trace_id": request.trace_id,
+            "aws_request_id": aws_request_id,
+            "cold_start": self._cold,
+        }
+        begin_invocation(**keys)
         response = self.answer(request)
-        self._report(request, response, (time.perf_counter() - started) * 1000)
+        try:
+            self._report(request, response, keys, (time.perf_counter() - started) * 1000)
+        except Exception:  # noqa: BLE001 - what was done is done, and the caller must hear of it
+            log.exception("request could not be reported")
         self._cold = False
         return response.as_event()
 
@@ -123,18 +127,29 @@ class HttpHandler(Generic[R]):
         if request.method != self._method:
             raise MethodNotAllowedError(self._method)
 
-    def _report(self, request: Request, response: Response, milliseconds: float) -> None:
-        """One line for each request, which is its metrics too, with neither body nor key in it."""
-        metrics_of = (
-            f'{self._measured},"outcome":"{response.outcome}","Latency":{milliseconds:.3f},{stamped(self._directive)}'
-        )
-        if request.method == self._method and request.resource == self._resource:
-            log.info_with(metrics_of, "request", status_code=response.status_code, caller=request.caller)
-        else:
-            asked_for = f"{request.method} {request.resource}"
-            log.info_with(
-                metrics_of, "request", status_code=response.status_code, caller=request.caller, asked_for=asked_for
-            )
+    def _report(self, request: Request, response: Response, keys: Mapping[str, Any], milliseconds: float) -> None:
+        """One line for each request, which is its metrics too, with neither body nor key in it.
+
+        At every log level, because it is the metrics. Its fields are a fixed list: one with the name of a dimension or
+        of a metric would take its place.
+        """
+        fields = {
+            "level": "INFO",
+            "message": "request",
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **keys,
+            "status_code": response.status_code,
+            "caller": request.caller,
+        }
+        if request.method != self._method or request.resource != self._resource:
+            fields["asked_for"] = request.route
+        with metrics.line():
+            metrics.add_dimension("route", self.route)
+            metrics.add_dimension("outcome", response.outcome)
+            for name, value in fields.items():
+                metrics.add_metadata(name, value)
+            metrics.add_metric("Requests", MetricUnit.Count, 1)
+            metrics.add_metric("Latency", MetricUnit.Milliseconds, round(milliseconds, 3))
 
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

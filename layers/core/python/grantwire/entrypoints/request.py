@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from grantwire.errors import BadRequestError, ForbiddenError, TooLargeError, UnauthenticatedError
 from grantwire.idempotency import RequestIdentity, parse_key, request_hash
 from grantwire.observability import trace_id_of
+from grantwire.runtime.invocation import xray_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ class Request(NamedTuple):
             caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
-            trace_id=trace_id_of(headers),
+            trace_id=trace_id_of(xray_header(), *headers.get("x-amzn-trace-id", ())[-1:]),
         )
 
     @property

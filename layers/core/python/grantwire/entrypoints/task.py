@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from grantwire.observability import log, trace_id_of
-from grantwire.runtime.once import Once
+from grantwire.observability import begin_invocation, log, trace_id_of
+from grantwire.runtime.invocation import xray_header
+from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,13 +29,13 @@ class TaskHandler(Generic[R]):
         secret_result: bool = False,
     ) -> None:
         self._name = name
-        self._runtime = Once(build)
+        self._runtime = LazyRuntime(build)
         self._handle = handle
         self._secret_result = secret_result
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Run the task once."""
-        log.append_keys(trace_id=trace_id_of({}), aws_request_id=getattr(context, "aws_request_id", None))
+        begin_invocation(trace_id=trace_id_of(xray_header()), aws_request_id=getattr(context, "aws_request_id", None))
         try:
             result = self._handle(event, self._runtime.get())
         except Exception:

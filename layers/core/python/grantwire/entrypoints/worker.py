@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grantwire.observability import log, metrics, trace_id_of
-from grantwire.runtime.once import Once
+from grantwire.observability import begin_invocation, log, metrics, trace_id_of
+from grantwire.runtime.invocation import xray_header
+from grantwire.runtime.lazy import LazyRuntime
 from grantwire.workers.budget import Budget
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ class WorkerHandler:
 
     def __init__(self, name: str, build: Callable[[Mapping[str, str]], Runtime]) -> None:
         self._name = name
-        self._runtime = Once(build)
+        self._runtime = LazyRuntime(build)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Work until the budget ends."""
         started = time.monotonic()
-        log.append_keys(
-            trace_id=trace_id_of({}), aws_request_id=getattr(context, "aws_request_id", None), worker=self._name
+        begin_invocation(
+            trace_id=trace_id_of(xray_header()),
+            aws_request_id=getattr(context, "aws_request_id", None),
+            worker=self._name,
         )
-        # A default, because the collector empties itself whenever it is full: no value may lose its worker.
-        metrics.set_default_dimensions(worker=self._name)
+        metrics.add_dimension("worker", self._name)
         try:
             result = self._runtime.get().run(Budget.of(event, context))
         except Exception:

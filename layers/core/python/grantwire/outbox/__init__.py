@@ -6,15 +6,11 @@ appearances of one aggregate's events are in the order of their versions, whatev
 What cannot be published ends FAILED and holds back its own aggregate only. It never ends with a lease that it could
 release.
 
-`redrive` and `discard` are an operator's two ways out of FAILED, in the caller's transaction; both return the ids that
-they changed, and events in any other state stay as they are. `promote_stuck` repairs what should never break, and says
-how often it did.
+`store.redrive` and `store.discard` are an operator's two ways out of FAILED, in the caller's transaction; both return
+the ids that they changed, and events in any other state stay as they are.
+`store.promote_stuck` repairs what should never break, and says how often it did.
 
 `encoding.encode_event` makes the protocol buffer of a payload, or raises RejectedError.
 
-Only the SQL is imported here; a function names the module that it works with.
+Only modules are here, no names: the sweep and the operators' commands import neither NATS nor protocol buffers.
 """
-
-from grantwire.outbox.store import discard, oldest_age, promote_stuck, redrive
-
-__all__ = ["discard", "oldest_age", "promote_stuck", "redrive"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire import outbox
 from grantwire.observability import MetricUnit, log, metrics
+from grantwire.outbox import store as outbox
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -137,7 +137,7 @@ class _Outage:
     async def wait(self, error: GrantwireError, budget: Budget) -> None:
         """Log an error and wait a little longer than the last time."""
         delay = min(next(self._delays), budget.left())
-        fields = {"worker": self._worker, "delay_s": round(delay, 3), "reason": str(error)}
+        fields: dict[str, Any] = {"worker": self._worker, "delay_s": round(delay, 3), "reason": str(error)}
         if isinstance(error, RetryableError):
             log.warning("dependency unavailable, retrying", **fields)
         elif isinstance(error, SystemFaultError):

@@ -1,0 +1,82 @@
+"""What a worker's threads and libraries write: counted in one place, and in one format."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from grantwire.entrypoints.worker import WorkerHandler
+from grantwire.observability import metrics
+from grantwire.runtime.delivery import DeliveryRuntime
+from tests.support.paths import PYTHONPATH
+from tests.support.plaintext import PLAINTEXT
+from tests.support.workers.deliver_receiver import Received, Receiver
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.integration.conftest import Rows
+
+
+def test_a_sender_s_threads_add_no_metrics(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that waits for them counts what they did: a metric belongs to an invocation, not to a thread."""
+    rows.execute(
+        """
+        INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
+        SELECT gen_random_uuid(), gen_random_uuid(), 'EntitlementGranted', 'u', 'item' || n, 1, '{"version": 1}'
+          FROM generate_series(1, 20) n"""
+    )
+    added: list[tuple[str, str]] = []
+    receivers: list[str] = []
+    add_metric = metrics.add_metric
+
+    def recorded(name: str, *values: Any) -> None:
+        added.append((name, threading.current_thread().name))
+        add_metric(name, *values)
+
+    def receive(request: Received) -> int:
+        receivers.append(request.key)
+        return 204
+
+    monkeypatch.setattr(metrics, "add_metric", recorded)
+    with Receiver(receive) as receiver:
+        environ = {**PLAINTEXT, "DATABASE_URL": database_url, "NOTIFICATION_SENDER": "webhook"}
+        runtime = DeliveryRuntime.build({**environ, "NOTIFICATION_WEBHOOK_URL": receiver.url})
+        try:
+            WorkerHandler("deliver_notifications", lambda _: runtime)({"until": "idle", "budget": "20s"}, None)
+        finally:
+            runtime.close()
+    assert len(receivers) == 20
+    assert added == [("NotificationsSent", threading.current_thread().name)]
+
+
+NATS_FAILS = """
+import asyncio, os, nats, psycopg
+from grantwire.observability import configure
+configure(os.environ)
+try:
+    asyncio.run(nats.connect("nats://127.0.0.1:1", max_reconnect_attempts=1, reconnect_time_wait=0.01))
+except Exception:
+    pass
+"""
+
+
+def test_what_nats_py_says_by_itself_is_in_our_format() -> None:
+    """Its default callback logs every error, here a refused connection: JSON with level, name and stack trace."""
+    answer = subprocess.run(
+        [sys.executable, "-c", NATS_FAILS],
+        env={"PYTHONPATH": PYTHONPATH},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert lines
+    for line in lines:
+        assert (line["level"], line["name"], line["service"]) == ("ERROR", "nats.aio.client", "grantwire")
+        assert line["exception_name"] == "ConnectionRefusedError"
