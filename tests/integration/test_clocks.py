@@ -1,4 +1,4 @@
-"""I4, O2, D1, R1, K3, V1: time is the database's; a function whose own clock is wrong decides and writes the same."""
+"""I4, O2, D1, R1, V1: time is the database's; a function whose own clock is wrong decides and writes the same."""
 
 from __future__ import annotations
 

@@ -44,14 +44,24 @@ class Functions:
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Any:
         """What the handler returns; AssertionError if it raises."""
+        answer = self._ask(name, event)
+        assert "error" not in answer, f"{name} raised {answer['error']}"
+        return answer["result"]
+
+    def fail(self, name: str, event: Mapping[str, Any]) -> str:
+        """What the handler raises; AssertionError if it returns."""
+        answer = self._ask(name, event)
+        assert "result" not in answer, f"{name} returned {answer['result']}"
+        return str(answer["error"])
+
+    def _ask(self, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"function": name, "event": event}) + "\n")
         self._process.stdin.flush()
         for text in self._process.stdout:
-            line = json.loads(text)
+            line: dict[str, Any] = json.loads(text)
             if line.get("invoked") == name:
-                assert "error" not in line, f"{name} raised {line['error']}"
-                return line["result"]
+                return line
             self.lines.append(line)
         raise AssertionError(f"the process ended while it ran {name}")
