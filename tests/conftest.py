@@ -20,6 +20,9 @@ for name in [name for name in os.environ if name.startswith(_OTHERS)]:
     del os.environ[name]
 os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
 
+# Seconds for a test that may have to build and deploy the stack first, or to pull images; others have pytest's default.
+_DEPLOYED_TIMEOUT = 600
+
 
 def pytest_configure() -> None:
     """Before any test, or pytest itself, makes a temporary file."""
@@ -41,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         suite = item.path.relative_to(Path(__file__).parent).parts[0]
         if suite in {"integration", "e2e", "containers"}:
             item.add_marker(suite)
+        if suite in {"e2e", "containers"}:
+            item.add_marker(pytest.mark.timeout(_DEPLOYED_TIMEOUT))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: ("e2e" not in item.keywords, _postgres(item.nodeid)))
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from grantwire.observability import key_fingerprint
-from tests.support.client import Client
+from tests.support.client import GRANTS, REVOKES, Client
 from tests.support.concurrency import at_once
+from tests.support.workers.relay_support import until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
@@ -99,14 +105,21 @@ def test_refusals_by_state_have_their_own_words(client: Client, rows: Rows) -> N
     assert _count(rows, "outbox_events") == 1
 
 
-def test_updated_at_never_runs_backwards(client: Client, rows: Rows) -> None:
-    """E1: even after a right that was changed in the future of this server's clock."""
+@pytest.mark.parametrize("change", [REVOKES, GRANTS], ids=["a revoke", "a grant after a revoke"])
+def test_updated_at_never_runs_backwards(client: Client, rows: Rows, change: str) -> None:
+    """E1, V1: even if the last change lies in the future of the server's clock; row, response and event agree."""
     client.grant("k1")
+    if change == GRANTS:
+        client.revoke("k2")
     rows.execute("UPDATE entitlements SET updated_at = now() + interval '1 hour'")
     (future,) = rows.execute("SELECT updated_at FROM entitlements").fetchall()
-    reply = client.revoke("k2")
-    moved = datetime.fromisoformat(reply.json["updated_at"]) - future["updated_at"]
-    assert moved.total_seconds() == 0.000001
+    reply = client.change(change, "k3")
+    assert reply.status == 200
+    expected = future["updated_at"] + timedelta(microseconds=1)
+    assert datetime.fromisoformat(reply.json["updated_at"]) == expected
+    assert rows.execute("SELECT updated_at FROM entitlements").fetchall() == [{"updated_at": expected}]
+    (event,) = rows.execute("SELECT payload FROM outbox_events ORDER BY aggregate_version DESC LIMIT 1").fetchall()
+    assert event["payload"]["occurred_at"] == reply.json["updated_at"]
 
 
 def test_names_that_look_alike_when_joined_stay_apart(client: Client, rows: Rows) -> None:
@@ -139,22 +152,72 @@ def test_of_fifty_rival_grants_one_wins(database_url: str, rows: Rows) -> None:
     assert _count(rows, "entitlement_audit") == 50
 
 
-def test_rival_grants_and_revokes_leave_no_gap_and_no_step_back(database_url: str, rows: Rows) -> None:
-    """E1, E7: whatever the order, versions count 1, 2, 3 ... and time moves forward with them."""
+def test_of_two_rival_revokes_one_wins(database_url: str, rows: Rows) -> None:
+    """E7, V1: the second came before the first had committed, waits for it, and is refused."""
+    with Client(database_url) as client:
+        assert client.grant("k0").status == 200
+        with ThreadPoolExecutor(1) as pool:
+            with rows.transaction():
+                assert rows.execute(_REVOKE).fetchall() == [{"outcome": "APPLIED"}]
+                late = pool.submit(client.revoke, "late")
+                until("the second revoke waits", lambda: _waiting(rows) or late.done())
+            reply = late.result(timeout=30)
+    assert reply.json == {"code": "ENTITLEMENT_STATE_CONFLICT", "message": "already REVOKED"}
+    (right,) = rows.execute("SELECT status, version FROM entitlements").fetchall()
+    assert right == {"status": "REVOKED", "version": 2}
+    assert _count(rows, "outbox_events") == 2
 
-    def churn(worker: int) -> int:
-        with Client(database_url) as client:
-            replies = [(client.grant if step % 2 else client.revoke)(f"{worker}-{step}") for step in range(20)]
-        return sum(reply.status == 200 for reply in replies)
 
-    with ThreadPoolExecutor(8) as pool:
-        applied = sum(pool.map(churn, range(8)))
+def test_rival_grants_and_revokes_take_turns(database_url: str, rows: Rows) -> None:
+    """E1, E7, V1: whatever the order, grants and revokes alternate, versions count 1, 2, 3 ... and time moves forward.
+
+    In each round all workers want the same change of the same right, each under a key of its own, and one gets it.
+    """
+    workers, rounds = 8, 12
+    turn = threading.Barrier(workers)
+
+    def churn(worker: int) -> list[int]:
+        statuses = []
+        with Client(database_url, IDEMPOTENCY_LOCK_WAIT="4s") as client:
+            for step in range(rounds):
+                turn.wait(timeout=30)
+                statuses.append((client.revoke if step % 2 else client.grant)(f"{worker}-{step}").status)
+        return statuses
+
+    replies = at_once(workers, churn)
+    for one_round in zip(*replies, strict=True):
+        assert sorted(one_round) == [200] + [409] * (workers - 1)
     events = rows.execute("SELECT * FROM outbox_events ORDER BY aggregate_version").fetchall()
-    assert [event["aggregate_version"] for event in events] == list(range(1, applied + 1))
+    assert [event["aggregate_version"] for event in events] == list(range(1, rounds + 1))
+    assert [event["event_type"] for event in events] == ["EntitlementGranted", "EntitlementRevoked"] * (rounds // 2)
     times = [event["payload"]["occurred_at"] for event in events]
     assert times == sorted(set(times))
-    assert [event["event_type"] for event in events[:2]] == ["EntitlementGranted", "EntitlementRevoked"]
-    assert [event["ready"] for event in events] == [True] + [False] * (applied - 1)
+    assert [event["ready"] for event in events] == [True] + [False] * (rounds - 1)
+
+
+def test_a_storm_of_changes_without_turns_leaves_no_gap(database_url: str, rows: Rows) -> None:
+    """E1, E7, V1: each worker goes its own way through grants and revokes of three rights, always under a new key."""
+
+    def churn(worker: int) -> int:
+        with Client(database_url, IDEMPOTENCY_LOCK_WAIT="4s") as client:
+            replies = [
+                (client.grant if step % 2 else client.revoke)(f"{worker}-{step}", user_id=f"u{step % 3}")
+                for step in range(24)
+            ]
+        return sum(reply.status == 200 for reply in replies)
+
+    applied = sum(at_once(8, churn))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in rows.execute("SELECT * FROM outbox_events ORDER BY aggregate_key, aggregate_version"):
+        found.setdefault(event["aggregate_key"], []).append(event)
+    assert sum(map(len, found.values())) == applied
+    assert found.keys() == {"u0/item1", "u1/item1", "u2/item1"}
+    for events in found.values():
+        assert [event["aggregate_version"] for event in events] == list(range(1, len(events) + 1))
+        alternating = itertools.cycle(["EntitlementGranted", "EntitlementRevoked"])
+        assert [event["event_type"] for event in events] == list(itertools.islice(alternating, len(events)))
+        times = [event["payload"]["occurred_at"] for event in events]
+        assert times == sorted(set(times))
 
 
 def test_an_error_in_the_last_step_leaves_nothing_behind(client: Client, rows: Rows) -> None:
@@ -169,6 +232,25 @@ def test_an_error_in_the_last_step_leaves_nothing_behind(client: Client, rows: R
     assert client.grant("k1").status == 200
 
 
+def test_each_operation_has_an_identifier_that_sorts_by_time(client: Client, rows: Rows) -> None:
+    """Event ids are UUIDs of version 7: by id, the events are in the order in which they were made."""
+    users = [f"u{number}" for number in range(10)]
+    for user in users:
+        assert client.grant(f"key of {user}", user_id=user).status == 200
+        time.sleep(0.002)  # the id's time is in milliseconds; within one, chance decides
+    found = rows.execute("SELECT event_id, payload->>'user_id' AS user_id FROM outbox_events ORDER BY event_id")
+    by_id = [(row["event_id"], row["user_id"]) for row in found]
+    assert [user_id for _, user_id in by_id] == users
+    assert {(event_id.version, event_id.variant) for event_id, _ in by_id} == {(7, uuid.RFC_4122)}
+
+
+# A change in the test's own transaction, as the function makes it.
+_REVOKE = """
+SELECT outcome FROM change_entitlement(
+  'c', 'r', 'early', 'h', interval '1 h', 2000, 'REVOKED', 'u_123', 'item1', 'refund', 'p_1', gen_random_uuid(), NULL)
+"""
+
+
 def _grant(database_url: str, key: str, **fields: Any) -> Any:
     with Client(database_url) as client:
         return client.grant(key, **fields)
@@ -178,9 +260,7 @@ def _count(rows: Rows, table: str) -> int:
     return int(rows.execute(f"SELECT count(*) AS n FROM {table}").fetchall()[0]["n"])  # noqa: S608
 
 
-def test_each_operation_has_an_identifier_that_sorts_by_time(client: Client, rows: Rows) -> None:
-    """Event ids are UUIDs of version 7."""
-    for number in range(3):
-        client.grant(f"k{number}", user_id=f"u{number}")
-    ids = [row["event_id"] for row in rows.execute("SELECT event_id FROM outbox_events ORDER BY created_at")]
-    assert all(isinstance(one, uuid.UUID) and one.version == 7 for one in ids)
+def _waiting(rows: Rows) -> bool:
+    """Whether a session waits for this one."""
+    found = rows.execute("SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+    return bool(found.fetchall())

@@ -6,13 +6,14 @@ import hashlib
 import json
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from tests.support.client import GRANTS, REVOKES, Client, Reply, event
+from grantwire.observability import key_fingerprint
+from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Reply, event
 from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
@@ -44,15 +45,24 @@ def test_fifty_requests_with_one_key_change_once(database_url: str, rows: Rows) 
 
 
 @pytest.mark.parametrize("field", ["user_id", "stock_keeping_unit", "reason", "purchase_id"])
-def test_a_key_belongs_to_one_request(client: Client, rows: Rows, field: str) -> None:
-    """I2: the same key with any other field is a conflict, audited, and changes nothing."""
-    first = client.grant("k1")
-    other = client.grant("k1", **{field: "other"})
+@pytest.mark.parametrize(("route", "operation"), [(GRANTS, "GRANT"), (REVOKES, "REVOKE")], ids=["grant", "revoke"])
+def test_a_key_belongs_to_one_request(client: Client, rows: Rows, route: str, operation: str, field: str) -> None:
+    """I2, A1, V1: the same key with any other field is a conflict, audited as what was asked, and changes nothing."""
+    if route == REVOKES:
+        client.grant("k0")
+    first = client.change(route, "k1")
+    assert first.status == 200
+    before = rows.execute("SELECT * FROM entitlements").fetchall()
+    other = client.change(route, "k1", **{field: "other"})
     assert (other.status, other.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
-    assert client.grant("k1").body == first.body
-    assert _audited(rows) == ["APPLIED", "IDEMPOTENCY_KEY_CONFLICT"]
-    (count,) = rows.execute("SELECT count(*) AS n FROM entitlements").fetchall()
-    assert count["n"] == 1
+    assert client.change(route, "k1").body == first.body
+    assert rows.execute("SELECT * FROM entitlements").fetchall() == before
+    *_, applied, refused = rows.execute("SELECT * FROM entitlement_audit ORDER BY occurred_at").fetchall()
+    assert (applied["operation"], applied["outcome"]) == (operation, "APPLIED")
+    assert (refused["operation"], refused["outcome"]) == (operation, "IDEMPOTENCY_KEY_CONFLICT")
+    asked = {"user_id": refused["user_id"], "stock_keeping_unit": refused["stock_keeping_unit"]} | refused["detail"]
+    assert asked == CHANGE | {field: "other", "key_fingerprint": key_fingerprint("k1")}
+    assert refused["caller"] == "tests"
 
 
 def test_spelling_does_not_make_another_request(client: Client) -> None:
@@ -196,6 +206,79 @@ def test_a_broken_invariant_is_loud_and_leaves_nothing(
     (error,) = [line for line in lines if line["level"] == "ERROR"]
     assert "idempotency invariant broken" in error["exception"]
     assert rows.execute("SELECT user_id FROM entitlements").fetchall() == [{"user_id": "u_123"}]
+
+
+@pytest.mark.parametrize(
+    ("left", "verdict", "replaced"),
+    [("-1 microsecond", "PROCEED", True), ("0", "PROCEED", True), ("1 microsecond", "IDEMPOTENCY_KEY_CONFLICT", False)],
+    ids=["just past", "exactly on the threshold", "just before"],
+)
+def test_a_key_is_expired_from_its_threshold_on(rows: Rows, left: str, verdict: str, replaced: bool) -> None:
+    """I4, I6, R1, V1: check and upsert agree to the microsecond; in one transaction `now()` stands still."""
+    with rows.transaction(force_rollback=True):
+        rows.execute(
+            "INSERT INTO idempotency_keys VALUES"
+            " ('c', 'r', 'k', 'old', 200, 'old', now() - interval '1 day', now() + %s::interval)",
+            (left,),
+        )
+        begin = "SELECT verdict FROM idempotency_begin('c', 'r', 'k', %s, 1000)"
+        assert rows.execute(begin, ("old",)).fetchall() == [{"verdict": "PROCEED" if replaced else "REPLAYED"}]
+        assert rows.execute(begin, ("new",)).fetchall() == [{"verdict": verdict}]
+        with pytest.raises(psycopg.Error) if not replaced else nullcontext() as caught, rows.transaction():
+            rows.execute("SELECT idempotency_finish('c', 'r', 'k', 'new', 201, 'new', interval '1 h')")
+        if caught is not None:
+            assert caught.value.sqlstate == "GW001"
+        (stored,) = rows.execute(
+            "SELECT request_hash, status_code, response_body, created_at = now() AS now,"
+            " expires_at = now() + interval '1 h' AS renewed FROM idempotency_keys"
+        ).fetchall()
+        expected = ("new", 201, "new", True, True) if replaced else ("old", 200, "old", False, False)
+        assert tuple(stored.values()) == expected
+
+
+def test_a_call_leaves_the_session_s_lock_timeout_as_it_was(database_url: str, rows: Rows) -> None:
+    """I8, V1: whatever the outcome; a pooled connection would carry the limit to work of another kind."""
+    begin = "SELECT verdict FROM idempotency_begin('c', 'r', %s, %s, 50)"
+    finish = "SELECT idempotency_finish('c', 'r', %s, %s, 200, '{}', interval '1 h')"
+    change = """
+        SELECT outcome FROM change_entitlement(
+          'c', 'r', %s, %s, interval '1 h', 50, %s, 'u_1', 'item1', 'purchase', 'p_1', gen_random_uuid(), NULL)"""
+    with psycopg.connect(database_url, autocommit=True) as session, _holding(rows, "held"):
+        session.execute("SET lock_timeout = '12345ms'")
+        outcomes = []
+        for statement, parameters in [
+            (begin, ("guarded", "h")),
+            (finish, ("guarded", "h")),
+            (begin, ("guarded", "h")),
+            (begin, ("guarded", "other")),
+            (begin, ("held", "h")),
+            (change, ("k1", "h", "ACTIVE")),
+            (change, ("k1", "h", "ACTIVE")),
+            (change, ("k1", "other", "ACTIVE")),
+            (change, ("k2", "h", "ACTIVE")),
+            (change, ("k3", "h", "REVOKED")),
+            (change, ("held", "h", "ACTIVE")),
+        ]:
+            outcomes += session.execute(statement, parameters).fetchall()
+            assert session.execute("SHOW lock_timeout").fetchall() == [("12345ms",)]
+        with session.transaction():
+            session.execute(begin, ("in a block", "h"))
+            assert session.execute("SHOW lock_timeout").fetchall() == [("50ms",)]
+        assert session.execute("SHOW lock_timeout").fetchall() == [("12345ms",)]
+    assert [outcome for (outcome,) in outcomes] == [
+        *("PROCEED", "", "REPLAYED", "IDEMPOTENCY_KEY_CONFLICT", "REQUEST_IN_PROGRESS"),
+        *("APPLIED", "REPLAYED", "IDEMPOTENCY_KEY_CONFLICT", "ENTITLEMENT_STATE_CONFLICT", "APPLIED"),
+        "REQUEST_IN_PROGRESS",
+    ]
+
+
+def test_a_request_leaves_its_connection_s_lock_timeout_as_it_was(client: Client) -> None:
+    """I8, V1: the next statement of the same execution environment waits as long as it would have before."""
+    with client.database.session() as session:
+        before = session.execute("SHOW lock_timeout").fetchall()
+    assert [client.grant("k1").status, client.grant("k1").status, client.revoke("k2").status] == [200] * 3
+    with client.database.session() as session:
+        assert session.execute("SHOW lock_timeout").fetchall() == before
 
 
 def test_a_stronger_isolation_level_is_refused(rows: Rows) -> None:

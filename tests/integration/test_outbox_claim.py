@@ -51,8 +51,9 @@ def test_a_claim_takes_heads_and_the_runs_behind_them(tx: Connection) -> None:
 
 
 def test_a_run_is_cut_at_the_first_gap(tx: Connection, database_url: str) -> None:
-    """O8: an event that somebody else has locked is not jumped over."""
+    """O8, V1: an event that somebody else has locked is neither jumped over nor waited for."""
     enqueue_many(tx, aggregates=1, each=4)
+    tx.execute("SET lock_timeout = '500ms'")
     with psycopg.connect(database_url) as other:
         other.execute("SELECT 1 FROM outbox_events WHERE aggregate_version = 3 FOR UPDATE")
         assert _places(_claim(tx)[1]) == [("u0/item1", 1), ("u0/item1", 2)]

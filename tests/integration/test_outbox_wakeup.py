@@ -13,8 +13,9 @@ import pytest
 from grantwire.database import DatabaseSettings
 from grantwire.outbox.wakeup import ASLEEP, Wakeup
 from grantwire.settings import load
+from grantwire.workers.budget import Budget
 from tests.support.plaintext import PLAINTEXT
-from tests.support.workers.relay_support import budget, relay, stream, until
+from tests.support.workers.relay_support import budget, enqueue, relay, stream, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,6 +133,44 @@ def test_a_grant_wakes_a_relay_that_sleeps(
         thread.join()
     assert len(stream(environ)) == 1
     assert not _sleeping(rows)
+
+
+# Returns when a relay asks for the lock of those who sleep, which this transaction shares. The server itself looks, so
+# that the relay is still waiting then.
+_UNTIL_A_RELAY_ASKS = f"""
+DO $$ BEGIN
+    WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)) AND NOT granted
+                         AND locktype = 'advisory' AND (classid::bigint << 32 | objid::bigint) = {ASLEEP}) LOOP
+        PERFORM pg_sleep(0.001);
+    END LOOP;
+END $$
+"""
+
+
+def test_a_relay_looks_once_more_before_it_sleeps(
+    environ: dict[str, str], owner_url: str, rows: Rows, listener: psycopg.Connection
+) -> None:
+    """O9, V1: what was committed after its last look and before it had the lock is published without a notification.
+
+    It polls once a minute, so that only this look can find the event.
+    """
+    over = False
+    with relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}) as runtime, psycopg.connect(owner_url) as granting:
+        enqueue(granting, "u_1/item1", 1)
+        budget = Budget(1000.0, clock=lambda: 2000.0 if over else 0.0)
+        thread = threading.Thread(target=lambda: runtime.run(budget))
+        thread.start()
+        try:
+            granting.execute(_UNTIL_A_RELAY_ASKS)
+            granting.commit()
+            until("the event is published", lambda: _published(rows) == 1, seconds=10)
+            assert _heard(listener) == 0
+            until("the relay sleeps", lambda: _sleeping(rows))
+        finally:
+            over = True
+            rows.execute("NOTIFY outbox_events")  # for a relay that sleeps
+            thread.join(timeout=90)
+    assert len(stream(environ)) == 1
 
 
 @pytest.mark.parametrize("broken", [{"ENTITLEMENT_OUTBOX_WAKEUP": "false"}, {"DATABASE_LISTEN_HOST": "127.0.0.1:9"}])

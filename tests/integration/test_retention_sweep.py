@@ -21,6 +21,7 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import budget
+from tests.support.lock_timeouts import never_wait
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.running import run_worker
@@ -94,10 +95,23 @@ THRESHOLDS = [
     ("distributed_locks", 7 * DAY, False),
 ]
 
+# The table of each policy, and the column that says how old a row is.
+AGES = {
+    "idempotency_keys": ("idempotency_keys", "expires_at"),
+    "outbox_published": ("outbox_events", "published_at"),
+    "outbox_discarded": ("outbox_events", "discarded_at"),
+    "processed_events": ("processed_events", "processed_at"),
+    "notifications": ("notifications", "created_at"),
+    "notification_dlq": ("notification_dlq", "closed_at"),
+    "notification_nats_dlq": ("notification_nats_dlq", "closed_at"),
+    "processed_messages": ("processed_messages", "expires_at"),
+    "distributed_locks": ("distributed_locks", "lease_until"),
+}
+
 
 def test_every_policy_has_a_threshold_here() -> None:
     """Nothing is deleted that no test looks at."""
-    assert [policy.name for policy in POLICIES] == [name for name, _, _ in THRESHOLDS]
+    assert [policy.name for policy in POLICIES] == [name for name, _, _ in THRESHOLDS] == list(AGES)
 
 
 @pytest.mark.parametrize(("name", "keep", "edge_goes"), THRESHOLDS, ids=[name for name, _, _ in THRESHOLDS])
@@ -232,15 +246,44 @@ def test_two_sweeps_at_once_share_the_work(owner_url: str, rows: Rows) -> None:
     assert _count(rows, "idempotency_keys") == 0
 
 
-def test_rows_that_somebody_holds_are_passed_over(
-    owner_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]]
+@pytest.mark.parametrize("name", AGES)
+def test_each_batch_is_bounded_and_takes_the_oldest_first(
+    rows: Rows, sweep: Callable[..., dict[str, Any]], name: str
 ) -> None:
-    """R4: a request that is replacing an expired key is not waited for."""
-    _expired_keys(rows, 3)
+    """R4, V1: of every policy: no statement deletes more than one batch, and no younger row goes before an older."""
+    table, column = AGES[name]
+    times = [NOW - 40 * DAY + number * TICK for number in range(5)]
+    for number in (3, 1, 4, 0, 2):
+        rows.execute(INSERT[name], {"n": number + 1, "at": times[number]})
+    rows.execute("CREATE TABLE batches (number bigserial, times timestamptz[])")
+    rows.execute(f"""
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO batches (times) SELECT array_agg({column} ORDER BY {column}) FROM gone HAVING count(*) > 0;
+          RETURN NULL; END $$""")  # noqa: S608 - a name from this file
+    rows.execute(f"""
+        CREATE TRIGGER note AFTER DELETE ON {table} REFERENCING OLD TABLE AS gone
+           FOR EACH STATEMENT EXECUTE FUNCTION note()""")
+    result = sweep(RETENTION_BATCH_SIZE="2")
+    assert (result["deleted"], result["complete"]) == ({name: 5}, True)
+    batches = [row["times"] for row in rows.execute("SELECT times FROM batches ORDER BY number")]
+    assert batches == [times[:2], times[2:4], times[4:]]
+
+
+@pytest.mark.parametrize("name", AGES)
+def test_rows_that_somebody_holds_are_passed_over(
+    owner_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]], name: str
+) -> None:
+    """R4, V1: of every policy; a sweep that waited for the row would run into the lock timeout and fail."""
+    never_wait(rows)
+    table, column = AGES[name]
+    for number in range(3):
+        rows.execute(INSERT[name], {"n": number + 1, "at": NOW - 40 * DAY + number * TICK})
+    oldest = f"SELECT FROM {table} WHERE {column} = %s FOR UPDATE"
     with psycopg.connect(owner_url) as busy:
-        busy.execute("SELECT FROM idempotency_keys WHERE idempotency_key = '2' FOR UPDATE")
-        assert sweep()["deleted"] == {"idempotency_keys": 2}
-    assert sweep()["deleted"] == {"idempotency_keys": 1}
+        assert busy.execute(oldest, (NOW - 40 * DAY,)).rowcount == 1
+        assert sweep()["deleted"] == {name: 2}
+        assert _count(rows, table) == 1
+    assert sweep()["deleted"] == {name: 1}
 
 
 def test_a_step_that_fails_does_not_keep_the_others_from_their_work(

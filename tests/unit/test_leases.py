@@ -81,11 +81,24 @@ def test_no_two_claims_have_one_name() -> None:
     assert first.token != second.token
 
 
-def test_a_worker_is_named_after_its_log_stream() -> None:
-    """O2: the Lambda log stream, else HOSTNAME, else the host's name."""
-    assert worker_name({"AWS_LAMBDA_LOG_STREAM_NAME": "2026/[1]abc", "HOSTNAME": "h"}) == "2026/[1]abc"
-    assert worker_name({"HOSTNAME": "h"}) == "h"
-    assert worker_name({})
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"AWS_LAMBDA_LOG_STREAM_NAME": "2026/[1]abc", "HOSTNAME": "h"}, "2026/[1]abc"),
+        ({"AWS_LAMBDA_LOG_STREAM_NAME": "", "HOSTNAME": "h"}, "h"),
+        ({"HOSTNAME": "h"}, "h"),
+        ({"HOSTNAME": ""}, "the-host"),
+        ({}, "the-host"),
+    ],
+)
+def test_a_worker_is_named_after_its_log_stream(
+    environ: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O2: the Lambda log stream, else HOSTNAME, else the host's name; of the environment that it is given."""
+    monkeypatch.setattr("socket.gethostname", lambda: "the-host")
+    monkeypatch.setenv("HOSTNAME", "of another environment")
+    monkeypatch.setenv("AWS_LAMBDA_LOG_STREAM_NAME", "of another environment")
+    assert worker_name(environ) == name
 
 
 def test_fewer_rows_than_expected_stop_the_worker() -> None:

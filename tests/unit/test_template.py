@@ -196,8 +196,8 @@ def test_only_kinds_that_every_emulator_serves_are_used() -> None:
     assert not {one for one in resources if re.search(r"HttpApi|ApiGatewayV2|Scheduler", one)}
 
 
-def test_each_alarm_watches_a_metric_with_the_dimensions_that_a_worker_gives_it() -> None:
-    """An alarm on a metric that nobody emits never rings."""
+def test_each_alarm_watches_a_function_of_this_template() -> None:
+    """That the function really emits the metric, `tests/integration/test_alarms.py` tries."""
     alarms = [one["Properties"] for one in TEMPLATE["Resources"].values() if one["Type"] == "AWS::CloudWatch::Alarm"]
     assert {alarm["MetricName"] for alarm in alarms} >= {
         "EventsFailed",
@@ -205,12 +205,10 @@ def test_each_alarm_watches_a_metric_with_the_dimensions_that_a_worker_gives_it(
         "DeadLettersRecorded",
         "OldestEventAge",
     }
-    sources = "\n".join(path.read_text() for path in (ROOT / "layers").rglob("*.py"))
     for alarm in alarms:
         dimensions = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
         assert dimensions["service"] == "grantwire"
         assert dimensions["worker"] in {*SCHEDULED, "authorize_caller"}
-        assert f'"{alarm["MetricName"]}"' in sources
 
 
 @pytest.mark.parametrize("name", RESOURCES)
