@@ -19,6 +19,7 @@ from infra.local.deployment import TEMPLATE, Deployment, aws_environment
 from infra.local.emulator import REGION, EmulatorServer
 from infra.local.errors import LocalStackError
 from infra.local.forwarding import forwarding
+from infra.local.template_globals import FUNCTION, functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 SAM = Path(sys.executable).with_name("sam")
 EVENTS = TEMPLATE.parent / "infra" / "events"
-FUNCTION = "AWS::Serverless::Function"
 NOWHERE = "http://127.0.0.1:9"  # `sam local` asks AWS who we are, and goes on without an answer
 CONTAINER_HOST = "host.docker.internal"
 LOOPBACK = re.compile(r"(?<=[/@])(?:127\.0\.0\.1|localhost):(\d+)")
@@ -88,11 +88,10 @@ class SamLocal:
         return {
             name: {
                 variable: LOOPBACK.sub(rf"{CONTAINER_HOST}:\1", decisions.text(value) or "")
-                for variable, value in resource["Properties"]["Environment"]["Variables"].items()
+                for variable, value in properties["Environment"]["Variables"].items()
                 if isinstance(value, dict) and ("Fn::If" in value or value.get("Ref") in parameters)
             }
-            for name, resource in self.template["Resources"].items()
-            if resource["Type"] == FUNCTION
+            for name, properties in functions(self.template).items()
         }
 
     def written(self) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from infra.local.errors import LocalStackError
 from infra.local.sam_local import EVENTS, SamLocal, logical_names
+from infra.local.template_globals import functions
 from tests.support.sam_template import load_template
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ def test_conditions_are_decided_for_the_parameters_that_are_given(sam: SamLocal)
 
 def test_only_declared_variables_are_set(sam: SamLocal) -> None:
     """SAM would drop others without a word: a function that talks to no NATS gets no address of it."""
-    declared: dict[str, Any] = load_template()["Resources"]
+    declared = functions(load_template())
     variables = sam.variables(GIVEN)
     assert variables.keys() == set(logical_names().values())
     assert "NATS_URL" not in variables["GrantFunction"]
     for name, chosen in variables.items():
-        assert chosen.keys() <= declared[name]["Properties"]["Environment"]["Variables"].keys()
+        assert chosen.keys() <= declared[name]["Environment"]["Variables"].keys()
 
 
 def test_a_parameter_that_the_template_has_not_is_refused(sam: SamLocal) -> None:

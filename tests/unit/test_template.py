@@ -6,9 +6,11 @@ import json
 import re
 from dataclasses import fields
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
 from grantwire.clients.orders import ClientOrder
 from grantwire.clients.scopes import ROUTES, Scope
@@ -31,6 +33,7 @@ from grantwire.runtime.relay import RelaySettings
 from grantwire.runtime.sweep import SweepSettings
 from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
+from infra.local.template_globals import functions
 from tests.support.paths import FUNCTIONS, ROOT
 from tests.support.sam_template import load_template
 
@@ -42,9 +45,8 @@ GATEWAY_LIMIT = 29
 TEMPLATE = load_template()
 PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
 RESOURCES: dict[str, Any] = {
-    resource["Properties"]["CodeUri"].rstrip("/").removeprefix("functions/"): resource["Properties"]
-    for resource in TEMPLATE["Resources"].values()
-    if resource["Type"] == "AWS::Serverless::Function"
+    properties["CodeUri"].rstrip("/").removeprefix("functions/"): properties
+    for properties in functions(TEMPLATE).values()
 }
 SETTINGS: dict[str, type] = {
     "authorize_caller": CallerSettings,
@@ -128,6 +130,21 @@ def _holds(expression: Any, given: dict[str, str]) -> bool:
         return bool(left == right)
     results = [_holds(one, given) for one in operands]
     return {"Fn::And": all(results), "Fn::Or": any(results), "Fn::Not": not results[0]}[function]
+
+
+def test_sam_merges_globals_as_these_tests_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests below look at is what SAM gives CloudFormation, override by override."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    packaged = json.loads(json.dumps(TEMPLATE))  # plain, as `sam build` writes it: SAM changes what it translates
+    for resource in packaged["Resources"].values():
+        for content in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
+            resource["Properties"][content] = "s3://bucket/key"
+    translated = transform(packaged, {}, SimpleNamespace(load=dict))["Resources"]
+    for name, properties in functions(TEMPLATE).items():
+        made = translated[name]["Properties"]
+        for key in ("Environment", "LoggingConfig", "Timeout", "KmsKeyArn", "VpcConfig"):
+            assert made[key] == properties[key], (name, key)
+        assert translated[f"{name}Role"]["Properties"]["PermissionsBoundary"] == properties["PermissionsBoundary"]
 
 
 def test_every_folder_is_a_function_and_every_function_a_folder() -> None:
