@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 
-from grantwire.idempotency import RedisStore, idempotent
 from tests.bench.callers import KEPT_KEYS, VALKEY_URL
 from tests.bench.fleet import Fleet
 from tests.bench.job_queue import BATCH
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     Call = Callable[[], None]
     Work = Callable[[str], dict[str, Any]]
 
-CLIENTS = 4
 POWERTOOLS = "Powertools on Valkey"
 LIBRARY = "@idempotent on Valkey"
 
@@ -91,6 +89,8 @@ class _Context:
 
 
 def _library() -> Work:
+    from grantwire.idempotency import RedisStore, idempotent  # noqa: PLC0415 - as above
+
     runs = itertools.count()
 
     @idempotent(RedisStore(_valkey(), prefix="bench:"), key=lambda key: key, name="bench")
@@ -168,6 +168,6 @@ def _compared(
         contenders: dict[str, Callable[[], float]] = {}
         for name, work in works.items():
             environ = {VALKEY_URL: servers.valkey.url}
-            fleet = stack.enter_context(Fleet(f"{__name__}:{work.__name__}", CLIENTS, environ))
+            fleet = stack.enter_context(Fleet(f"{__name__}:{work.__name__}", effort.callers, environ))
             contenders[name] = partial(fleet.rate, effort.seconds)
         return interleave(title, effort.rounds, contenders, progress)

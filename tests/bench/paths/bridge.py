@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tests.bench.fleet import Fleet
 from tests.bench.inbox import BATCH, PlainInserts
 from tests.bench.job_queue import PGQUEUER, PgQueuer
-from tests.bench.naive import NAIVE, naive_bridge
+from tests.bench.naive import NAIVE
+from tests.bench.naive_workers import naive_bridge
 from tests.bench.outbox import fill, frames
 from tests.bench.raw_nats import RawNats
 from tests.bench.results import Finding, Row, Section

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.bench.fleet import Fleet
 from tests.bench.job_queue import PGQUEUER, PgQueuer
-from tests.bench.naive import NAIVE, naive_relay
+from tests.bench.naive import NAIVE
+from tests.bench.naive_workers import naive_relay
 from tests.bench.outbox import BATCH, PlainSql, fill, frames
 from tests.bench.raw_nats import RawNats
 from tests.bench.results import Chart, Finding, Line, Row, Section
