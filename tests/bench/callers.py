@@ -1,21 +1,23 @@
-"""What the clients of a fleet do: one call of a handler, event in and answer out, which is looked at."""
+"""What the clients of a fleet do: one call of a handler, event in and answer out, which is looked at.
+
+A client uses the handler that Lambda would, which reads its process's environment, unless it is given another one.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from grantwire.entitlements import Change, Operation
-from grantwire.idempotency import RequestIdentity
-from grantwire.runtime.api import ApiRuntime
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Call = Callable[[], None]
+    Handler = Callable[[Mapping[str, Any], Any], dict[str, Any]]
 
 # Users with as many rights each, whom `query` asks for.
 USERS = 1_000
@@ -26,71 +28,62 @@ KEPT_KEYS = 100
 VALKEY_URL = "BENCH_VALKEY_URL"
 
 
-def _event(name: str) -> dict[str, Any]:
-    """A REST proxy event as the repository has one for each function."""
+def handler_of(name: str) -> Any:
+    """A function's handler as Lambda would import it: now, because it may read the environment."""
+    return import_module(f"functions.{name}.handler").handler
+
+
+def event_of(name: str) -> dict[str, Any]:
+    """The event that the repository has for each function."""
     event: dict[str, Any] = json.loads((ROOT / "infra" / "events" / f"{name}.json").read_text())
     return event
 
 
-def _granting(event: dict[str, Any], name: str) -> dict[str, Any]:
-    """A grant with a key, a user and a purchase of its own."""
-    body = f'{{"user_id":"{name}","stock_keeping_unit":"item1","reason":"purchase","purchase_id":"{name}"}}'
-    headers = event["headers"] | {"Idempotency-Key": name}
+def granting(event: dict[str, Any], key: str, user: str) -> dict[str, Any]:
+    """A request to grant a user something, under this key."""
+    body = f'{{"user_id":"{user}","stock_keeping_unit":"item1","reason":"purchase","purchase_id":"{user}"}}'
+    headers = event["headers"] | {"Idempotency-Key": key}
     return event | {"headers": headers, "multiValueHeaders": {k: [v] for k, v in headers.items()}, "body": body}
 
 
-def grant(number: int) -> Call:
-    """Grant somebody something, again and again."""
-    from functions.grant.handler import handler  # noqa: PLC0415 - reads the environment
+def ask(handler: Handler, event: dict[str, Any], user: str, rights: int) -> None:
+    """Ask for the rights of a user, who has so many."""
+    answer = handler(event | {"pathParameters": {"user_id": user}}, None)
+    assert answer["body"].count('"ACTIVE"') == rights, answer
 
-    event = _event("grant")
+
+def repeat(handler: Handler, event: dict[str, Any], body: str) -> None:
+    """Send a request again that was answered with this body."""
+    answer = handler(event, None)
+    assert answer["body"] == body and "Idempotent-Replayed" in answer["headers"], answer  # noqa: PT018
+
+
+def grant(number: int, handler: Handler | None = None) -> Call:
+    """Grant somebody something, again and again."""
+    handler = handler or handler_of("grant")
+    event = event_of("grant")
     names = (f"u_{os.getpid()}_{number}_{turn}" for turn in itertools.count())
 
     def call() -> None:
-        answer = handler(_granting(event, next(names)), None)
+        name = next(names)
+        answer = handler(granting(event, name, name), None)
         assert answer["statusCode"] == 200, answer
 
     return call
 
 
-def replay(number: int) -> Call:
+def replay(number: int, handler: Handler | None = None) -> Call:
     """Send grants again that were answered before."""
-    from functions.grant.handler import handler  # noqa: PLC0415 - reads the environment
-
-    events = [_granting(_event("grant"), f"r_{os.getpid()}_{number}_{turn}") for turn in range(KEPT_KEYS)]
-    bodies = [handler(event, None)["body"] for event in events]
-    turns = itertools.cycle(zip(events, bodies, strict=True))
-
-    def call() -> None:
-        event, body = next(turns)
-        answer = handler(event, None)
-        assert answer["body"] == body and "Idempotent-Replayed" in answer["headers"], answer  # noqa: PT018
-
-    return call
+    handler = handler or handler_of("grant")
+    names = [f"r_{os.getpid()}_{number}_{turn}" for turn in range(KEPT_KEYS)]
+    events = [granting(event_of("grant"), name, name) for name in names]
+    turns = itertools.cycle([(event, handler(event, None)["body"]) for event in events])
+    return lambda: repeat(handler, *next(turns))
 
 
-def replay_call(number: int) -> Call:
-    """The database call of a replay alone, without an event, a log line or an answer around it."""
-    runtime = ApiRuntime.build(os.environ)
-    identity = RequestIdentity("local", "POST /v1/entitlements/grants", f"c_{os.getpid()}_{number}", "v1:0")
-    change = Change(identity.key, "item1", "purchase", identity.key)
-    runtime.entitlements.change(Operation.GRANT, change, identity, "1-0-0")
-
-    def call() -> None:
-        assert runtime.entitlements.change(Operation.GRANT, change, identity, "1-0-0").replayed
-
-    return call
-
-
-def query(number: int) -> Call:
+def query(number: int, handler: Handler | None = None) -> Call:
     """Ask for the rights of one user after the other."""
-    from functions.query.handler import handler  # noqa: PLC0415 - reads the environment
-
-    event = _event("query")
+    handler = handler or handler_of("query")
+    event = event_of("query")
     users = itertools.cycle(f"q_{(number * 97 + turn) % USERS}" for turn in range(USERS))
-
-    def call() -> None:
-        answer = handler(event | {"pathParameters": {"user_id": next(users)}}, None)
-        assert answer["body"].count('"ACTIVE"') == RIGHTS, answer
-
-    return call
+    return lambda: ask(handler, event, next(users), RIGHTS)

@@ -46,7 +46,7 @@ def line_chart(chart: Chart) -> str:
 
 
 def bar_chart(title: str, rows: Sequence[Row]) -> str:
-    """A bar for each row's ratio to its limit, with the extremes of its rounds, its target and its stretch."""
+    """A bar for each row's ratio to its limit, with the extremes of its rounds, and its target and stretch if any."""
     names = [textwrap.wrap(row.path, _NAME) for row in rows]
     height = max(_BAR, 8 + _TEXT * max(map(len, names)))
     top, left = 76, EDGE + CHARACTER * max(len(part) for name in names for part in name) + 10
@@ -56,7 +56,7 @@ def bar_chart(title: str, rows: Sequence[Row]) -> str:
     for x, width, ink, text in ((424, 3, INK, "target"), (488, 2, PALE, "stretch"), (560, 10, _MISSED, "below target")):
         picture.add("rect", x=x, y=44, width=width, height=12, fill=ink)
         picture.write(text, x + width + 6, 54, fill=FAINT)
-    most = max(1.0, *(max(row.ratio.high, row.stretch) for row in rows))
+    most = max(1.0, *(max(row.ratio.high, row.stretch or 0.0) for row in rows))
     axis = Axis.over([most], left, WIDTH - EDGE - 48, most=7)
     for tick in axis.ticks:
         place, text = axis.at(tick), "limit" if tick == 1 else short(tick)
@@ -79,11 +79,12 @@ def _line(picture: Picture, number: int, places: Sequence[tuple[float, float]]) 
 
 
 def _bar(picture: Picture, axis: Axis, row: Row, y: float) -> None:
-    ink = _MET if row.ratio.median >= row.target else _MISSED
+    ink = _MISSED if row.reaches(row.target) is False else _MET
     low, median, high = (axis.at(ratio) for ratio in (row.ratio.low, row.ratio.median, row.ratio.high))
     picture.add("rect", x=axis.start, y=y - 8, width=median - axis.start, height=16, rx=2, fill=ink, fill_opacity=0.75)
     for target, shade, width in ((row.stretch, PALE, 2), (row.target, INK, 3)):
-        picture.line((axis.at(target), y - 13), (axis.at(target), y + 13), shade, width)
+        if target is not None:
+            picture.line((axis.at(target), y - 13), (axis.at(target), y + 13), shade, width)
     picture.line((low, y), (high, y), INK, 1.5)
     for end in (low, high):
         picture.line((end, y - 4), (end, y + 4), INK, 1.5)

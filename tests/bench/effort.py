@@ -12,6 +12,7 @@ class Effort:
     name: str
     rounds: int
     seconds: float
+    callers: int = 4
     clients: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     wakeup_clients: tuple[int, ...] = (4, 16, 32)
     events: int = 20_000
@@ -38,12 +39,13 @@ SMOKE = Effort(
     "smoke",
     rounds=1,
     seconds=0.1,
+    callers=1,
     clients=(1, 2),
     wakeup_clients=(2,),
     events=400,
     hot_events=40,
     expired=2_000,
-    sizes=(100, 300),
+    sizes=(300,),
     parked=100,
     starts=1,
     journey_seconds=0.0,

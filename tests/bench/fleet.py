@@ -1,16 +1,14 @@
-"""Clients as Lambda has them: each a process of its own, with its own handler and its own connection.
-
-Their log lines go to the null device: they are made and written, as a caller pays for, and nobody reads them.
-"""
+"""Clients as Lambda has them: each a process of its own, with its own handler and its own connection."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from tests.bench.alone import become_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    Call = Callable[[], None]
+    Call = Callable[[], object]
 
 # Time for the last client to have read its order, so that all begin together.
 _HEAD_START = 0.05
@@ -71,8 +69,16 @@ class Fleet:
             else:
                 process.terminate()
 
+    def rate(self, seconds: float, clients: int | None = None) -> float:
+        """Let them call for so long; calls a second."""
+        return self.run(seconds, clients).rate
+
+    def once(self) -> float:
+        """Let each of them make one call, all at once; how many seconds the longest took."""
+        return max(self.run(0.0).latencies)
+
     def run(self, seconds: float, clients: int | None = None) -> Run:
-        """Let all of them, or so many, call for so long."""
+        """Let all of them, or so many, call for so long, and at least once."""
         members = self._members[:clients]
         start = time.monotonic() + _HEAD_START
         for _, pipe in members:
@@ -96,8 +102,7 @@ class Fleet:
 
 
 def _serve(pipe: Connection, work: str, number: int, environ: Mapping[str, str]) -> None:
-    os.environ.update(environ)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    become_function(environ)
     module, _, function = work.partition(":")
     try:
         call: Call = getattr(import_module(module), function)(number)
@@ -115,10 +120,10 @@ def _calls(call: Call, start: float, seconds: float) -> tuple[float, list[float]
     clock = time.monotonic
     time.sleep(max(0.0, start - clock()))
     deadline = start + seconds
-    began = clock()
-    while began < deadline:
+    ended = clock()
+    while not latencies or ended < deadline:
+        began = ended
         call()
         ended = clock()
         latencies.append(ended - began)
-        began = ended
-    return began, latencies
+    return ended, latencies

@@ -12,6 +12,7 @@ from tests.bench.alone import alone
 if TYPE_CHECKING:
     from tests.bench.servers import Servers
 
+PGQUEUER = "pgqueuer"
 # 500 to 2,000 are alike on two cores, and about three times as fast as its default of 10.
 BATCH = 1_000
 
@@ -21,34 +22,18 @@ class PgQueuer:
 
     def __init__(self, servers: Servers) -> None:
         self._url = servers.databases.empty()
-        self._jobs = 0
-        alone(_install_queue, self._url)
+        alone(_install, self._url)
 
-    def prepare(self, jobs: int) -> None:
-        """Add so many jobs."""
-        self._jobs = int(alone(_enqueue, self._url, jobs))
-
-    def drain(self) -> float:
-        """Let one worker do all of them; jobs a second."""
-        return self._jobs / alone(_drain_queue, self._url, self._jobs)
+    def rate(self, jobs: int) -> float:
+        """Add so many jobs and let one worker do all of them; jobs a second."""
+        return jobs / float(alone(_drain, self._url, jobs))
 
 
-async def _install_queue(url: str) -> float:
+async def _install(url: str) -> None:
     from pgqueuer import Queries  # noqa: PLC0415 - only its own process loads it
 
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await Queries.from_psycopg_connection(connection).install()
-    return 0.0
-
-
-async def _enqueue(url: str, jobs: int) -> float:
-    from pgqueuer import Queries  # noqa: PLC0415 - as above
-
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute("TRUNCATE pgqueuer_log")
-        added = await Queries.from_psycopg_connection(connection).enqueue(["noop"] * jobs, [None] * jobs, [0] * jobs)
-        await connection.execute("VACUUM ANALYZE")
-    return len(added)
 
 
 # Its worker over psycopg waits a second before it claims for the first time, and some more when all is done. Neither
@@ -60,10 +45,14 @@ SELECT count(*) FILTER (WHERE status = 'successful'),
 """
 
 
-async def _drain_queue(url: str, jobs: int) -> float:
-    from pgqueuer import PgQueuer, types  # noqa: PLC0415 - as above
+async def _drain(url: str, jobs: int) -> float:
+    """How many seconds it took."""
+    from pgqueuer import PgQueuer, Queries, types  # noqa: PLC0415 - as above
 
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("TRUNCATE pgqueuer_log")
+        await Queries.from_psycopg_connection(connection).enqueue(["noop"] * jobs, [None] * jobs, [0] * jobs)
+        await connection.execute("VACUUM ANALYZE")
         queue = PgQueuer.from_psycopg_connection(connection)
         queue.entrypoint("noop")(_nothing)
         await queue.qm.run(batch_size=BATCH, mode=types.QueueExecutionMode.drain, log_aggregation_interval=timedelta(0))

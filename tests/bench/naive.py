@@ -6,30 +6,22 @@ import hashlib
 import itertools
 import json
 import os
-import time
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from grantwire.identifiers import uuid7
-from grantwire.jetstream.connection import NatsConnection
-from grantwire.jetstream.settings import NatsSettings
-from grantwire.jetstream.topology import TopologySettings, ensure_topology
-from grantwire.outbox.encoding import encode_event
-from grantwire.outbox.store import ClaimedEvent
-from grantwire.settings import load
-from tests.bench.alone import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tests.bench.servers import Servers
+    from collections.abc import Callable
 
     Call = Callable[[], None]
 
+NAIVE = "statement by statement"
 _ROUTE = "POST /v1/entitlements/grants"
-_BATCH = 50
+# Events that a relay claims, and messages that a bridge fetches, at a time.
+CLAIM, FETCH = 50, 200
 
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _STORED = """
@@ -100,59 +92,3 @@ def _granted(cursor: psycopg.Cursor[Any], name: str, sku: str) -> int:
     cursor.execute(_KEEP, (_ROUTE, name, f"v1:{digest.hex()}", answer))
     assert cursor.rowcount == 1
     return int(version)
-
-
-# The claim has no use for our own indexes, which know heads and successors.
-_NAIVE_INDEX: LiteralString = """
-CREATE INDEX naive_claim ON outbox_events (created_at) WHERE status IN ('PENDING', 'IN_FLIGHT')
-"""
-_NAIVE_CLAIM = """
-WITH cte AS (
-  SELECT event_id FROM outbox_events
-   WHERE (status = 'PENDING' AND (next_retry_at IS NULL OR next_retry_at <= now()))
-      OR (status = 'IN_FLIGHT' AND (lease_until IS NULL OR lease_until <= now()))
-   ORDER BY created_at
-   LIMIT %s
-     FOR UPDATE SKIP LOCKED)
-UPDATE outbox_events e
-   SET status = 'IN_FLIGHT', locked_by = %s, locked_at = now(), lease_until = now() + interval '30 seconds',
-       last_error = NULL
-  FROM cte
- WHERE e.event_id = cte.event_id
-RETURNING e.event_id::text, e.event_type, e.aggregate_key, e.aggregate_version, e.payload, e.trace_id,
-          e.attempt_count, false
-"""
-_NAIVE_PUBLISHED = """
-UPDATE outbox_events SET status = 'PUBLISHED', published_at = now(), lease_until = NULL, ready = false
- WHERE event_id = %s AND locked_by = %s
-"""
-
-
-def naive_relay(servers: Servers, environ: Mapping[str, str]) -> float:
-    """Drain an outbox by claims of 50, each event published and marked before the next; events a second."""
-    with servers.owner(environ["DATABASE_URL"]) as owner:
-        owner.execute(_NAIVE_INDEX)
-        try:
-            return alone(_relay_naively, dict(environ))
-        finally:
-            owner.execute("DROP INDEX naive_claim")
-
-
-async def _relay_naively(environ: Mapping[str, str]) -> float:
-    broker = NatsConnection(load(NatsSettings, environ))
-    await broker.connect()
-    await ensure_topology(broker, load(TopologySettings, environ))
-    subject, done = environ["ENTITLEMENT_NATS_SUBJECT"], 0
-    with psycopg.connect(environ["DATABASE_URL"], autocommit=True, prepare_threshold=0) as connection:
-        began = time.monotonic()
-        while rows := connection.execute(_NAIVE_CLAIM, (_BATCH, "naive")).fetchall():
-            for event in map(ClaimedEvent._make, rows):
-                await broker.jetstream.publish(subject, encode_event(event.payload), headers=_headers(event))
-                done += connection.execute(_NAIVE_PUBLISHED, (event.event_id, "naive")).rowcount
-        seconds = time.monotonic() - began
-    await broker.close()
-    return done / seconds
-
-
-def _headers(event: ClaimedEvent) -> dict[str, str]:
-    return {"Nats-Msg-Id": str(event.event_id), "event_type": event.event_type, "aggregate_key": event.aggregate_key}

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg.types.string import TextLoader
 
+from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7
-from grantwire.outbox.encoding import encode_event, headers_of
-from grantwire.outbox.store import ClaimedEvent
 
 if TYPE_CHECKING:
     from tests.bench.raw_nats import RawNats
@@ -41,16 +40,27 @@ def fill(owner: psycopg.Connection[Any], count: int, *, hot: bool) -> None:
     owner.execute("VACUUM ANALYZE outbox_events")
 
 
-_EVENTS: LiteralString = """
-SELECT event_id::text, event_type, aggregate_key, aggregate_version, payload, trace_id, attempt_count, false
-  FROM outbox_events ORDER BY created_at
-"""
+_EVENTS: LiteralString = "SELECT payload, aggregate_key, trace_id FROM outbox_events ORDER BY created_at"
+
+
+def message(payload: dict[str, Any], aggregate_key: str, trace_id: str) -> tuple[dict[str, str], bytes]:
+    """The headers and the data of an event as the relay publishes it (SPEC N1, O3)."""
+    event = EntitlementEvent(**{name: value for name, value in payload.items() if name != "occurred_at"})
+    event.occurred_at.FromJsonString(payload["occurred_at"])
+    headers = {
+        "Nats-Msg-Id": payload["event_id"],
+        "event_id": payload["event_id"],
+        "event_type": payload["event_type"],
+        "aggregate_key": aggregate_key,
+        "occurred_at": payload["occurred_at"],
+        "trace_id": trace_id,
+    }
+    return headers, event.SerializeToString()
 
 
 def frames(owner: psycopg.Connection[Any], nats: RawNats, subject: str) -> list[bytes]:
-    """The events in the outbox as the relay would publish them."""
-    events = map(ClaimedEvent._make, owner.execute(_EVENTS))
-    return [nats.frame(subject, headers_of(event), encode_event(event.payload)) for event in events]
+    """The events in the outbox as bytes that publish them."""
+    return [nats.frame(subject, *message(*row)) for row in owner.execute(_EVENTS)]
 
 
 # A table with what the plain claim needs and no more, and an index from which it reads the oldest in order.

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grantwire_idempotency import RedisStore, idempotent
-from grantwire_idempotency.stores.redis import connect
+from redis import Redis
+
 from tests.bench.callers import KEPT_KEYS, VALKEY_URL
 from tests.bench.fleet import Fleet
 from tests.bench.job_queue import BATCH
+from tests.bench.naive import CLAIM, FETCH
 from tests.bench.results import Finding, Section
 from tests.bench.rounds import interleave
 
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
 
     from infra.local.progress import Progress
     from tests.bench.effort import Effort
-    from tests.bench.fleet import Run
     from tests.bench.rounds import Rounds
     from tests.bench.servers import Servers
 
     Call = Callable[[], None]
     Work = Callable[[str], dict[str, Any]]
 
-CLIENTS = 4
 POWERTOOLS = "Powertools on Valkey"
 LIBRARY = "@idempotent on Valkey"
 
@@ -68,13 +67,18 @@ def _powertools() -> Work:
 
     runs = itertools.count()
     config = IdempotencyConfig(expires_after_seconds=86_400, lambda_context=_Context())  # type: ignore[arg-type]
-    store = CachePersistenceLayer(client=connect(os.environ[VALKEY_URL]))  # type: ignore[arg-type]
+    store = CachePersistenceLayer(client=_valkey())  # type: ignore[arg-type]
 
     def run(*, key: str) -> dict[str, Any]:
         return {"key": key, "run": next(runs)}
 
     work = idempotent_function(run, data_keyword_argument="key", config=config, persistence_store=store)
     return lambda key: work(key=key)
+
+
+def _valkey() -> Redis:
+    """The same client for both."""
+    return Redis.from_url(os.environ[VALKEY_URL], decode_responses=True)
 
 
 class _Context:
@@ -85,9 +89,11 @@ class _Context:
 
 
 def _library() -> Work:
+    from grantwire_idempotency import RedisStore, idempotent  # noqa: PLC0415 - as above
+
     runs = itertools.count()
 
-    @idempotent(RedisStore(connect(os.environ[VALKEY_URL]), prefix="bench:"), key=lambda key: key, name="bench")
+    @idempotent(RedisStore(_valkey(), prefix="bench:"), key=lambda key: key, name="bench")
     def work(key: str) -> dict[str, Any]:
         return {"key": key, "run": next(runs)}
 
@@ -121,7 +127,9 @@ _REMARKS = (
     (
         "*Statement by statement* keeps every promise that a grant keeps, with the same tables and in one transaction, "
         "in nine round trips. It is called with plain values: it parses no request and writes no log line, which is "
-        "part of ours. Its relay claims 50 events at a time, publishes each and marks it before the next."
+        f"part of ours. Its relay claims {CLAIM} events at a time, publishes each and marks it before the next. Its "
+        f"bridge fetches {FETCH} messages at a time, and records each in a transaction of its own and acknowledges it "
+        "before the next. Both use nats-py as its documentation shows it."
     ),
     (
         "*Powertools* promises less than a grant. It claims a key in one call and saves the result in another, after "
@@ -147,7 +155,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     new = {LIBRARY: library_new, POWERTOOLS: powertools_new}
     known = {LIBRARY: library_replay, POWERTOOLS: powertools_replay}
     findings = [
-        finding(_compared(servers, effort, progress, title, works), LIBRARY, POWERTOOLS, of=f", {title}")
+        Finding.against(_compared(servers, effort, progress, title, works), LIBRARY, POWERTOOLS, f", {title}")
         for title, works in (("new key", new), ("known key", known))
     ]
     return Section("Peers", findings=findings, remarks=list(_REMARKS))
@@ -160,18 +168,6 @@ def _compared(
         contenders: dict[str, Callable[[], float]] = {}
         for name, work in works.items():
             environ = {VALKEY_URL: servers.valkey.url}
-            fleet = stack.enter_context(Fleet(f"{__name__}:{work.__name__}", CLIENTS, environ))
-            contenders[name] = partial(_rate, partial(fleet.run, effort.seconds))
+            fleet = stack.enter_context(Fleet(f"{__name__}:{work.__name__}", effort.callers, environ))
+            contenders[name] = partial(fleet.rate, effort.seconds)
         return interleave(title, effort.rounds, contenders, progress)
-
-
-def _rate(run: Callable[[], Run]) -> float:
-    return run().rate
-
-
-def finding(rounds: Rounds, ours: str, peer: str, of: str = "") -> Finding:
-    """How many times as fast ours was, in words."""
-    factor = rounds.ratio(ours, peer)
-    rates = f"{rounds.rate(ours).median:,.0f} a second against {rounds.rate(peer).median:,.0f}"
-    times = f"{factor.median:.1f} [{factor.low:.1f}, {factor.high:.1f}] times"
-    return Finding(f"{ours} against {peer}{of}", f"{times}, {rates}")

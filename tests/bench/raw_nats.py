@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -48,10 +48,12 @@ class RawNats:
     ) -> None:
         self._socket.close()
 
-    def frame(self, subject: str, headers: bytes, payload: bytes) -> bytes:
+    def frame(self, subject: str, headers: Mapping[str, str], payload: bytes) -> bytes:
         """A message in the protocol's words, to be acknowledged here."""
-        order = f"HPUB {subject} {self._inbox}.a {len(headers)} {len(headers) + len(payload)}\r\n"
-        return order.encode() + headers + payload + b"\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"NATS/1.0\r\n{lines}\r\n".encode()
+        order = f"HPUB {subject} {self._inbox}.a {len(head)} {len(head) + len(payload)}\r\n"
+        return order.encode() + head + payload + b"\r\n"
 
     def publish_pipelined(self, frames: Sequence[bytes]) -> None:
         """Write as fast as the server reads, until JetStream has acknowledged every one."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.bench.effort import Effort
-    from tests.bench.results import Finding, Row, Section
+    from tests.bench.results import Finding, Row, Section, Target
 
 RATIOS = "ratios"
 _CAPTION = "How close each path comes to its limit"
@@ -25,7 +25,8 @@ doing the same. `make bench` repeats it; `QUICK=1 make bench` takes minutes and 
 """
 _READING = """\
 The limit is the least that could do the same work on the same servers. A ratio is Grantwire's rate divided by the
-limit's in the same round: the median of the rounds, with the lowest and the highest. A factor is the same for the peer.
+limit's in the same round: the median of the rounds, with the lowest and the highest. A factor is the same for the peer;
+a mark beside it says that being faster than the peer is a target. A path without a target is shown for comparison.
 """
 _METHOD = """\
 Measured on {day}, in {rounds} rounds: in each, every contender has its turn, for {seconds:g} s or until its work is
@@ -53,13 +54,20 @@ class Report:
         """The findings of all sections."""
         return [finding for section in self.sections for finding in section.findings]
 
+    @property
+    def targets(self) -> list[Target]:
+        """The targets of all sections."""
+        return [target for section in self.sections for target in section.targets()]
+
     def misses(self) -> list[str]:
         """Every target that was not met, with what was measured instead."""
-        below = [row for row in self.rows if row.ratio.median < row.target]
-        rows = [f"{row.path}: {row.ratio.median:.3f} of the limit instead of {row.target:.2f}" for row in below]
-        return rows + [
-            f"{one.what}: {one.measured} instead of {one.target}" for one in self.findings if one.met is False
-        ]
+        return [f"{one.what}: {one.measured} instead of {one.wanted}" for one in self.targets if not one.met]
+
+    def summary(self) -> str:
+        """Every target, those that were met first, for a terminal."""
+        met = [f"  ✓ {one.what}: {one.measured}, target {one.wanted}" for one in self.targets if one.met]
+        missed = [f"  ✗ {miss}" for miss in self.misses()]
+        return "\n".join([f"{len(met)} of {len(self.targets)} targets are met.", *met, *missed])
 
     def text(self) -> str:
         """The tables for a terminal."""
@@ -93,6 +101,9 @@ class Report:
             yield _READING
             yield marked([COLUMNS, *map(of_row, self.rows)]) + "\n"
             yield f"![{_CAPTION}]({charts}/{RATIOS}.svg)\n"
+        if self.targets:
+            yield f"{len(self.targets) - len(self.misses())} of {len(self.targets)} targets are met.\n"
+            yield from (f"- missed: {inert(miss)}\n" for miss in self.misses())
         for section in self.sections:
             yield from _section(section, charts)
         yield "## How and on what\n"

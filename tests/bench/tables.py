@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     Table = Sequence[Sequence[str]]
 
 COLUMNS = ["path", "Grantwire", "limit", "ratio [low, high]", "target", "stretch", "peer", "factor [low, high]"]
-FINDINGS = ["finding", "measured", "target"]
+FINDINGS = ["finding", "measured", "target", "stretch"]
+_MARKS = {True: " ✓", False: " ✗", None: ""}
 
 
 def of_row(row: Row) -> list[str]:
     """The cells of a path, under COLUMNS."""
-    ratio = row.ratio.median
     limit = f"{_rate(row.limit, row.unit)} ({row.limit_name})"
-    targets = [f"{target:.2f} {'✓' if ratio >= target else '✗'}" for target in (row.target, row.stretch)]
-    factor = _spread(row.factor) if row.factor else ""
-    return [row.path, _rate(row.ours, row.unit), limit, _spread(row.ratio), *targets, row.peer, factor]
+    shares = [
+        "" if share is None else f"{share:.2f}{_MARKS[row.reaches(share)]}" for share in (row.target, row.stretch)
+    ]
+    factor = f"{_spread(row.factor)}{_MARKS[row.leads]}" if row.factor else ""
+    return [row.path, _rate(row.ours, row.unit), limit, _spread(row.ratio), *shares, row.peer, factor]
 
 
 def of_finding(finding: Finding) -> list[str]:
     """The cells of a finding, under FINDINGS."""
-    mark = {True: " ✓", False: " ✗", None: ""}[finding.met]
-    return [finding.what, finding.measured, f"{finding.target}{mark}"]
+    target, stretch = f"{finding.target}{_MARKS[finding.met]}", f"{finding.stretch}{_MARKS[finding.stretch_met]}"
+    return [finding.what, finding.measured, target, stretch]
 
 
 def aligned(table: Table) -> str:

@@ -1,4 +1,7 @@
-"""What the workers of a fleet do: one invocation as EventBridge makes it, until there is nothing left to do."""
+"""What the workers of a fleet do: one invocation as EventBridge makes it, until there is nothing left to do.
+
+What became of the work is checked in the database and in the stream, by whoever measures.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
+from tests.bench.callers import handler_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Call = Callable[[], None]
+    Call = Callable[[], object]
 
 # How long the relay of `serve_outbox` works for.
 BUDGET = "BENCH_BUDGET"
@@ -19,27 +24,25 @@ _UNTIL_IDLE = {"budget": "5m", "until": "idle"}
 
 def drain_outbox(_number: int) -> Call:
     """Publish what is in the outbox."""
-    from functions.relay_outbox.handler import handler  # noqa: PLC0415 - reads the environment
-
-    return lambda: _only({"published"}, handler(_UNTIL_IDLE, None))
+    handler = handler_of("relay_outbox")
+    return lambda: handler(_UNTIL_IDLE, None)
 
 
 def serve_outbox(_number: int) -> Call:
     """Publish what comes, for a whole budget; the first call only connects."""
-    from functions.relay_outbox.handler import handler  # noqa: PLC0415 - reads the environment
-
+    handler = handler_of("relay_outbox")
     events = itertools.chain([_UNTIL_IDLE], itertools.repeat({"budget": os.environ[BUDGET]}))
-    # What it has claimed when its time is up it gives back.
-    return lambda: _only({"published", "released"}, handler(next(events), None))
+    return lambda: handler(next(events), None)
 
 
 def drain_stream(_number: int) -> Call:
     """Record what is in the stream."""
-    from functions.bridge_events.handler import handler  # noqa: PLC0415 - reads the environment
+    handler = handler_of("bridge_events")
+    return lambda: handler(_UNTIL_IDLE, None)
 
-    return lambda: _only({"recorded"}, handler(_UNTIL_IDLE, None))
 
-
-def _only(outcomes: set[str], counts: dict[str, int]) -> None:
-    """Nothing else may have become of any: that would be another measurement."""
-    assert all(name in outcomes or not count for name, count in counts.items()), counts
+def sweep(_number: int) -> Call:
+    """Delete what is past its time; the first call deletes nothing, so that all of it is left for the second."""
+    handler = handler_of("sweep_retention")
+    turns = itertools.count()
+    return lambda: handler(_UNTIL_IDLE, None) if next(turns) else None

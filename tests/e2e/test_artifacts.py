@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
-from infra.local.deployment.template import logical_names
+from infra.local.deployment.template import load_template, logical_names
 from tests.support.paths import LIBRARY, MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
@@ -65,6 +66,15 @@ def run_alone(name: str, path: list[str]) -> Any:
     )
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
+
+
+def test_the_built_template_is_plain(stack: Stack) -> None:
+    """CloudFormation accepts neither anchors, aliases nor merge keys, which template.yaml is written with."""
+    text = (stack.deployment.build / "template.yaml").read_text()
+    tokens = list(yaml.scan(text))
+    assert not [token for token in tokens if isinstance(token, yaml.AnchorToken | yaml.AliasToken)]
+    assert "<<" not in [token.value for token in tokens if isinstance(token, yaml.ScalarToken)]
+    assert yaml.safe_load(text)["Resources"].keys() == load_template()["Resources"].keys()
 
 
 def test_the_migrations_are_shipped(stack: Stack) -> None:

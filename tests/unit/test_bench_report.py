@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from functools import partial
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -16,7 +17,7 @@ from tests.bench.effort import FULL, QUICK
 from tests.bench.report import Report
 from tests.bench.results import Chart, Finding, Line, Row, Section
 from tests.bench.rounds import Rounds, interleave
-from tests.bench.tables import number
+from tests.bench.tables import number, of_finding, of_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 HOSTILE = "</text><script>&\"'|"
 
 
-def _row(path: str = "grant", *, target: float = 0.5) -> Row:
-    rounds = Rounds({"ours": [1_200.0, 1_234.4, 1_300.0], "pgbench": [2_000.0] * 3, "other": [400.0] * 3})
-    return Row.of(rounds, path, ours="ours", limit="pgbench", target=target, stretch=0.8, peer="other")
+ROUNDS = Rounds({"ours": [1_200.0, 1_234.4, 1_300.0], "pgbench": [2_000.0] * 3, "other": [400.0] * 3})
+
+
+def _row(path: str = "grant", *, target: float | None = 0.5, stretch: float | None = 0.8, ahead: bool = False) -> Row:
+    return Row.of(ROUNDS, path, ours="ours", limit="pgbench", target=target, stretch=stretch, peer="other", ahead=ahead)
 
 
 def _chart(label: str = "grant", *, name: str = "clients", log_y: bool = False) -> Chart:
@@ -92,18 +95,57 @@ def test_the_table_shows_rates_ratios_targets_and_the_peer() -> None:
     ]
 
 
-def test_what_is_below_its_target_is_marked_and_listed() -> None:
-    """A row by its median ratio, a finding by its own judgement; a figure without a target cannot miss it."""
+def test_a_row_has_a_target_a_stretch_and_a_peer_to_beat_only_where_they_are_given() -> None:
+    """A path without a target is shown and cannot miss it; being slower than a peer counts only if it is a target."""
+    slow = Rounds({"ours": [3.0], "limit": [4.0], "peer": [3.0]})
+    line = partial(Row.of, slow, "replay", ours="ours", limit="limit", peer="peer")
+    assert of_row(line())[4:] == ["", "", "peer", "1.00 [1.00, 1.00]"]
+    assert of_row(line(target=0.75))[4:6] == ["0.75 ✓", ""]
+    assert of_row(line(ahead=True))[4:] == ["", "", "peer", "1.00 [1.00, 1.00] ✗"]
+    assert of_row(_row(ahead=True))[-1] == "3.09 [3.00, 3.25] ✓"
+    assert list(line().targets()) == []
+    assert [target.met for target in line(target=0.75, ahead=True).targets()] == [True, False]
+
+
+def test_a_small_figure_is_held_against_its_target_and_its_stretch() -> None:
+    """Exactly the target is enough; a stretch that is not reached is no miss."""
+    on_target = Finding.at_most("import", "220 ms", 220.0, 220, "ms", 190)
+    assert of_finding(on_target) == ["import", "220 ms", "220 ms ✓", "190 ms ✗"]
+    assert of_finding(Finding.at_most("import", "221 ms", 220.5, 220, "ms")) == ["import", "221 ms", "220 ms ✗", ""]
+    assert _report(Section("Cold start", findings=[on_target])).misses() == []
+
+
+@pytest.mark.parametrize(("peer", "met"), [("other", True), ("pgbench", False), ("ours", False)])
+def test_a_peer_is_beaten_only_by_being_faster(peer: str, met: bool) -> None:
+    """As fast is not ahead."""
+    (target,) = Finding.against(ROUNDS, "ours", peer, ahead=True).targets()
+    assert (target.wanted, target.met) == ("ahead", met)
+    assert list(Finding.against(ROUNDS, "ours", peer).targets()) == []
+
+
+def test_every_target_is_listed_as_met_or_missed() -> None:
+    """A row by its median ratio, a finding by its own judgement; a figure without a target is not in the list."""
     findings = [
         Finding("start", "210 ms", "180 ms", met=False),
         Finding("size", "3 MB"),
         Finding("up", "1 s", "2 s", met=True),
     ]
-    report = _report(Section("Requests", [_row(), _row("relay", target=0.7)], findings))
+    report = _report(Section("Requests", [_row(), _row("relay", target=0.7, ahead=True)], findings))
     assert report.misses() == ["relay: 0.617 of the limit instead of 0.70", "start: 210 ms instead of 180 ms"]
+    assert report.summary().splitlines() == [
+        "3 of 5 targets are met.",
+        "  ✓ grant: 0.617 of the limit, target 0.50",
+        "  ✓ relay against other: 3.09 times, target ahead",
+        "  ✓ up: 1 s, target 2 s",
+        "  ✗ relay: 0.617 of the limit instead of 0.70",
+        "  ✗ start: 210 ms instead of 180 ms",
+    ]
     assert "0.70 ✗" in report.text()
     assert "180 ms ✗" in report.text()
-    assert "| up | 1 s | 2 s ✓ |" in report.markdown("charts")
+    page = report.markdown("charts")
+    assert "| up | 1 s | 2 s ✓ |  |" in page
+    assert "3 of 5 targets are met." in page
+    assert "- missed: start: 210 ms instead of 180 ms" in page
 
 
 def test_a_page_has_its_charts_beside_it_and_none_of_an_earlier_run(tmp_path: Path) -> None:
@@ -154,11 +196,11 @@ def test_a_chart_of_one_point_or_none_is_drawn() -> None:
 
 
 def test_bars_show_the_ratio_of_each_row() -> None:
-    """Also one that is beyond its limit."""
+    """Also one that is beyond its limit, and one without a target."""
     beyond = Rounds({"ours": [3.0], "limit": [2.0]})
-    rows = [_row(HOSTILE), Row.of(beyond, "sweep", ours="ours", limit="limit", target=0.8, stretch=0.9)]
+    rows = [_row(HOSTILE), Row.of(beyond, "sweep", ours="ours", limit="limit", target=0.8), _row("query", target=None)]
     texts = _texts(bar_chart("title", rows))
-    for expected in (HOSTILE, "0.62", "sweep", "1.50", "limit"):
+    for expected in (HOSTILE, "0.62", "sweep", "1.50", "limit", "query"):
         assert expected in texts
 
 

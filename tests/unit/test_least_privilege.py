@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from infra.local.deployment.conditions import ConditionEvaluator
-from infra.local.deployment.template import load_template
+from infra.local.deployment.template import functions, load_template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TEMPLATE = load_template()
 RESOURCES: dict[str, Any] = TEMPLATE["Resources"]
-FUNCTIONS = {
-    name: resource["Properties"]
-    for name, resource in RESOURCES.items()
-    if resource["Type"] == "AWS::Serverless::Function"
-}
+FUNCTIONS = functions(TEMPLATE)
 # AWS knows no resources for these: interfaces that are yet to be made, descriptions, and traces.
 NAMELESS = ("ec2:", "xray:")
 
@@ -64,8 +60,7 @@ def test_a_function_names_what_it_may_touch(name: str) -> None:
 
 def test_every_role_has_the_boundary() -> None:
     """AWS's policies for logs, networks and traces say `*`; the boundary says what that is."""
-    assert TEMPLATE["Globals"]["Function"]["PermissionsBoundary"] == {"Ref": "FunctionBoundary"}
-    assert not [name for name, one in FUNCTIONS.items() if "PermissionsBoundary" in one]
+    assert [name for name, one in FUNCTIONS.items() if one["PermissionsBoundary"] != {"Ref": "FunctionBoundary"}] == []
     for statement in _boundary():
         actions = _listed(statement["Action"])
         assert all("*" not in action for action in actions)
@@ -96,12 +91,15 @@ def test_the_owner_s_secret_is_for_migrations_alone() -> None:
     for name, function in FUNCTIONS.items():
         mentions = json.dumps([function.get("Policies", []), function["Environment"]])
         assert ("MigrationDatabase" in mentions) == (name == "MigrateDatabaseFunction"), name
+    given = FUNCTIONS["MigrateDatabaseFunction"]["Environment"]["Variables"]
+    for variable, parameter in (("DATABASE_URL", "DatabaseUrl"), ("DATABASE_SECRET_ARN", "DatabaseSecretArn")):
+        assert given[variable] == {"Fn::If": ["MigratesAsOwner", {"Ref": f"Migration{parameter}"}, {"Ref": parameter}]}
 
 
 def test_what_is_kept_is_encrypted_and_forgotten() -> None:
     """Every log group has an end and the key, if there is one; so has every function's environment."""
     key = {"Fn::If": ["HasKey", {"Ref": "KmsArn"}, {"Ref": "AWS::NoValue"}]}
-    assert TEMPLATE["Globals"]["Function"]["KmsKeyArn"] == key
+    assert [name for name, one in FUNCTIONS.items() if one["KmsKeyArn"] != key] == []
     groups = {name: one["Properties"] for name, one in RESOURCES.items() if one["Type"] == "AWS::Logs::LogGroup"}
     assert {function["LoggingConfig"]["LogGroup"]["Ref"] for function in FUNCTIONS.values()} < groups.keys()
     for group in groups.values():

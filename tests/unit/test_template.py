@@ -6,9 +6,11 @@ import json
 import re
 from dataclasses import fields
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
 from grantwire.clients.orders import ClientOrder
 from grantwire.clients.scopes import ROUTES, Scope
@@ -32,7 +34,7 @@ from grantwire.runtime.sweep import SweepSettings
 from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
 from infra.local.deployment.conditions import ConditionEvaluator
-from infra.local.deployment.template import load_template
+from infra.local.deployment.template import functions, load_template
 from tests.support.paths import FUNCTIONS, ROOT
 
 if TYPE_CHECKING:
@@ -43,9 +45,8 @@ GATEWAY_LIMIT = 29
 TEMPLATE = load_template()
 PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
 RESOURCES: dict[str, Any] = {
-    resource["Properties"]["CodeUri"].rstrip("/").removeprefix("functions/"): resource["Properties"]
-    for resource in TEMPLATE["Resources"].values()
-    if resource["Type"] == "AWS::Serverless::Function"
+    properties["CodeUri"].rstrip("/").removeprefix("functions/"): properties
+    for properties in functions(TEMPLATE).values()
 }
 SETTINGS: dict[str, type] = {
     "authorize_caller": CallerSettings,
@@ -121,6 +122,21 @@ def _secret_variables(kind: type, prefix: str = "") -> Iterator[str]:
 
 def _accepted(rule: str, **given: str) -> bool:
     return ConditionEvaluator(TEMPLATE, given).accepts(rule)
+
+
+def test_sam_merges_globals_as_these_tests_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests below look at is what SAM gives CloudFormation, override by override."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    packaged = json.loads(json.dumps(TEMPLATE))  # plain, as `sam build` writes it: SAM changes what it translates
+    for resource in packaged["Resources"].values():
+        for content in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
+            resource["Properties"][content] = "s3://bucket/key"
+    translated = transform(packaged, {}, SimpleNamespace(load=dict))["Resources"]
+    for name, properties in functions(TEMPLATE).items():
+        made = translated[name]["Properties"]
+        for key in ("Environment", "LoggingConfig", "Timeout", "KmsKeyArn", "VpcConfig"):
+            assert made[key] == properties[key], (name, key)
+        assert translated[f"{name}Role"]["Properties"]["PermissionsBoundary"] == properties["PermissionsBoundary"]
 
 
 def test_every_folder_is_a_function_and_every_function_a_folder() -> None:

@@ -10,7 +10,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from infra.local.deployment.template import LAYER_VERSION, functions, load_template, write_template
+from infra.local.deployment.template import LAYER_VERSION, load_template, own_properties, write_template
 from infra.local.errors import CommandError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def flatten(build: Path, target: Path) -> None:
     template = load_template(build / "template.yaml")
     resources: dict[str, Any] = template["Resources"]
     shared = template.get("Globals", {}).get("Function", {}).pop("Layers", [])
-    for name, properties in functions(template).items():
+    for name, properties in own_properties(template).items():
         folders = [build / _content(resources, name, layer) for layer in (*shared, *properties.pop("Layers", []))]
         _lay(folders, build / properties["CodeUri"], target / properties["CodeUri"])
     template["Resources"] = {name: one for name, one in resources.items() if one["Type"] != LAYER_VERSION}

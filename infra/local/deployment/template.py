@@ -65,27 +65,43 @@ def parameter_defaults(template: dict[str, Any]) -> dict[str, str]:
     return {name: str(one.get("Default", "")) for name, one in template.get("Parameters", {}).items()}
 
 
-def functions(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each function's properties by the name that the template has for it, without `Globals`."""
+def own_properties(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give each function's properties as the template has them, without `Globals`; a change of them changes it."""
     resources = template["Resources"]
     return {name: one["Properties"] for name, one in resources.items() if one["Type"] == FUNCTION}
 
 
+def functions(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give each function's properties with `Globals` merged into them, as SAM does it when it deploys them."""
+    common = template.get("Globals", {}).get("Function", {})
+    return {name: _merged(common, properties) for name, properties in own_properties(template).items()}
+
+
 def function_variables(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each function's environment variables: those of `Globals`, and its own, which come first."""
-    shared = _variables(template.get("Globals", {}).get("Function", {}))
-    return {name: shared | _variables(properties) for name, properties in functions(template).items()}
+    """Give each function's environment variables, those of `Globals` included."""
+    return {
+        name: properties.get("Environment", {}).get("Variables", {}) for name, properties in functions(template).items()
+    }
 
 
 def logical_names(template: dict[str, Any] | None = None) -> dict[str, str]:
     """Give the template's name of each function, by the folder of its code."""
-    found = functions(load_template() if template is None else template)
+    found = own_properties(load_template() if template is None else template)
     return {Path(properties["CodeUri"]).name: name for name, properties in found.items()}
 
 
-def _variables(properties: dict[str, Any]) -> dict[str, Any]:
-    variables: dict[str, Any] = properties.get("Environment", {}).get("Variables", {})
-    return variables
+def _merged(common: Any, own: Any) -> Any:
+    """Merge maps and join lists; any other value of the function replaces the common one."""
+    if _is_map(common) and _is_map(own):
+        return {**common, **{key: _merged(common[key], own[key]) if key in common else own[key] for key in own}}
+    if isinstance(common, list) and isinstance(own, list):
+        return common + own
+    return own
+
+
+def _is_map(node: Any) -> bool:
+    """Tell a map from a function such as `Ref` or `Fn::If`, which is a value."""
+    return isinstance(node, dict) and not any(key in _UNPREFIXED or key.startswith("Fn::") for key in node)
 
 
 def _unshared(node: Any) -> Any:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tests.bench.fleet import Fleet
 from tests.bench.inbox import BATCH, PlainInserts
+from tests.bench.job_queue import PGQUEUER, PgQueuer
+from tests.bench.naive import NAIVE
+from tests.bench.naive_workers import naive_bridge
 from tests.bench.outbox import fill, frames
 from tests.bench.raw_nats import RawNats
-from tests.bench.results import Row, Section
+from tests.bench.results import Finding, Row, Section
 from tests.bench.rounds import interleave
 from tests.support.workers.bridge_stream import Stream
 
@@ -23,8 +26,7 @@ if TYPE_CHECKING:
 
 _BRIDGE = "bridge"
 _LIMIT = "plain inserts, then plain bytes"
-# Long enough for the worker to begin within it, and short enough for one invocation.
-_MOMENT = 0.25
+_TARGET = 0.4
 _PATIENCE = 10.0
 _HOW = (
     f"The bridge's limit writes the same rows in transactions of {BATCH}, one INSERT for each of the three tables, with"
@@ -36,16 +38,33 @@ _HOW = (
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """The one row."""
     count = effort.events
-    bench = _Inbox(servers, count)
+    bench, queue = _Inbox(servers, count), PgQueuer(servers)
     try:
         rounds = interleave(
-            f"bridge, {count:,} messages", effort.rounds, {_BRIDGE: bench.ours, _LIMIT: bench.limit}, progress
+            f"bridge, {count:,} messages",
+            effort.rounds,
+            {
+                _BRIDGE: bench.ours,
+                _LIMIT: bench.limit,
+                PGQUEUER: partial(queue.rate, count),
+                NAIVE: partial(bench.naive, effort.hot_events),
+            },
+            progress,
         )
     finally:
         bench.close()
     path = f"bridge, one worker, {count:,} messages"
-    row = Row.of(rounds, path, ours=_BRIDGE, limit=_LIMIT, target=0.5, stretch=0.75, unit="messages/s")
-    return Section("Bridge", [row], remarks=[_HOW])
+    row = Row.of(
+        rounds,
+        path,
+        ours=_BRIDGE,
+        limit=_LIMIT,
+        target=_TARGET,
+        unit="messages/s",
+        peer=PGQUEUER,
+        ahead=True,
+    )
+    return Section("Bridge", [row], [Finding.against(rounds, _BRIDGE, NAIVE, ahead=True)], remarks=[_HOW])
 
 
 class _Inbox:
@@ -67,9 +86,9 @@ class _Inbox:
             Fleet("tests.bench.workers:drain_stream", 1, environ) as fleet,
             RawNats(self._servers.nats.url) as nats,
         ):
-            self._publish(nats, environ)
-            seconds = max(fleet.run(_MOMENT).latencies)
-            self._check(nats, environ)
+            self._publish(nats, environ, self._count)
+            seconds = fleet.once()
+            self._check(nats, environ, self._count)
         return self._count / seconds
 
     def limit(self) -> float:
@@ -77,7 +96,7 @@ class _Inbox:
         environ = self._servers.environ(self._url)
         self._plain.empty()
         with Stream(environ), RawNats(self._servers.nats.url) as nats:
-            self._publish(nats, environ)
+            self._publish(nats, environ, self._count)
             seconds = self._plain.write()
             fetch = partial(
                 nats.fetch_and_ack, environ["NOTIFICATION_NATS_STREAM"], environ["NOTIFICATION_NATS_DURABLE"]
@@ -85,26 +104,36 @@ class _Inbox:
             began = time.perf_counter()
             fetch(batch=BATCH, count=self._count)
             seconds += time.perf_counter() - began
-            self._check(nats, environ)
+            self._check(nats, environ, self._count)
         return self._count / seconds
+
+    def naive(self, count: int) -> float:
+        """The oldest of the messages, statement by statement; messages a second."""
+        environ = self._servers.environ(self._url)
+        self._plain.empty()
+        with Stream(environ), RawNats(self._servers.nats.url) as nats:
+            self._publish(nats, environ, count)
+            rate = naive_bridge(environ, count)
+            self._check(nats, environ, count)
+        return rate
 
     def close(self) -> None:
         """Give the connections back."""
         self._plain.close()
         self._owner.close()
 
-    def _publish(self, nats: RawNats, environ: Mapping[str, str]) -> None:
-        nats.publish_pipelined(frames(self._owner, nats, environ["ENTITLEMENT_NATS_SUBJECT"]))
+    def _publish(self, nats: RawNats, environ: Mapping[str, str], count: int) -> None:
+        nats.publish_pipelined(frames(self._owner, nats, environ["ENTITLEMENT_NATS_SUBJECT"])[:count])
 
-    def _check(self, nats: RawNats, environ: Mapping[str, str]) -> None:
+    def _check(self, nats: RawNats, environ: Mapping[str, str], count: int) -> None:
         """Every message is recorded once, delivered once and acknowledged; then the stream goes."""
-        if self._plain.counts() != (self._count,) * 3:
-            raise RuntimeError(f"inbox rows, notifications and rights of {self._count} events: {self._plain.counts()}")
+        if self._plain.counts() != (count,) * 3:
+            raise RuntimeError(f"inbox rows, notifications and rights of {count} events: {self._plain.counts()}")
         stream, durable = environ["NOTIFICATION_NATS_STREAM"], environ["NOTIFICATION_NATS_DURABLE"]
         deadline = time.monotonic() + _PATIENCE  # the server counts an acknowledgement later than it takes it
-        while (found := _consumed(nats.request(f"$JS.API.CONSUMER.INFO.{stream}.{durable}"))) != (self._count,) * 2:
+        while (found := _consumed(nats.request(f"$JS.API.CONSUMER.INFO.{stream}.{durable}"))) != (count,) * 2:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"deliveries and acknowledgements of {self._count} messages: {found}")
+                raise RuntimeError(f"deliveries and acknowledgements of {count} messages: {found}")
         nats.request(f"$JS.API.STREAM.DELETE.{stream}")
 
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.bench.fleet import Fleet
-from tests.bench.job_queue import PgQueuer
-from tests.bench.naive import naive_relay
+from tests.bench.job_queue import PGQUEUER, PgQueuer
+from tests.bench.naive import NAIVE
+from tests.bench.naive_workers import naive_relay
 from tests.bench.outbox import BATCH, PlainSql, fill, frames
-from tests.bench.peers import finding
 from tests.bench.raw_nats import RawNats
 from tests.bench.results import Chart, Finding, Line, Row, Section
 from tests.bench.rounds import interleave
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _RELAY = "relay"
 _LIMIT = "plain SQL, then plain bytes"
-_QUEUE = "pgqueuer"
-_NAIVE = "statement by statement"
+_TARGET = 0.4
 _WORKERS = {1: _RELAY, 2: "2 relays", 4: "4 relays"}
 _HOW = (
     f"The relay's limit claims and marks {BATCH} events at a time, with no order to keep and nothing to encode, and"
@@ -36,20 +35,18 @@ _HOW = (
     " of the hot aggregate, each after the acknowledgement of the one before it. The two times are added. Its commits"
     " wait for the disk, as PostgreSQL's do by default; the relay's do not, because what it writes down repeats itself."
 )
-# Long enough for every worker to begin within it, and short enough for one invocation.
-_MOMENT = 0.25
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Both rows, and what further workers bring."""
-    bench = _Outbox(servers)
+    bench, queue = _Outbox(servers), PgQueuer(servers)
     try:
         many = interleave(
             f"relay, {effort.events:,} events of as many aggregates",
             effort.rounds,
             {_LIMIT: partial(bench.limit, effort.events)}
             | {name: partial(bench.ours, effort.events, workers=count) for count, name in _WORKERS.items()}
-            | {_QUEUE: partial(bench.queue, effort.events), _NAIVE: partial(bench.naive, effort.hot_events)},
+            | {PGQUEUER: partial(queue.rate, effort.events), NAIVE: partial(bench.naive, effort.hot_events)},
             progress,
         )
         hot = interleave(
@@ -74,7 +71,6 @@ class _Outbox:
         self._url = servers.database()
         self._owner = servers.owner(self._url)
         self._plain = PlainSql(servers.databases.of_owner(self._url))
-        self._queue = PgQueuer(servers)
 
     def ours(self, count: int, *, workers: int = 1, hot: bool = False) -> float:
         """Relays in processes of their own, connected before there is anything to do; events a second."""
@@ -82,7 +78,7 @@ class _Outbox:
         self._owner.execute("TRUNCATE outbox_events")
         with Fleet("tests.bench.workers:drain_outbox", workers, environ) as fleet:
             fill(self._owner, count, hot=hot)
-            seconds = max(fleet.run(_MOMENT).latencies)
+            seconds = fleet.once()
         self._check(environ, count, hot=hot)
         return count / seconds
 
@@ -102,11 +98,6 @@ class _Outbox:
             seconds += time.perf_counter() - began
             self._forget(nats, environ, count)
         return count / seconds
-
-    def queue(self, count: int) -> float:
-        """As many jobs that do nothing; jobs a second."""
-        self._queue.prepare(count)
-        return self._queue.drain()
 
     def naive(self, count: int) -> float:
         """Events statement by statement; events a second."""
@@ -142,11 +133,11 @@ class _Outbox:
 
 
 def _rows(effort: Effort, many: Rounds, hot: Rounds) -> list[Row]:
-    of = partial(Row.of, ours=_RELAY, limit=_LIMIT, unit="events/s")
+    of = partial(Row.of, ours=_RELAY, limit=_LIMIT, target=_TARGET, unit="events/s")
     worker = "relay, one worker"
     return [
-        of(many, f"{worker}, {effort.events:,} events of as many aggregates", target=0.65, stretch=0.9, peer=_QUEUE),
-        of(hot, f"{worker}, {effort.hot_events:,} events of one hot aggregate", target=0.35, stretch=0.6),
+        of(many, f"{worker}, {effort.events:,} events of as many aggregates", peer=PGQUEUER, ahead=True),
+        of(hot, f"{worker}, {effort.hot_events:,} events of one hot aggregate"),
     ]
 
 
@@ -156,7 +147,7 @@ def _more_workers(rounds: Rounds) -> list[Finding]:
         for count, name in _WORKERS.items()
         if count > 1
     ]
-    return [*more, finding(rounds, _RELAY, _NAIVE)]
+    return [*more, Finding.against(rounds, _RELAY, NAIVE, ahead=True)]
 
 
 def _chart(rounds: Rounds) -> Chart:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, LiteralString
-from unittest.mock import patch
+from typing import TYPE_CHECKING, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
 
-from grantwire.runtime.sweep import SweepRuntime
-from grantwire.workers.budget import Budget
+from tests.bench.fleet import Fleet
 from tests.bench.results import Finding, Row, Section
 from tests.bench.rounds import Spread, interleave
 
@@ -28,7 +27,7 @@ _SWEEP = "sweep"
 _LIMIT = "one DELETE"
 _LIVE = 1_000
 _LONGEST_MS = 200
-_PATIENCE = 600.0
+_DURATION = re.compile(r"duration: ([\d.]+) ms")
 _HOW = (
     "The sweep deletes in batches, each a transaction, the oldest first; its limit is one DELETE without bounds, which"
     " holds its locks, and keeps VACUUM waiting, until its end. Both find the same files, copied for each measurement."
@@ -53,14 +52,10 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     with progress.step(f"{title}: fill a table to copy"):
         bench = _Keys(servers, effort.expired)
     rounds = interleave(title, effort.rounds, {_SWEEP: bench.ours, _LIMIT: bench.limit}, progress)
-    row = Row.of(rounds, title, ours=_SWEEP, limit=_LIMIT, target=0.4, stretch=0.6, unit="rows/s")
-    longest = Spread(tuple(1000 * seconds for seconds in bench.longest))
-    finding = Finding(
-        "longest statement of the sweep",
-        f"{longest.median:.0f} ms ({longest.low:.0f}-{longest.high:.0f})",
-        f"{_LONGEST_MS} ms",
-        longest.median <= _LONGEST_MS,
-    )
+    row = Row.of(rounds, title, ours=_SWEEP, limit=_LIMIT, target=0.35, unit="rows/s")
+    longest = Spread(tuple(bench.longest))
+    measured = f"{longest.median:.0f} ms ({longest.low:.0f}-{longest.high:.0f})"
+    finding = Finding.at_most("longest statement of the sweep", measured, longest.median, _LONGEST_MS, "ms")
     return Section("Retention", [row], [finding], remarks=[_HOW])
 
 
@@ -71,7 +66,8 @@ class _Keys:
         self._servers = servers
         self._expired = expired
         self._full = servers.database()
-        self.longest: list[float] = []
+        self._log = servers.postgres.log
+        self.longest: list[float] = []  # milliseconds of each sweep's longest statement
         self._sweep(self._full)  # makes the months of the audit, which is not what is measured
         with servers.owner(self._full) as owner:
             owner.execute(_FILL, {"expired": expired, "live": _LIVE})
@@ -79,9 +75,13 @@ class _Keys:
 
     def ours(self) -> float:
         """The whole sweep; rows a second."""
-        with self._copy() as url, _statements() as seconds:
+        with self._copy() as url:
+            before = self._log.stat().st_size
             taken = self._sweep(url)
-        self.longest.append(max(seconds))
+            with self._log.open("rb") as log:
+                log.seek(before)
+                statements = _DURATION.findall(log.read().decode(errors="replace"))
+            self.longest.append(max(map(float, statements)))
         return self._expired / taken
 
     def limit(self) -> float:
@@ -92,14 +92,8 @@ class _Keys:
             return self._expired / (time.perf_counter() - began)
 
     def _sweep(self, url: str) -> float:
-        sweep = SweepRuntime.build(self._servers.environ(url)).sweep
-        began = time.perf_counter()
-        result = sweep.run(Budget(time.monotonic() + _PATIENCE))
-        taken = time.perf_counter() - began
-        sweep.close()
-        if not result["complete"]:
-            raise RuntimeError(f"the sweep is incomplete: {result}")
-        return taken
+        with Fleet("tests.bench.workers:sweep", 1, self._servers.environ(url)) as fleet:
+            return fleet.once()
 
     @contextmanager
     def _copy(self) -> Iterator[str]:
@@ -110,6 +104,8 @@ class _Keys:
         create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
         with psycopg.connect(self._servers.postgres.url("postgres"), autocommit=True) as admin:
             admin.execute(create.format(sql.Identifier(name), sql.Identifier(place.path.lstrip("/"))))
+            # Which statement takes how long, PostgreSQL itself writes into its log.
+            admin.execute(sql.SQL("ALTER DATABASE {} SET log_min_duration_statement = 0").format(sql.Identifier(name)))
             admin.execute("CHECKPOINT")
             try:
                 yield url
@@ -119,20 +115,3 @@ class _Keys:
                     raise RuntimeError(f"expired and all rows that are left: {left}")
             finally:
                 admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-@contextmanager
-def _statements() -> Iterator[list[float]]:
-    """How long each statement takes that psycopg executes on a connection in the meantime."""
-    taken: list[float] = []
-    execute = psycopg.Connection.execute
-
-    def timed(connection: psycopg.Connection[Any], *arguments: Any, **options: Any) -> psycopg.Cursor[Any]:
-        began = time.perf_counter()
-        try:
-            return execute(connection, *arguments, **options)
-        finally:
-            taken.append(time.perf_counter() - began)
-
-    with patch.object(psycopg.Connection, "execute", timed):
-        yield taken

@@ -28,7 +28,6 @@ _SETTINGS = {_ON: "true", _OFF: "false"}
 # The relay begins before the grants, and works for so much longer in all.
 _HEAD_START = 0.3
 _LONGER = 1.2
-_MOMENT = 0.25
 _HOW = (
     "Grants through the handler while one relay works beside them on the same cores: woken, or polling every 200 ms,"
     " when no grant notifies. The difference is what notifying costs, and what a relay takes that looks more often."
@@ -86,14 +85,14 @@ class _Grants:
 
     def run(self, relay: str, clients: int) -> float:
         """Grants a second beside this relay; what it leaves is published before the next begins."""
-        working = self._thread.submit(self._relays[relay].run, _MOMENT)
+        working = self._thread.submit(self._relays[relay].once)
         time.sleep(_HEAD_START)
-        granted = self._clients.run(self._seconds, clients)
+        rate = self._clients.rate(self._seconds, clients)
         if working.done():
             raise RuntimeError("the relay ended before the grants")
         working.result()
-        self._drainer.run(_MOMENT)
-        return granted.rate
+        self._drainer.once()
+        return rate
 
     def check(self) -> None:
         """Every grant has become one event, and every event one message."""
