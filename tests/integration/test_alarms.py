@@ -45,6 +45,7 @@ def test_what_an_alarm_is_for_makes_it_ring(environ: dict[str, str], rows: Rows)
             ("relay_outbox", UNTIL_IDLE, environ),
             ("deliver_notifications", {"budget": "1500ms"}, environ | sender),
             ("record_advisories", UNTIL_IDLE, environ),
+            ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": NOWHERE}),
             ("sweep_retention", UNTIL_IDLE, environ),
             (
                 "authorize_caller",

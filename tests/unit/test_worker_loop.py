@@ -127,13 +127,14 @@ def test_a_dependency_that_is_away_is_waited_for(
     assert {line["level"] for line in lines} == {"ERROR" if isinstance(error, SystemFaultError) else "WARNING"}
 
 
-def test_an_outage_is_measured_for_its_alarm(clock: Clock) -> None:
+def test_an_outage_is_measured_for_its_alarm(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """N6: how long a worker could not work; nothing is written where it always could."""
     _run(Scripted(True), clock.budget(5))
-    assert "DependencyUnavailable" not in metrics.metric_set
+    assert not [line for line in _messages(capsys) if "DependencyUnavailable" in line]
     _run(Scripted(*[RetryableError("away")] * 100), clock.budget(5))
-    (seconds,) = metrics.metric_set["DependencyUnavailable"]["Value"]
-    assert seconds == pytest.approx(5, abs=0.2)
+    (line,) = [line for line in _messages(capsys) if "DependencyUnavailable" in line]
+    assert sum(line["DependencyUnavailable"]) == pytest.approx(5, abs=0.2)
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["service"]]
 
 
 @pytest.mark.parametrize("error", [RetryableError("away"), SystemFaultError("no table"), InternalError("bug")])

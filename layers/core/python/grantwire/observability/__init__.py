@@ -9,7 +9,16 @@ key.
 """
 
 from grantwire.observability.identifiers import trace_id_of
-from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, log, metrics
+from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, log, metrics, write_metric
 from grantwire_idempotency.logs import key_fingerprint
 
-__all__ = ["MetricUnit", "begin_invocation", "configure", "key_fingerprint", "log", "metrics", "trace_id_of"]
+__all__ = [
+    "MetricUnit",
+    "begin_invocation",
+    "configure",
+    "key_fingerprint",
+    "log",
+    "metrics",
+    "trace_id_of",
+    "write_metric",
+]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aws_lambda_powertools.logging import Logger
 from aws_lambda_powertools.logging.exceptions import InvalidLoggerSamplingRateError
-from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit, single_metric
 from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 
 from grantwire.errors import ConfigError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aws_lambda_powertools.metrics import MetricResolution
 
-__all__ = ["LineMetrics", "MetricUnit", "begin_invocation", "configure", "log", "metrics"]
+__all__ = ["LineMetrics", "MetricUnit", "begin_invocation", "configure", "log", "metrics", "write_metric"]
 
 T = TypeVar("T")
 
@@ -49,12 +49,12 @@ class LineMetrics(EphemeralMetrics):
 
     def __init__(self, writing: AbstractContextManager[Any]) -> None:
         super().__init__()
-        self._writing = writing
+        self.writing = writing
 
     @contextmanager
     def line(self) -> Iterator[None]:
         """Write what is added inside as one line, also after an exception."""
-        with self._writing:
+        with self.writing:
             try:
                 yield
             finally:
@@ -64,12 +64,12 @@ class LineMetrics(EphemeralMetrics):
         self, name: str, unit: MetricUnit | str, value: float, resolution: MetricResolution | int = 60
     ) -> None:
         """Add a value; the one that fills the collector writes it, with the same dimensions."""
-        with self._writing:
+        with self.writing:
             super().add_metric(name, unit, value, resolution)
 
     def flush_metrics(self, raise_on_empty_metrics: bool = False) -> None:
         """Write the collected values, if there are any; values, dimensions and metadata are gone afterwards."""
-        with self._writing:
+        with self.writing:
             try:
                 if self.metric_set or raise_on_empty_metrics:
                     super().flush_metrics(raise_on_empty_metrics)
@@ -117,6 +117,20 @@ class _Lazy(Generic[T]):
 
 log = cast("Logger", _Lazy(_logger))
 metrics = cast("LineMetrics", _Lazy(_metrics))
+
+
+def write_metric(name: str, unit: MetricUnit, value: float) -> None:
+    """Write one metric in a line of its own with `service` as its only dimension: one alarm watches all workers."""
+    if is_metrics_disabled():
+        return
+    common = _metrics()
+    dimensions = {"service": str(common.service)}
+    with common.writing:
+        with single_metric(
+            name=name, unit=unit, value=value, namespace=common.namespace, default_dimensions=dimensions
+        ):
+            pass
+        sys.stdout.flush()
 
 
 def configure(environ: Mapping[str, str]) -> None:

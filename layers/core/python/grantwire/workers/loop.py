@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grantwire.errors import GrantwireError, InternalError, LeaseLostError, RetryableError, SystemFaultError
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, log, metrics, write_metric
 from grantwire_idempotency.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -161,4 +161,4 @@ def _report(worker: Worker, outage: _Outage) -> None:
         if metric is not None and worker.counts[counter]:
             metrics.add_metric(metric, MetricUnit.Count, worker.counts[counter])
     if outage.seconds:
-        metrics.add_metric("DependencyUnavailable", MetricUnit.Seconds, round(outage.seconds, 3))
+        write_metric("DependencyUnavailable", MetricUnit.Seconds, round(outage.seconds, 3))
