@@ -89,7 +89,9 @@ def test_the_layer_brings_no_sdk(stack: Stack) -> None:
 def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
     """A cold start compiles nothing: neither /opt nor a new date of a file makes Python do it again."""
     layer = stack.deployment.build / "CoreLayer" / "python"
-    sources = [path for package in ("grantwire", "nats") for path in (layer / package).rglob("*.py")]
+    sources = [
+        path for package in ("grantwire", "nats", "aws_lambda_powertools") for path in (layer / package).rglob("*.py")
+    ]
     assert sources
     for source in sources:
         compiled = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
