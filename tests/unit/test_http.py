@@ -312,7 +312,11 @@ def test_a_bad_environment_stops_the_function_in_its_init_phase(monkeypatch: pyt
     def build(_environ: object) -> None:
         raise ConfigError(["DATABASE_URL is missing"])
 
+    monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "LOUD")
     HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "grant")
-    with pytest.raises(ConfigError, match="DATABASE_URL is missing"):
+    with pytest.raises(ConfigError, match=r"bad configuration: POWERTOOLS_LOG_LEVEL .*; DATABASE_URL is missing"):
+        HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+    monkeypatch.delenv("POWERTOOLS_LOG_LEVEL")
+    with pytest.raises(ConfigError, match="bad configuration: DATABASE_URL is missing"):
         HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))

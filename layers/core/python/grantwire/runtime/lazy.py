@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from grantwire.errors import ConfigError
 from grantwire.observability import configure
 
 if TYPE_CHECKING:
@@ -20,8 +21,18 @@ class LazyRuntime(Generic[R]):
         self._build = build
         self._built: R | None = None
         if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
-            configure(os.environ)
-            self.get()
+            self._start()
+
+    def _start(self) -> None:
+        """Configure the logs and build the runtime, or raise one ConfigError with the problems of both."""
+        problems: list[str] = []
+        for step in (lambda: configure(os.environ), self.get):
+            try:
+                step()
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
 
     def get(self) -> R:
         """Return the runtime, or raise ConfigError."""
