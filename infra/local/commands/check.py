@@ -25,6 +25,8 @@ CHECKS = {
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.toolchain.requirements"),
+    # Every section of `make bench` once, with the least effort: it takes longer than a test may.
+    "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
     # C13: what the library's own tests reach of it, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),

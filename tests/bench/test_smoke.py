@@ -37,6 +37,9 @@ TARGETS = (
 )
 PATIENCE = 300.0
 
+# What stops a run that hangs is the patience above, which also ends its servers.
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
+
 
 def _bench(*arguments: str) -> tuple[int, str]:
     """Its exit code and what it said; if it takes too long, it is asked to end, so that it ends its servers."""
