@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.errors import SystemFaultError
+from grantwire.notifications import bridge, events
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.workers.budget import Budget
@@ -23,8 +24,9 @@ from tests.support.workers.relay_support import drain as relay_until_idle
 from tests.support.workers.relay_support import enqueue_many, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from grantwire.notifications.events import Event
     from tests.integration.conftest import Rows
 
 # Raises P0001, which is in none of the classes that are known to be the data's or the system's.
@@ -143,6 +145,25 @@ def test_a_schema_that_is_missing_terminates_nothing(impatient: dict[str, str], 
     rows.execute("ALTER TABLE notifications RENAME COLUMN trace TO trace_id")
     until("it is recorded", lambda: drain(impatient)["recorded"] == 1)
     assert stream.advisories() == []
+
+
+def test_a_message_that_shows_a_bug_of_ours_does_not_hold_back_its_neighbours(
+    impatient: dict[str, str], stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N5: whatever decoding it raises, the others are recorded; it is returned, for a version that can read it."""
+
+    def decode(data: bytes, headers: Mapping[str, str]) -> Event:
+        if b"bad" in data:
+            raise ZeroDivisionError
+        return bridge_decode(data, headers)
+
+    bridge_decode = events.decode
+    monkeypatch.setattr(bridge, "decode", decode)
+    stream.publish(event(user_id="good"), event(user_id="bad"), event(user_id="better"))
+    assert drain(impatient) == {"recorded": 2, "duplicates": 0, "terminated": 0, "returned": 1}
+    monkeypatch.setattr(bridge, "decode", bridge_decode)
+    until("it is recorded", lambda: drain(impatient)["recorded"] == 1)
+    assert _users(rows) == {"good", "bad", "better"}
 
 
 def test_one_refused_advisory_does_not_hold_back_its_neighbours(impatient: dict[str, str], rows: Rows) -> None:

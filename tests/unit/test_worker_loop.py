@@ -153,17 +153,21 @@ def test_a_lost_lease_ends_the_step_and_not_the_worker(clock: Clock) -> None:
     assert _run(worker, clock.budget(1)) == {"done": 1, "leases_lost": 1}
 
 
-def test_a_step_that_fails_does_not_end_the_invocation(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [InternalError("bug"), ZeroDivisionError("bug")])
+def test_a_step_that_fails_does_not_end_the_invocation(
+    error: Exception, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     """N5: it is logged with its traceback and tried again; once it works, nothing is wrong."""
-    assert _run(Scripted(InternalError("bug"), True), clock.budget(5))["done"] == 1
+    assert _run(Scripted(error, True), clock.budget(5))["done"] == 1
     (line,) = [line for line in _messages(capsys) if line.get("message") == "worker step failed, retrying"]
-    assert "InternalError" in line["exception"]
+    assert type(error).__name__ in line["exception"]
 
 
-def test_a_step_that_keeps_failing_fails_the_invocation_at_its_end(clock: Clock) -> None:
+@pytest.mark.parametrize("error", [InternalError("bug"), ZeroDivisionError("bug")])
+def test_a_step_that_keeps_failing_fails_the_invocation_at_its_end(error: Exception, clock: Clock) -> None:
     """The function's error metric must count it; what was held is given back first."""
-    worker = Scripted(*[InternalError("bug")] * 100)
-    with pytest.raises(InternalError, match="bug"):
+    worker = Scripted(*[error] * 100)
+    with pytest.raises(type(error), match="bug"):
         _run(worker, clock.budget(5))
     assert clock.now == pytest.approx(5, abs=0.01)
     assert worker.hooks[-1] == "end"

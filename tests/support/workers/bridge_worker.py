@@ -12,7 +12,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from grantwire.jetstream.message import Message
 from grantwire.notifications import bridge
 from grantwire.notifications.inbox import record
 from grantwire.runtime.bridge import BridgeRuntime
@@ -30,7 +29,7 @@ def _die() -> NoReturn:
     raise AssertionError
 
 
-async def _die_before_ack(_message: Message) -> None:
+async def _die_before_ack(_messages: object) -> None:
     _die()
 
 
@@ -44,7 +43,7 @@ def _die_before_commit(connection: Connection, events: Sequence[Event]) -> list[
 
 if __name__ == "__main__":
     if "die-before-ack" in sys.argv:
-        Message.ack = _die_before_ack  # type: ignore[method-assign,assignment]  # the crash point
+        bridge.acknowledge = _die_before_ack  # type: ignore[attr-defined,assignment]  # the crash point
     if "die-before-commit" in sys.argv:
         bridge.record = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
     runtime = BridgeRuntime.build(os.environ)

@@ -146,8 +146,7 @@ class HttpHandler(Generic[R]):
         with metrics.line():
             metrics.add_dimension("route", self.route)
             metrics.add_dimension("outcome", response.outcome)
-            for name, value in fields.items():
-                metrics.add_metadata(name, value)
+            metrics.metadata_set.update(fields)
             metrics.add_metric("Requests", MetricUnit.Count, 1)
             metrics.add_metric("Latency", MetricUnit.Milliseconds, round(milliseconds, 3))
 

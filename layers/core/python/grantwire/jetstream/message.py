@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from grantwire.jetstream.errors import wrap_exceptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from nats.aio.client import Client
@@ -24,62 +24,69 @@ class Message:
     RetryableError if the connection is gone.
     """
 
-    __slots__ = ("_client", "_msg")
+    __slots__ = ("_client", "msg")
 
     def __init__(self, client: Client, msg: Msg) -> None:
         self._client = client
-        self._msg = msg
+        self.msg = msg
 
     @property
     def subject(self) -> str:
         """The subject that it was published to."""
-        return self._msg.subject
+        return self.msg.subject
 
     @property
     def data(self) -> bytes:
         """The payload."""
-        return self._msg.data
+        return self.msg.data
 
     @property
-    def headers(self) -> dict[str, str]:
-        """Header values by name; empty if there are none."""
-        return text_headers(self._msg.headers)
+    def headers(self) -> Mapping[str, str]:
+        """Header values by name, as nats-py has them; empty if there are none."""
+        return self.msg.headers or {}
 
     @property
     def stream_sequence(self) -> int:
         """Its position in the stream."""
-        return self._msg.metadata.sequence.stream
+        return self.msg.metadata.sequence.stream
 
     @property
     def consumer_sequence(self) -> int:
         """Its position among the consumer's deliveries."""
-        return self._msg.metadata.sequence.consumer
+        return self.msg.metadata.sequence.consumer
 
     @property
     def deliveries(self) -> int:
         """How many times it was delivered, this time included."""
-        return self._msg.metadata.num_delivered
+        return self.msg.metadata.num_delivered
 
     async def ack(self) -> None:
         """Acknowledge: it is done."""
         with wrap_exceptions():
-            await self._msg.ack()
+            await self.msg.ack()
 
     async def nak(self, delay: float = 0.0) -> None:
         """Return it, to be delivered again after `delay` seconds; counts towards the consumer's max-deliver."""
         with wrap_exceptions():
-            await self._msg.nak(delay)
+            await self.msg.nak(delay)
 
     async def in_progress(self) -> None:
         """Restart the consumer's ack-wait for it."""
         with wrap_exceptions():
-            await self._msg.in_progress()
+            await self.msg.in_progress()
 
     async def term(self, reason: str) -> None:
         """Terminate: never deliver it again. The reason goes into the advisory, which nats-py's `term` cannot do."""
         one_line = " ".join(reason.split()).encode()[:_LONGEST_REASON_BYTES]
         with wrap_exceptions():
-            await self._client.publish(self._msg.reply, b"+TERM " + one_line)
+            await self._client.publish(self.msg.reply, b"+TERM " + one_line)
+
+
+async def acknowledge(messages: Iterable[Message]) -> None:
+    """Acknowledge many; RetryableError if the connection is gone."""
+    with wrap_exceptions():
+        for message in messages:
+            await message.msg.ack()
 
 
 class StoredMessage(NamedTuple):

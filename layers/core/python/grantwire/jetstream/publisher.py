@@ -134,7 +134,7 @@ def _result(msg: Msg) -> Result:
     if msg.headers and msg.headers.get("Status") == _NO_RESPONDERS:
         return RetryableError("no stream listens to this subject")
     try:
-        answer = json.loads(msg.data)
+        answer = json.loads(msg.data.decode())
         if "error" not in answer:
             return PubAck(answer["stream"], answer["seq"], bool(answer.get("duplicate", False)))
         failure = answer["error"]

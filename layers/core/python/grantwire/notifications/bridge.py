@@ -16,6 +16,7 @@ import contextlib
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
+from grantwire.jetstream.message import acknowledge, text_headers
 from grantwire.jetstream.topology import ensure_topology
 from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record
@@ -156,6 +157,9 @@ class Bridge(Worker):
             except RejectedError as error:
                 await self._terminate(message, str(error))
                 continue
+            except Exception as error:  # noqa: BLE001 - a bug that one message meets must not hold back the others
+                await self._return(message, repr(error))
+                continue
             batch.events.setdefault(event.event_id, event)
             batch.carriers.setdefault(event.event_id, []).append(message)
         return batch
@@ -196,9 +200,8 @@ class Bridge(Worker):
         accepted, fresh = batch.messages, len(written.result or [])
         self.counts["recorded"] += fresh
         self.counts["duplicates"] += len(accepted) - fresh
-        for message in accepted:
-            # Without waiting for the server: one that is lost leads to a duplicate, which changes nothing.
-            await message.ack()
+        # Without waiting for the server: one that is lost leads to a duplicate, which changes nothing.
+        await acknowledge(accepted)
 
     def _held(self) -> list[Message]:
         """What is in hand: this batch, and the next."""
@@ -251,7 +254,8 @@ class Bridge(Worker):
 
     async def _requeue(self, message: Message) -> None:
         """Put a message at the end of its stream: the event is the same, the deliveries are counted anew."""
-        headers = {name: value for name, value in message.headers.items() if not name.startswith("Nats-")}
+        own = text_headers(message.headers).items()
+        headers = {name: value for name, value in own if not name.startswith("Nats-")}
         headers["Nats-Msg-Id"] = f"{self._settings.stream}:{message.stream_sequence}:again"
         await self._publisher.publish(message.subject, message.data, headers)
         await message.ack()

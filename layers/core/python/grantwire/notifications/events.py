@@ -116,6 +116,6 @@ def _occurred_at(message: EntitlementEvent) -> str:
 
 def _trace_id(headers: Mapping[str, str]) -> str | None:
     """A trace is a help, never a reason to refuse an event: what is no decent text is left out."""
-    encoded = headers.get("trace_id", "")
+    encoded = str(headers.get("trace_id", ""))
     trace_id = unquote(encoded) if len(encoded) <= _LONGEST_ENCODED_TRACE else ""
     return trace_id if 0 < len(trace_id) <= _LONGEST_TRACE and not _CONTROL.search(trace_id) else None

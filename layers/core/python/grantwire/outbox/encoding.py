@@ -60,6 +60,8 @@ def headers_of(event: ClaimedEvent) -> dict[str, str]:
     }
     if event.trace_id:
         headers["trace_id"] = event.trace_id
+    if _IS_SAFE("".join(headers.values())):
+        return headers
     return {name: header_value(value) for name, value in headers.items()}
 
 

@@ -2,9 +2,9 @@
 
 The error policy is here and nowhere else. A dependency that is out of reach, and a fault of the system, are waited for
 with growing delays; nothing is given up meanwhile (N6). A lost lease ends the step, not the worker. Any other error of
-a step is logged and the step is tried again; if the last step of an invocation failed that way, its error is raised at
-the end, so that the function's error metric and its alarm see it. With `until_idle` nothing is waited for: the first
-error is raised.
+a step, a bug included, is logged and the step is tried again; if the last step of an invocation failed that way, its
+error is raised at the end, so that the function's error metric and its alarm see it. With `until_idle` nothing is
+waited for: the first error is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grantwire.errors import GrantwireError, InternalError, LeaseLostError, RetryableError, SystemFaultError
+from grantwire.errors import LeaseLostError, RetryableError, SystemFaultError
 from grantwire.observability import MetricUnit, log, metrics, write_metric
 from grantwire_idempotency.backoff import Backoff
 
@@ -94,7 +94,7 @@ async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
             await worker.end()
         finally:
             _report(worker, outage)
-    if isinstance(outage.error, InternalError) and not isinstance(outage.error, SystemFaultError):
+    if outage.error is not None and not isinstance(outage.error, RetryableError | SystemFaultError):
         raise outage.error
     return worker.result()
 
@@ -109,7 +109,7 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
         except LeaseLostError:
             worker.counts["leases_lost"] += 1
             continue
-        except (RetryableError, InternalError) as error:
+        except Exception as error:
             if budget.until_idle:
                 raise
             await outage.wait(error, budget)
@@ -131,10 +131,10 @@ class _Outage:
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._delays = reconnect_delays()
-        self.error: GrantwireError | None = None
+        self.error: Exception | None = None
         self.seconds = 0.0
 
-    async def wait(self, error: GrantwireError, budget: Budget) -> None:
+    async def wait(self, error: Exception, budget: Budget) -> None:
         """Log an error and wait a little longer than the last time."""
         delay = min(next(self._delays), budget.left())
         fields: dict[str, Any] = {"worker": self._worker, "delay_s": round(delay, 3), "reason": str(error)}
