@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +21,7 @@ from grantwire.errors import (
     TooLargeError,
 )
 from grantwire.idempotency import Answer
-from grantwire.observability import log
+from grantwire.observability import configure, log, metrics
 from tests.support.client import CHANGE, GRANTS, event
 
 if TYPE_CHECKING:
@@ -237,9 +239,11 @@ def test_a_request_without_its_line_is_answered(
     """Powertools' switches remove the line, and nothing of it turns up in a later one."""
     handler = answering(lambda *_: Response(200, "{}"))
     monkeypatch.setenv(variable, "true")
+    configure(os.environ)
     assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
     assert capsys.readouterr().out == ""
     monkeypatch.delenv(variable)
+    configure(os.environ)
     handler(event("POST", GRANTS), None)
     (line,) = _lines(capsys)
     assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)
@@ -250,10 +254,10 @@ def test_a_line_that_cannot_be_written_does_not_cost_the_answer(
 ) -> None:
     """What was done is done, and the caller must hear of it; the next line has nothing of the lost one."""
     handler = answering(lambda *_: Response(200, "{}"))
-    monkeypatch.setenv("POWERTOOLS_METRICS_DISABLED", "perhaps")
-    assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "write_document", Mock(side_effect=OSError("standard output is closed")))
+        assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
     assert [line["message"] for line in _lines(capsys)] == ["request could not be reported"]
-    monkeypatch.delenv("POWERTOOLS_METRICS_DISABLED")
     handler(event("POST", GRANTS), None)
     (line,) = _lines(capsys)
     assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)

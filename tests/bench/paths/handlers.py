@@ -65,36 +65,45 @@ def _round(environ: Mapping[str, str], seconds: float) -> Times:
 
 
 def _timed(client: Callable[..., callers.Call], name: str, seconds: float) -> tuple[float, float]:
-    watch = _Stopwatch(ApiRuntime.build(os.environ).entitlements)
-    call = client(0, callers.handler_of(name).with_runtime(SimpleNamespace(entitlements=watch)))
+    handler, database = _Stopwatch(), _Stopwatch()
+    runtime = SimpleNamespace(entitlements=_Timed(ApiRuntime.build(os.environ).entitlements, database))
+    call = client(0, handler.around(callers.handler_of(name).with_runtime(runtime)))
     for _ in range(_WARM_UP):
         call()
-    watch.seconds.clear()
-    taken: list[float] = []
+    handler.seconds.clear()
+    database.seconds.clear()
     deadline = time.perf_counter() + seconds
-    while not taken or time.perf_counter() < deadline:
-        began = time.perf_counter()
+    while not handler.seconds or time.perf_counter() < deadline:
         call()
-        taken.append(time.perf_counter() - began)
-    assert len(watch.seconds) == len(taken), "a handler makes one database call"
-    return median(taken), median(watch.seconds)
+    assert len(handler.seconds) == len(database.seconds), "a handler makes one database call"
+    return median(handler.seconds), median(database.seconds)
 
 
 class _Stopwatch:
-    """Times every method of another object, whatever their names are."""
+    """Times calls."""
 
-    def __init__(self, inner: object) -> None:
-        self._inner = inner
+    def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._inner, name)
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, with each of its calls timed."""
 
         def timed(*arguments: Any, **options: Any) -> Any:
             began = time.perf_counter()
             try:
-                return method(*arguments, **options)
+                return function(*arguments, **options)
             finally:
                 self.seconds.append(time.perf_counter() - began)
 
         return timed
+
+
+class _Timed:
+    """Times every method of another object, whatever their names are."""
+
+    def __init__(self, inner: object, watch: _Stopwatch) -> None:
+        self._inner = inner
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self._watch.around(getattr(self._inner, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from grantwire.idempotency.requests import Answer, refuse
@@ -77,7 +78,8 @@ class Entitlements:
                 "trace_id": trace_id,
             },
         )
-        log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
+        if log.log_level <= logging.DEBUG:
+            log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
         refuse(str(outcome))
         return Answer(int(status_code or 0), str(body), str(outcome))
 

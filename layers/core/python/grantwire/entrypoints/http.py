@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from grantwire.clients.scopes import ROUTES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
-from grantwire.observability import MetricUnit, begin_invocation, log, metrics
+from grantwire.observability import begin_invocation, log, metrics
 from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ _STATUS = {
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
 }
+_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Response(NamedTuple):
@@ -48,19 +50,18 @@ class Response(NamedTuple):
 
     status_code: int
     body: str
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = _NO_HEADERS
     outcome: str = "OK"
 
     @classmethod
     def of(cls, answer: Answer) -> Self:
         """A stored answer, which says so when it is sent again (I1)."""
-        headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
+        headers = {"Idempotent-Replayed": "true"} if answer.replayed else _NO_HEADERS
         return cls(answer.status_code, answer.body, headers, answer.outcome)
 
     def as_event(self) -> dict[str, Any]:
         """The shape that API Gateway expects of a proxy integration."""
-        headers = {"Content-Type": "application/json", "Cache-Control": "no-store", **self.headers}
-        return {"statusCode": self.status_code, "headers": headers, "body": self.body}
+        return {"statusCode": self.status_code, "headers": {**_HEADERS, **self.headers}, "body": self.body}
 
 
 class HttpHandler(Generic[R]):
@@ -143,12 +144,14 @@ class HttpHandler(Generic[R]):
         }
         if request.method != self._method or request.resource != self._resource:
             fields["asked_for"] = request.route
-        with metrics.line():
-            metrics.add_dimension("route", self.route)
-            metrics.add_dimension("outcome", response.outcome)
-            metrics.metadata_set.update(fields)
-            metrics.add_metric("Requests", MetricUnit.Count, 1)
-            metrics.add_metric("Latency", MetricUnit.Milliseconds, round(milliseconds, 3))
+        metrics.write_document(
+            {
+                "Requests": {"Unit": "Count", "Value": [1.0]},
+                "Latency": {"Unit": "Milliseconds", "Value": [round(milliseconds, 3)]},
+            },
+            dimensions={"route": self.route, "outcome": response.outcome, "service": str(metrics.service)},
+            metadata=fields,
+        )
 
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -39,9 +39,9 @@ def parse_key(values: Sequence[str]) -> str:
 
     A proxy may fold a repeated header into one value joined by ", ", which is why no key may contain that.
     """
-    if len(values) > 1 or any(", " in value for value in values):
-        raise BadRequestError("send exactly one Idempotency-Key header")
     key = values[0].strip() if values else ""
+    if len(values) > 1 or ", " in key:
+        raise BadRequestError("send exactly one Idempotency-Key header")
     if not key:
         raise BadRequestError("the Idempotency-Key header is required: a UUID, or the purchase_id")
     if len(key) > _LONGEST_KEY:

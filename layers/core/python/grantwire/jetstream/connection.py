@@ -159,6 +159,7 @@ async def _open(settings: NatsSettings, access: Access, name: str, closed: Any) 
                 connect_timeout=limit,  # type: ignore[arg-type]  # seconds, of any kind
                 error_cb=_log_error,
                 closed_cb=closed,
+                skip_subject_validation=True,  # ours are from settings, which are checked, or from the server
                 tls=_context(settings.tls_ca) if verify else None,
                 user=access.user,
                 password=access.password,

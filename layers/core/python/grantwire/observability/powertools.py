@@ -50,6 +50,7 @@ class LineMetrics(EphemeralMetrics):
     def __init__(self, writing: AbstractContextManager[Any]) -> None:
         super().__init__()
         self.writing = writing
+        self.disabled = is_metrics_disabled()
 
     @contextmanager
     def line(self) -> Iterator[None]:
@@ -59,6 +60,21 @@ class LineMetrics(EphemeralMetrics):
                 yield
             finally:
                 self.flush_metrics()
+
+    def write_document(
+        self, metrics: dict[str, dict[str, Any]], *, dimensions: dict[str, str], metadata: dict[str, Any]
+    ) -> None:
+        """Write one document at once, past the collector; its dimensions must contain `service`.
+
+        For a request, which knows all of its values at the same time. `metrics` has the form of Powertools'
+        `metric_set`: `{"Latency": {"Unit": "Milliseconds", "Value": [1.5]}}`.
+        """
+        if self.disabled:
+            return
+        document = self.serialize_metric_set(metrics, dimensions, metadata)
+        with self.writing:
+            sys.stdout.write(_encode(document) + "\n")
+            sys.stdout.flush()
 
     def add_metric(
         self, name: str, unit: MetricUnit | str, value: float, resolution: MetricResolution | int = 60
@@ -121,9 +137,9 @@ metrics = cast("LineMetrics", _Lazy(_metrics))
 
 def write_metric(name: str, unit: MetricUnit, value: float) -> None:
     """Write one metric in a line of its own with `service` as its only dimension: one alarm watches all workers."""
-    if is_metrics_disabled():
-        return
     common = _metrics()
+    if common.disabled:
+        return
     dimensions = {"service": str(common.service)}
     with common.writing:
         with single_metric(
@@ -145,7 +161,7 @@ def configure(environ: Mapping[str, str]) -> None:
     if level is None:
         raise ConfigError([f"POWERTOOLS_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {name!r}"])
     try:
-        is_metrics_disabled()
+        _metrics().disabled = is_metrics_disabled()
         logger = _logger()
         logger.initial_log_level = name
         logger.refresh_sample_rate_calculation()
