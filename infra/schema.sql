@@ -508,13 +508,13 @@ $$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
-CREATE FUNCTION public.user_rights_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) RETURNS integer
+CREATE FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 DECLARE
     changed integer;
 BEGIN
-    INSERT INTO user_rights AS known (user_id, stock_keeping_unit, status, version, changed_at)
+    INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
     SELECT DISTINCT ON (e.user_id COLLATE "C", e.sku COLLATE "C")
            e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at
       FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times)
@@ -634,7 +634,7 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_
 COMMENT ON COLUMN public.outbox_events.ready IS 'Head of its aggregate: no earlier version is still open. Kept exact by outbox_enqueue and by whatever closes an event.';
 CREATE VIEW public.dead_letters AS
  SELECT 'outbox'::text AS kind,
-    outbox_events.event_id AS letter_id,
+    outbox_events.event_id AS dead_letter_id,
     outbox_events.event_type,
     (outbox_events.payload ->> 'user_id'::text) AS user_id,
     outbox_events.last_error AS error,
@@ -645,7 +645,7 @@ CREATE VIEW public.dead_letters AS
   WHERE ((outbox_events.status = 'FAILED'::text) AND (outbox_events.published_at IS NULL) AND (outbox_events.discarded_at IS NULL))
 UNION ALL
  SELECT 'notification'::text AS kind,
-    notification_dlq.notification_id AS letter_id,
+    notification_dlq.notification_id AS dead_letter_id,
     notification_dlq.event_type,
     notification_dlq.user_id,
     notification_dlq.last_error AS error,
@@ -656,7 +656,7 @@ UNION ALL
   WHERE (notification_dlq.closed_at IS NULL)
 UNION ALL
  SELECT 'nats'::text AS kind,
-    notification_nats_dlq.dead_letter_id AS letter_id,
+    notification_nats_dlq.dead_letter_id AS dead_letter_id,
     (notification_nats_dlq.headers ->> 'event_type'::text) AS event_type,
     NULL::text AS user_id,
     ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)) AS error,
@@ -767,16 +767,16 @@ CREATE TABLE public.operator_actions (
     kind text NOT NULL,
     selection jsonb NOT NULL,
     dry_run boolean NOT NULL,
-    letter_ids uuid[] NOT NULL,
+    dead_letter_ids uuid[] NOT NULL,
     count integer NOT NULL,
     occurred_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT operator_actions_action CHECK ((action = ANY (ARRAY['redrive'::text, 'discard'::text]))),
     CONSTRAINT operator_actions_actor CHECK ((actor <> ''::text)),
-    CONSTRAINT operator_actions_count CHECK ((count = cardinality(letter_ids))),
+    CONSTRAINT operator_actions_count CHECK ((count = cardinality(dead_letter_ids))),
     CONSTRAINT operator_actions_kind CHECK ((kind = ANY (ARRAY['outbox'::text, 'notification'::text, 'nats'::text]))),
     CONSTRAINT operator_actions_reason CHECK ((reason <> ''::text))
 );
-COMMENT ON COLUMN public.operator_actions.letter_ids IS 'What was changed. Of a dry run: what would have been. Of a redrive to NATS: what was sent; the dead letters say what arrived.';
+COMMENT ON COLUMN public.operator_actions.dead_letter_ids IS 'What was changed. Of a dry run: what would have been. Of a redrive to NATS: what was sent; the dead letters say what arrived.';
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
@@ -791,19 +791,19 @@ CREATE TABLE public.schema_migrations (
     checksum text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
-CREATE TABLE public.user_rights (
+CREATE TABLE public.user_entitlements (
     user_id text NOT NULL COLLATE pg_catalog."C",
     stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
     status text NOT NULL,
     version bigint NOT NULL,
     changed_at timestamp with time zone NOT NULL,
-    CONSTRAINT user_rights_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
-    CONSTRAINT user_rights_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
-    CONSTRAINT user_rights_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
-    CONSTRAINT user_rights_version CHECK ((version >= 1))
+    CONSTRAINT user_entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
+    CONSTRAINT user_entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT user_entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
+    CONSTRAINT user_entitlements_version CHECK ((version >= 1))
 )
 WITH (fillfactor='80');
-CREATE VIEW public.user_rights_differences AS
+CREATE VIEW public.user_entitlements_differences AS
  SELECT user_id,
     stock_keeping_unit,
         CASE
@@ -820,7 +820,7 @@ CREATE VIEW public.user_rights_differences AS
     r.version AS seen_version,
     r.changed_at AS seen_changed_at
    FROM (public.entitlements e
-     FULL JOIN public.user_rights r USING (user_id, stock_keeping_unit))
+     FULL JOIN public.user_entitlements r USING (user_id, stock_keeping_unit))
   WHERE (((e.status IS DISTINCT FROM r.status) OR (e.version IS DISTINCT FROM r.version)) OR (e.updated_at IS DISTINCT FROM r.changed_at));
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
 ALTER TABLE ONLY public.api_clients
@@ -861,8 +861,8 @@ ALTER TABLE ONLY public.schema_functions
     ADD CONSTRAINT schema_functions_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
-ALTER TABLE ONLY public.user_rights
-    ADD CONSTRAINT user_rights_pkey PRIMARY KEY (user_id, stock_keeping_unit);
+ALTER TABLE ONLY public.user_entitlements
+    ADD CONSTRAINT user_entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
@@ -925,8 +925,8 @@ REVOKE ALL ON FUNCTION public.processed_message_taken(m public.processed_message
 GRANT ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.user_rights_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.user_rights_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(token_hash) ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(previous_hash) ON TABLE public.api_clients TO grantwire_functions;
@@ -978,12 +978,12 @@ GRANT INSERT(action) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(kind) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(selection) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(dry_run) ON TABLE public.operator_actions TO grantwire_functions;
-GRANT INSERT(letter_ids) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(dead_letter_ids) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(count) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
 GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
-GRANT SELECT,INSERT,DELETE ON TABLE public.user_rights TO grantwire_functions;
-GRANT UPDATE(status) ON TABLE public.user_rights TO grantwire_functions;
-GRANT UPDATE(version) ON TABLE public.user_rights TO grantwire_functions;
-GRANT UPDATE(changed_at) ON TABLE public.user_rights TO grantwire_functions;
-GRANT SELECT ON TABLE public.user_rights_differences TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(version) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(changed_at) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT SELECT ON TABLE public.user_entitlements_differences TO grantwire_functions;

@@ -81,13 +81,13 @@ class _CurrentStdout:
 @pytest.fixture(autouse=True)
 def _lines_of_this_test() -> Iterator[None]:
     """A Lambda has one handler; tests have many in one process, and must not see each other's keys and dimensions."""
-    from grantwire.observability import log, metrics  # noqa: PLC0415 - after the environment is clean
+    from grantwire.observability import logger, metrics  # noqa: PLC0415 - after the environment is clean
 
-    cast("logging.StreamHandler[Any]", log.registered_handler).setStream(_CurrentStdout())
+    cast("logging.StreamHandler[Any]", logger.registered_handler).setStream(_CurrentStdout())
     yield
-    log.clear_state()
+    logger.clear_state()
     metrics.clear_metrics()
-    if log.registered_handler in logging.root.handlers:  # the test was a Lambda function, whose process is its own
-        logging.root.removeHandler(log.registered_handler)
+    if logger.registered_handler in logging.root.handlers:  # the test was a Lambda function, whose process is its own
+        logging.root.removeHandler(logger.registered_handler)
         logging.root.setLevel(logging.WARNING)
         logging.captureWarnings(capture=False)

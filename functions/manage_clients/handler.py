@@ -8,7 +8,7 @@ The event: `{"action": "create", "name": "shop", "scopes": ["entitlements:write"
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.clients.orders import ClientOrder
+from grantwire.clients.commands import ClientCommand
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.clients import CallerRuntime
 
@@ -16,7 +16,7 @@ from grantwire.runtime.clients import CallerRuntime
 def handle(event: Mapping[str, Any], rt: CallerRuntime) -> dict[str, Any]:
     """One action, over a connection of its own: the next one may be days away."""
     try:
-        return ClientOrder.parse(event).carry_out(rt.clients)
+        return ClientCommand.parse(event).execute(rt.clients)
     finally:
         rt.close()
 

@@ -7,14 +7,14 @@ The event: `{"action": "list | redrive | discard", "kind": "outbox | notificatio
 from collections.abc import Mapping
 from typing import Any
 
-from grantwire.dead_letters.orders import Order
+from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.redrive import RedriveRuntime
 
 
 def handle(event: Mapping[str, Any], rt: RedriveRuntime) -> dict[str, Any]:
     """Batch by batch; counts are complete, ids are the first thousand."""
-    return rt.dead_letters.carry_out(Order.parse(event)).as_dict()
+    return rt.dead_letters.execute(DeadLetterCommand.parse(event)).as_dict()
 
 
 handler = TaskHandler("redrive_dead_letters", RedriveRuntime.build, handle)

@@ -9,7 +9,7 @@ def handle(request: Request, rt: ApiRuntime) -> Response:
     """One transaction, one round trip."""
     change = Change.parse(request.json_object())
     identity = request.identity(change.fields())
-    return Response.of(rt.entitlements.change(Operation.REVOKE, change, identity, request.trace_id))
+    return Response.from_stored(rt.entitlements.change(Operation.REVOKE, change, identity, request.trace_id))
 
 
 handler = HttpHandler("POST /v1/entitlements/revokes", ApiRuntime.build, handle)

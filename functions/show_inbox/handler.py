@@ -2,15 +2,17 @@
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.errors import NotFoundError
-from grantwire.notifications.listing import InboxPage
-from grantwire.runtime.inbox import InboxRuntime
+from grantwire.notifications.listing import NotificationPage
+from grantwire.runtime.notifications import NotificationListRuntime
 
 
-def handle(request: Request, rt: InboxRuntime) -> Response:
+def handle(request: Request, rt: NotificationListRuntime) -> Response:
     """One read; the JSON is made by PostgreSQL."""
     if rt.inbox is None:
         raise NotFoundError("no such path")
-    return Response(200, rt.inbox.of_user(InboxPage.parse(request.path_parameters.get("user_id"), request.query)))
+    return Response(
+        200, rt.inbox.of_user(NotificationPage.parse(request.path_parameters.get("user_id"), request.query))
+    )
 
 
-handler = HttpHandler("GET /debug/notification/inbox/{user_id}", InboxRuntime.build, handle)
+handler = HttpHandler("GET /debug/notification/inbox/{user_id}", NotificationListRuntime.build, handle)

@@ -23,9 +23,9 @@ def clients(arguments: Sequence[str], progress: Progress) -> int:
     """Carry out what the options say, as the function manage_clients does."""
     options = _parser().parse_args(arguments)
     with client_runtime(_environ(os.environ), hint="`--help` explains the options.") as runtime:
-        from grantwire.clients.orders import ClientOrder  # noqa: PLC0415  # found only now
+        from grantwire.clients.commands import ClientCommand  # noqa: PLC0415  # found only now
 
-        answer = ClientOrder.parse(_event(options)).carry_out(runtime.clients)
+        answer = ClientCommand.parse(_event(options)).execute(runtime.clients)
     _say(answer, progress)
     return 0
 

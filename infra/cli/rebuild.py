@@ -14,7 +14,7 @@ from infra.local.layer import STATEMENT_TIMEOUT, product_code
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from grantwire.read_model.stream import StreamReport
+    from grantwire.read_model.from_stream import StreamRebuildReport
     from infra.local.progress import Progress
 
 SPOKEN = 10_000  # a line of progress for so many messages
@@ -22,7 +22,7 @@ BUDGET = "30d"
 
 
 def rebuild(arguments: Sequence[str], progress: Progress) -> int:
-    """Do what the options say, as the function rebuild_summaries does; 1 if it is not complete."""
+    """Do what the options say, as the function rebuild_read_model does; 1 if it is not complete."""
     options = _parser().parse_args(arguments)
     environ = {
         "DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT,
@@ -30,12 +30,12 @@ def rebuild(arguments: Sequence[str], progress: Progress) -> int:
         "ENTITLEMENT_NATS_STREAM": options.stream or declared_parameters()["EventStream"],
     }
     with product_code("`--help` explains the options; repeating is harmless."):
-        from grantwire.read_model.orders import RebuildOrder  # noqa: PLC0415  # found only now
+        from grantwire.read_model.commands import RebuildCommand  # noqa: PLC0415  # found only now
         from grantwire.runtime.rebuild import RebuildRuntime  # noqa: PLC0415
 
-        order = RebuildOrder.parse(_event(options))
+        order = RebuildCommand.parse(_event(options))
         with contextlib.closing(RebuildRuntime.build(environ)) as runtime:
-            report = runtime.carry_out(order, on_batch=_telling(progress)).as_dict()
+            report = runtime.execute(order, on_batch=_telling(progress)).as_dict()
     (_say_record if order.source == "record" else _say_stream)(report, progress)
     return 0 if report.get("complete", True) else 1
 
@@ -64,11 +64,11 @@ def _event(options: argparse.Namespace) -> dict[str, Any]:
     return event | ({"budget": BUDGET} if options.source == "stream" else {})
 
 
-def _telling(progress: Progress) -> Callable[[StreamReport], None]:
+def _telling(progress: Progress) -> Callable[[StreamRebuildReport], None]:
     """Say now and then how far a replay has come."""
     told = 0
 
-    def tell(report: StreamReport) -> None:
+    def tell(report: StreamRebuildReport) -> None:
         nonlocal told
         if report.reached >= told + SPOKEN and not report.complete:
             told = report.reached

@@ -14,7 +14,7 @@ from infra.local.layer import product_code
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from grantwire.dead_letters.letters import Report
+    from grantwire.dead_letters.dead_letter import Report
     from infra.local.progress import Progress
 
 FILTERS = ("event_type", "user_id", "error", "older_than", "newer_than")
@@ -26,12 +26,12 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
     options = _parser().parse_args(arguments)
     environ = target.environment(os.environ, needs_nats=options.kind == "nats")
     with product_code("`--help` explains the options; repeating is harmless."):
-        from grantwire.dead_letters.orders import Order  # noqa: PLC0415  # found only now
+        from grantwire.dead_letters.commands import DeadLetterCommand  # noqa: PLC0415  # found only now
         from grantwire.runtime.redrive import RedriveRuntime  # noqa: PLC0415
 
-        order = Order.parse(_event(options))
+        order = DeadLetterCommand.parse(_event(options))
         with contextlib.closing(RedriveRuntime.build(environ)) as runtime:
-            report = runtime.dead_letters.carry_out(order, on_batch=lambda so_far: _say_progress(so_far, progress))
+            report = runtime.dead_letters.execute(order, on_batch=lambda so_far: _say_progress(so_far, progress))
     _say_result(report, progress)
     return 1 if report.skipped else 0
 
@@ -87,7 +87,7 @@ def _say_result(report: Report, progress: Progress) -> None:
     for letter in report.letters:
         user = f" {letter.user_id}" if letter.user_id else ""
         progress.say(
-            f"{letter.letter_id}  {letter.since:%Y-%m-%d %H:%M}  {letter.event_type or '-'}{user}: {letter.error}"
+            f"{letter.dead_letter_id}  {letter.since:%Y-%m-%d %H:%M}  {letter.event_type or '-'}{user}: {letter.error}"
         )
     if report.order.action == "list":
         progress.say(f"{len(report.letters)} open{', and more' if report.more else ''}.")

@@ -32,13 +32,13 @@ def product_code(hint: str = "") -> Iterator[None]:
     """
     make_importable()
     from grantwire.errors import GrantwireError  # noqa: PLC0415  # found only now
-    from grantwire.observability import log  # noqa: PLC0415
+    from grantwire.observability import logger  # noqa: PLC0415
 
-    level = log.log_level
-    log.setLevel("CRITICAL")
+    level = logger.log_level
+    logger.setLevel("CRITICAL")
     try:
         yield
     except GrantwireError as error:
         raise CommandError(f"{error}", hint=hint) from error
     finally:
-        log.setLevel(level)
+        logger.setLevel(level)

@@ -88,7 +88,7 @@ CREATE TABLE operator_actions (
     kind        text        NOT NULL,
     selection   jsonb       NOT NULL,
     dry_run     boolean     NOT NULL,
-    letter_ids  uuid[]      NOT NULL,
+    dead_letter_ids  uuid[]      NOT NULL,
     count       integer     NOT NULL,
     occurred_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (action_id, batch),
@@ -96,18 +96,18 @@ CREATE TABLE operator_actions (
     CONSTRAINT operator_actions_reason CHECK (reason <> ''),
     CONSTRAINT operator_actions_action CHECK (action IN ('redrive', 'discard')),
     CONSTRAINT operator_actions_kind CHECK (kind IN ('outbox', 'notification', 'nats')),
-    CONSTRAINT operator_actions_count CHECK (count = cardinality(letter_ids))
+    CONSTRAINT operator_actions_count CHECK (count = cardinality(dead_letter_ids))
 );
 
 CREATE INDEX operator_actions_time ON operator_actions (occurred_at);
 
-COMMENT ON COLUMN operator_actions.letter_ids IS
+COMMENT ON COLUMN operator_actions.dead_letter_ids IS
     'What was changed. Of a dry run: what would have been. Of a redrive to NATS: what was sent; the dead letters say what arrived.';
 
 -- Every dead letter that is open, of all three kinds, as operators search for them. `since` is when it arose, or the
 -- closest that is known; `event_time` is there if the inbox has to recognise the event when it is sent again.
 CREATE VIEW dead_letters AS
-SELECT 'outbox' AS kind, event_id AS letter_id, event_type, payload->>'user_id' AS user_id, last_error AS error,
+SELECT 'outbox' AS kind, event_id AS dead_letter_id, event_type, payload->>'user_id' AS user_id, last_error AS error,
        created_at AS since, created_at AS event_time, true AS has_copy
   FROM outbox_events
  WHERE status = 'FAILED' AND published_at IS NULL AND discarded_at IS NULL
@@ -124,6 +124,6 @@ SELECT 'nats', dead_letter_id, headers->>'event_type', NULL,
 
 -- What operators did can be added to, at the database's time, and never be changed.
 GRANT SELECT, INSERT, UPDATE, DELETE ON notification_dlq, notification_nats_dlq TO grantwire_functions;
-GRANT INSERT (action_id, batch, actor, reason, action, kind, selection, dry_run, letter_ids, count)
+GRANT INSERT (action_id, batch, actor, reason, action, kind, selection, dry_run, dead_letter_ids, count)
    ON operator_actions TO grantwire_functions;
 GRANT SELECT ON dead_letters TO grantwire_functions;

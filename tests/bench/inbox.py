@@ -12,10 +12,10 @@ from grantwire.identifiers import uuid7
 
 BATCH = 500
 
-_EMPTY: LiteralString = "TRUNCATE processed_events, notifications, user_rights"
+_EMPTY: LiteralString = "TRUNCATE processed_events, notifications, user_entitlements"
 _COUNTS: LiteralString = """
 SELECT (SELECT count(*) FROM processed_events), (SELECT count(*) FROM notifications),
-       (SELECT count(*) FROM user_rights)
+       (SELECT count(*) FROM user_entitlements)
 """
 
 # Arrays as PostgreSQL writes them, to be sent as they came.
@@ -43,7 +43,7 @@ SELECT r.*, now(), now()
               %(stock_keeping_unit)s::text[], %(version)s::bigint[], %(payload)s::jsonb[], %(trace_id)s::text[]) r
 """,
     """
-INSERT INTO user_rights (user_id, stock_keeping_unit, status, version, changed_at)
+INSERT INTO user_entitlements (user_id, stock_keeping_unit, status, version, changed_at)
 SELECT user_id, stock_keeping_unit, 'ACTIVE', version, changed_at
   FROM unnest(%(user_id)s::text[], %(stock_keeping_unit)s::text[], %(version)s::bigint[],
               %(occurred_at)s::timestamptz[]) r (user_id, stock_keeping_unit, version, changed_at)

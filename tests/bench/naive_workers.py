@@ -82,7 +82,7 @@ VALUES (%s, %s, %s, %s, %s, %s, %s::jsonb, %s, now(), now())
     ON CONFLICT (event_id) DO NOTHING
 """
 _PROJECT = """
-INSERT INTO user_rights AS known (user_id, stock_keeping_unit, status, version, changed_at)
+INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
 VALUES (%s, %s, 'ACTIVE', %s, %s)
     ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
    SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at

@@ -103,12 +103,12 @@ def test_show_summary_shows_the_rights(sandbox: Sandbox, environ: dict[str, str]
     assert (summary["active"], summary["active_rights"]) == (1, ["item1"])
 
 
-def test_rebuild_summaries_compares(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+def test_rebuild_read_model_compares(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
     """P2: the event file's order changes nothing; here the event has not been bridged yet."""
     _grant(environ)
-    report = sandbox.invoke("rebuild_summaries", environ)
+    report = sandbox.invoke("rebuild_read_model", environ)
     assert (report["dry_run"], report["found"]["missing"]) == (True, 1)
-    assert rows.execute("SELECT FROM user_rights").rowcount == 0
+    assert rows.execute("SELECT FROM user_entitlements").rowcount == 0
 
 
 def test_record_advisories_records_a_dead_letter(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:

@@ -8,7 +8,7 @@ import pytest
 from psycopg.rows import dict_row
 from redis import Redis
 
-from grantwire.observability import log
+from grantwire.observability import logger
 from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import PostgresServer
 from tests.support.client import Client
@@ -139,6 +139,6 @@ def stream(environ: dict[str, str]) -> Iterator[Stream]:
 def _command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The command changes its process, which here is the tests'."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    level = log.log_level
+    level = logger.log_level
     yield
-    log.setLevel(level)
+    logger.setLevel(level)

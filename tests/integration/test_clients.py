@@ -11,13 +11,13 @@ import pytest
 
 from functions.authorize_caller.handler import handler as authorize_caller
 from functions.manage_clients.handler import handle
-from grantwire.clients.orders import ClientOrder
+from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token
 from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import NotFoundError, RejectedError, RetryableError
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.runtime.clients import CallerRuntime
 from infra.cli import clients as command
 from infra.local.errors import CommandError
@@ -186,7 +186,7 @@ def test_a_client_that_does_not_exist_is_said_not_to(runtime: CallerRuntime, act
     """Whatever was typed."""
     for client_id in ("0" * 12, "'; DROP--", "%s"):
         with pytest.raises(NotFoundError):
-            ClientOrder.parse({"action": action, "client_id": client_id}).carry_out(runtime.clients)
+            ClientCommand.parse({"action": action, "client_id": client_id}).execute(runtime.clients)
 
 
 def test_a_last_use_is_noted_once_a_minute(runtime: CallerRuntime, rows: Rows) -> None:
@@ -253,7 +253,7 @@ def test_the_function_shows_a_token_to_its_operator_alone(
     logged = capsys.readouterr().out
     for token in (made["token"], rotated["token"]):
         assert token.rpartition("_")[2] not in logged
-    lines = [line for line in map(json.loads, logged.splitlines()) if line["message"] == "service client"]
+    lines = [line for line in map(json.loads, logged.splitlines()) if line["message"] == "client command executed"]
     assert [(line["action"], line["client_id"]) for line in lines] == [
         (action, made["client_id"]) for action in ("create", "rotate", "revoke")
     ]
@@ -284,7 +284,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
 @pytest.mark.usefixtures("_elsewhere")
 def test_the_command_does_what_the_function_does(runtime: CallerRuntime, capsys: pytest.CaptureFixture[str]) -> None:
     """The token is printed once; the log's lines stay out of the way, and its level is what it was."""
-    level = log.log_level
+    level = logger.log_level
     words = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops", "--expires-in", "90d"]
     assert command.clients(words, Progress()) == 0
     said = capsys.readouterr().out
@@ -299,7 +299,7 @@ def test_the_command_does_what_the_function_does(runtime: CallerRuntime, capsys:
     assert f"{token.client_id}  shop: entitlements:write ops; until " in said
     assert f"{token.client_id} is revoked" in said
     assert '"message"' not in said
-    assert log.log_level == level
+    assert logger.log_level == level
 
 
 @pytest.mark.usefixtures("_elsewhere")

@@ -101,7 +101,7 @@ def test_a_function_whose_clock_is_ahead_uses_the_database_s(
         swept = functions.invoke("sweep_retention", UNTIL_IDLE)
         assert (swept["deleted"], swept["forgotten"], swept["stuck"]) == ({}, 0, 0)
         assert _partitions(rows) == partitions
-        assert functions.invoke("rebuild_summaries", {"source": "record"})["complete"]
+        assert functions.invoke("rebuild_read_model", {"source": "record"})["complete"]
     _assert_a_token_lives_for_its_time(environ | {"DATABASE_URL": owner_url})
 
     (ended,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
@@ -162,7 +162,14 @@ def _assert_times_between(rows: Rows, earliest: datetime, latest: datetime) -> N
         end = latest + TOKEN_LIFETIME if (table, column) == ("api_clients", "expires_at") else latest
         assert earliest <= found["first"] <= found["last"] <= end, f"{table}.{column}: {found}, now {datetime.now(UTC)}"
     assert written >= {
-        *("entitlements", "outbox_events", "idempotency_keys", "processed_events", "notifications", "user_rights"),
+        *(
+            "entitlements",
+            "outbox_events",
+            "idempotency_keys",
+            "processed_events",
+            "notifications",
+            "user_entitlements",
+        ),
         *("notification_dlq", "notification_nats_dlq", "operator_actions", "api_clients", "entitlement_audit"),
     }
 

@@ -114,7 +114,7 @@ class Scene:
 @pytest.fixture
 def scene(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """A receiver that is down; outcomes are written when all of a batch are known."""
-    monkeypatch.setattr("grantwire.notifications.batches._TICK_SECONDS", 30)
+    monkeypatch.setattr("grantwire.notifications.delivery_batch._TICK_SECONDS", 30)
     scene = Scene(database_url, down)
     yield scene
     scene.close()
@@ -272,7 +272,7 @@ def test_while_it_waits_for_the_receiver_a_worker_ends_with_its_budget(
     assert scene.run(Budget(time.monotonic() + 0.1)) == {}
     assert scene.tried() == []
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (line["message"], line["level"], line["seconds"]) == ("waiting for the receiver", "WARNING", 0.1)
+    assert (line["message"], line["level"], line["delay_s"]) == ("receiver unavailable, waiting", "WARNING", 0.1)
     assert list(metrics.metric_set) == ["SenderPaused"]
     assert metrics.metric_set["SenderPaused"]["Unit"] == "Seconds"
     assert 0 < metrics.metric_set["SenderPaused"]["Value"][0] <= 0.1

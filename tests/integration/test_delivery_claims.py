@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters.listing import open_letters
-from grantwire.dead_letters.orders import Filter, Order
+from grantwire.dead_letters.commands import DeadLetterCommand, Filter
+from grantwire.dead_letters.listing import list_open
 from grantwire.errors import LeaseLostError, RejectedError, RetryableError
 from grantwire.notifications import discard_dead_letters, redrive, store
 from grantwire.notifications.delivery import Delivery
@@ -285,7 +285,7 @@ def test_an_answer_that_never_comes_is_a_failed_attempt(
     database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O7: the worker has to end; it holds no lease and the notification is tried again later."""
-    monkeypatch.setattr("grantwire.notifications.batches._GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("grantwire.notifications.delivery_batch._GRACE_SECONDS", 0.05)
     add(rows)
     over = released = False
 
@@ -341,7 +341,7 @@ def test_a_redrive_brings_back_a_notification_that_was_swept(database_url: str, 
     for name in ("event_id", "event_type", "user_id", "stock_keeping_unit", "version", "payload", "trace_id"):
         assert row[name] == before[first][name]
     assert (row["status"], row["attempt_count"], row["created_at"]) == ("PENDING", 0, NOON)
-    assert [letter["letter_id"] for letter in _open_letters(rows)] == [second]
+    assert [letter["dead_letter_id"] for letter in _open_letters(rows)] == [second]
 
 
 def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection, rows: Rows) -> None:
@@ -354,7 +354,7 @@ def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection
         )
     for number in range(3):
         deliver(database_url, Receiver(lambda _: _permanent()), now=NOON + timedelta(hours=number))
-    assert [(letter["letter_id"], letter["user_id"], letter["since"]) for letter in _open_letters(rows)] == [
+    assert [(letter["dead_letter_id"], letter["user_id"], letter["since"]) for letter in _open_letters(rows)] == [
         (notification_id, f"u_{number}", NOON + timedelta(hours=number)) for number, notification_id in enumerate(ids)
     ]
     assert {(letter["event_type"], letter["error"]) for letter in _open_letters(rows)} == {
@@ -367,14 +367,14 @@ def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection
         (Filter(error="busy"), []),
         (Filter(older_than=timedelta(hours=1), newer_than=timedelta(hours=3)), [ids[1]]),
     ):
-        command = Order(action="list", kind="notification", filter=chosen)
-        listed = open_letters(tx, command, NOON + timedelta(hours=3), None, 10)
-        assert [letter.letter_id for letter in listed] == expected
+        command = DeadLetterCommand(action="list", kind="notification", filter=chosen)
+        listed = list_open(tx, command, NOON + timedelta(hours=3), None, 10)
+        assert [letter.dead_letter_id for letter in listed] == expected
     assert discard_dead_letters(tx, ids[:2], now=NOON) == sorted(ids[:2])
     assert discard_dead_letters(tx, ids[:2], now=NOON) == []
     assert redrive(tx, ids[:2], now=NOON) == []
     assert [row["status"] for row in look(rows)] == ["FAILED"] * 3
-    assert [letter["letter_id"] for letter in _open_letters(rows)] == [ids[2]]
+    assert [letter["dead_letter_id"] for letter in _open_letters(rows)] == [ids[2]]
 
 
 def test_those_that_wait_do_not_slow_a_claim(tx: Connection, rows: Rows) -> None:

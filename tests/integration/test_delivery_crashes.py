@@ -164,7 +164,7 @@ def test_the_function_works_with_its_event_file(database_url: str, capsys: pytes
     assert handler(asked, None)["sent"] == 3
     runtime.close()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len([line for line in lines if line.get("message") == "notification"]) == 3
+    assert len([line for line in lines if line.get("message") == "notification delivered"]) == 3
     assert [line["NotificationsSent"] for line in lines if "NotificationsSent" in line] == [[3.0]]
 
 

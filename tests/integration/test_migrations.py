@@ -86,7 +86,7 @@ def test_the_library_s_files_come_with_its_package() -> None:
 
 
 def test_the_library_s_schema_needs_no_role_of_the_service(empty_url: str) -> None:
-    """C15: its files alone, applied by an owner who knows no other role, make tables and functions that work."""
+    """The library's files alone, applied by an owner who knows no other role, make tables and functions that work."""
     library = resources.files("grantwire_idempotency").joinpath("sql")
     files = [*read_numbered(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
     assert not [file.name for file in files if b"grantwire" in file.sql]

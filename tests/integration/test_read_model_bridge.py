@@ -33,7 +33,7 @@ _DISAGREEMENT = """
 SELECT user_id, stock_keeping_unit
   FROM (SELECT n.user_id, n.stock_keeping_unit, max(n.version) AS version
           FROM notifications n JOIN processed_events USING (event_id) GROUP BY 1, 2) recorded
-  FULL JOIN user_rights r USING (user_id, stock_keeping_unit)
+  FULL JOIN user_entitlements r USING (user_id, stock_keeping_unit)
  WHERE recorded.version IS DISTINCT FROM r.version
 """
 
@@ -62,11 +62,11 @@ def test_an_event_is_projected_with_its_time_and_once(environ: dict[str, str], s
     stream.publish(event_of(newest), event_of(right("u_1", 1)))
     drain(environ)
     assert model(rows) == [right("u_1", 1), newest]
-    before = rows.execute("SELECT *, xmin FROM user_rights ORDER BY user_id").fetchall()
+    before = rows.execute("SELECT *, xmin FROM user_entitlements ORDER BY user_id").fetchall()
     late = event_of(right("u_ü", 3, "item/1"))
     stream.publish(late, late)
     assert drain(environ)["recorded"] == 1
-    assert rows.execute("SELECT *, xmin FROM user_rights ORDER BY user_id").fetchall() == before
+    assert rows.execute("SELECT *, xmin FROM user_entitlements ORDER BY user_id").fetchall() == before
 
 
 def test_an_event_that_the_inbox_forgot_is_not_projected_over_a_newer_one(
@@ -111,7 +111,7 @@ def test_batches_with_culprits_and_rights_in_common_do_not_deadlock(database_url
         return len(written.result or []) - len(written.faults)
 
     for _ in range(2):
-        rows.execute("TRUNCATE user_rights, processed_events, notifications")
+        rows.execute("TRUNCATE user_entitlements, processed_events, notifications")
         assert at_once(4, write) == [120 - 3] * 4
         assert model(rows) == [right(name, 4) for name in names]
 
@@ -144,7 +144,7 @@ def test_a_killed_bridge_leaves_inbox_and_read_model_in_agreement(
     assert stream.consumer().num_ack_pending == 50
     assert len(model(rows)) == effects
     assert agree(rows)
-    before = rows.execute("SELECT *, xmin FROM user_rights ORDER BY user_id").fetchall()
+    before = rows.execute("SELECT *, xmin FROM user_entitlements ORDER BY user_id").fetchall()
     seen = 0
     deadline = time.monotonic() + 10
     while seen < 50 and time.monotonic() < deadline:
@@ -154,7 +154,7 @@ def test_a_killed_bridge_leaves_inbox_and_read_model_in_agreement(
     assert model(rows) == [right(f"u_{number:02}", 2) for number in range(25)]
     assert agree(rows)
     if effects:
-        assert rows.execute("SELECT *, xmin FROM user_rights ORDER BY user_id").fetchall() == before
+        assert rows.execute("SELECT *, xmin FROM user_entitlements ORDER BY user_id").fetchall() == before
 
 
 def test_a_database_without_the_read_model_is_reported_before_anything_is_fetched(
@@ -162,8 +162,8 @@ def test_a_database_without_the_read_model_is_reported_before_anything_is_fetche
 ) -> None:
     """N6, P1: a bridge that is deployed before its migration waits for it and burns no delivery."""
     stream.publish(event())
-    rows.execute("ALTER TABLE user_rights RENAME TO elsewhere")
-    with pytest.raises(InternalError, match="user_rights"):
+    rows.execute("ALTER TABLE user_entitlements RENAME TO elsewhere")
+    with pytest.raises(InternalError, match="user_entitlements"):
         drain(environ)
     assert stream.deliveries() == 0
     assert rows.execute("SELECT count(*) AS n FROM processed_events").fetchall() == [{"n": 0}]

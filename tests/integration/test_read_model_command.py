@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from functions.rebuild_summaries.handler import handle, handler
+from functions.rebuild_read_model.handler import handle, handler
 from grantwire.errors import BadRequestError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
@@ -51,7 +51,7 @@ def test_the_function_answers_its_event_file_and_changes_nothing(
     clear(rows)
     keep(rows, [right("u", 1)])
     monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
-    event = json.loads((ROOT / "infra" / "events" / "rebuild_summaries.json").read_text())
+    event = json.loads((ROOT / "infra" / "events" / "rebuild_read_model.json").read_text())
     assert handler(event, None) == {"source": "record", "dry_run": True, "found": NOTHING | {"missing": 1}}
     assert model(rows) == []
     assert not runtime.nats.is_connected
@@ -67,7 +67,7 @@ def test_the_function_rebuilds_both_ways(environ: dict[str, str], runtime: Rebui
         stream.publish(event_of(right("u", 1)), event_of(right("u", 2)))
     assert handle({"source": "record"}, runtime)["mended"] == 1
     assert model(rows) == [right("u", 2)]
-    rows.execute("DELETE FROM user_rights")
+    rows.execute("DELETE FROM user_entitlements")
     report = handle({"source": "stream", "budget": "10s"}, runtime)
     assert (report["changed"], report["complete"]) == (1, True)
     assert model(rows) == [right("u", 2)]
@@ -89,9 +89,9 @@ def test_the_command_compares_and_mends(
     assert command.rebuild(order, Progress()) == 0
     assert "1 mended, 0 removed.\n" in capsys.readouterr().out
     assert model(rows) == [right("u", 2)]
-    rows.execute("INSERT INTO user_rights VALUES ('u', 'never', 'ACTIVE', 1, now())")
+    rows.execute("INSERT INTO user_entitlements VALUES ('u', 'never', 'ACTIVE', 1, now())")
     with rows.transaction():
-        rows.execute("SELECT FROM user_rights FOR UPDATE")
+        rows.execute("SELECT FROM user_entitlements FOR UPDATE")
         assert command.rebuild(order, Progress()) == 1
     assert "find out who, and repeat" in capsys.readouterr().out
 
@@ -103,7 +103,7 @@ def test_the_command_replays_and_shows_how_far_it_is(
     """P2: a line now and then, and what was left out."""
     clear(rows)
     monkeypatch.setattr(command, "SPOKEN", 2)
-    monkeypatch.setattr("grantwire.read_model.stream._BATCH", 1)
+    monkeypatch.setattr("grantwire.read_model.from_stream._BATCH", 1)
     with Stream(environ) as stream:
         stream.publish(*(event_of(right("u", version)) for version in (1, 2, 3, 4)), b"poison")
     _set(monkeypatch, environ)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.read_model.orders import RebuildOrder
+from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.runtime.relay import RelayRuntime
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 USERS = ("a1", "a2", "B1", "B2")
-EMPTIED = ["DELETE FROM user_rights"]
+EMPTIED = ["DELETE FROM user_entitlements"]
 # To rights that are changing at this moment, another damage for each; s5 is left as it is.
 BEHIND = [
-    "DELETE FROM user_rights WHERE stock_keeping_unit = 's0'",
-    "UPDATE user_rights SET version = 1, status = 'ACTIVE' WHERE stock_keeping_unit = 's1'",
+    "DELETE FROM user_entitlements WHERE stock_keeping_unit = 's0'",
+    "UPDATE user_entitlements SET version = 1, status = 'ACTIVE' WHERE stock_keeping_unit = 's1'",
 ]
 DAMAGED = [
     *BEHIND,
-    "UPDATE user_rights SET changed_at = now() WHERE stock_keeping_unit = 's2'",
-    "UPDATE user_rights SET version = version + 3 WHERE stock_keeping_unit = 's3'",
-    "UPDATE user_rights SET version = version + 1000000 WHERE stock_keeping_unit = 's4'",
-    "INSERT INTO user_rights SELECT DISTINCT user_id, 'never', 'ACTIVE', 1, now() FROM user_rights",
+    "UPDATE user_entitlements SET changed_at = now() WHERE stock_keeping_unit = 's2'",
+    "UPDATE user_entitlements SET version = version + 3 WHERE stock_keeping_unit = 's3'",
+    "UPDATE user_entitlements SET version = version + 1000000 WHERE stock_keeping_unit = 's4'",
+    "INSERT INTO user_entitlements SELECT DISTINCT user_id, 'never', 'ACTIVE', 1, now() FROM user_entitlements",
     # Granted for the first time while the rebuild runs.
-    """INSERT INTO user_rights SELECT DISTINCT user_id, 'later', 'ACTIVE', 100, now() FROM user_rights
+    """INSERT INTO user_entitlements SELECT DISTINCT user_id, 'later', 'ACTIVE', 100, now() FROM user_entitlements
        ON CONFLICT DO NOTHING""",
 ]
 
@@ -113,7 +113,7 @@ class Flow:
 def do(damage: list[str], rows: Rows) -> None:
     """Damage the read model, when nobody has a row of it in hand: the damage itself must not close a circle."""
     with rows.transaction():
-        rows.execute("LOCK TABLE user_rights IN SHARE ROW EXCLUSIVE MODE")
+        rows.execute("LOCK TABLE user_entitlements IN SHARE ROW EXCLUSIVE MODE")
         for statement in damage:
             rows.execute(statement)
 
@@ -122,7 +122,7 @@ def rebuild(environ: dict[str, str], source: str) -> dict[str, Any]:
     """Rebuild as the function does."""
     runtime = RebuildRuntime.build(environ)
     try:
-        return runtime.carry_out(RebuildOrder(source)).as_dict()
+        return runtime.execute(RebuildCommand(source)).as_dict()
     finally:
         runtime.close()
 
@@ -165,7 +165,7 @@ def test_both_ways_end_equal(environ: dict[str, str], rows: Rows) -> None:
     projected = model(rows)
     results = []
     for source in ("record", "stream"):
-        rows.execute("DELETE FROM user_rights")
+        rows.execute("DELETE FROM user_entitlements")
         assert rebuild(environ, source)["complete"]
         results.append(model(rows))
     assert results == [projected, projected]

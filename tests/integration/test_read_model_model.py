@@ -49,7 +49,7 @@ def projected(database_url: str, *rights: Right) -> int:
 
 def written(rows: Rows) -> list[dict[str, Any]]:
     """The rows with the transaction that wrote each: equal only if nobody has touched them."""
-    return rows.execute("SELECT *, xmin FROM user_rights ORDER BY user_id").fetchall()
+    return rows.execute("SELECT *, xmin FROM user_entitlements ORDER BY user_id").fetchall()
 
 
 def test_the_same_event_twice_leaves_one_row_and_one_change(database_url: str, rows: Rows) -> None:
@@ -116,7 +116,7 @@ def test_rights_in_common_are_waited_for_in_one_order(database_url: str, rows: R
         return projected(database_url, *batch[:: 1 - 2 * (version % 2)])
 
     for _ in range(3):
-        rows.execute("DELETE FROM user_rights")
+        rows.execute("DELETE FROM user_entitlements")
         assert sum(at_once(4, write)) >= len(rights)
         assert model(rows) == sorted(right(user, 4, sku) for user, sku in rights)
 
@@ -157,5 +157,5 @@ def test_any_history_ends_as_the_record_says(
         with tx.transaction():
             record_events(tx, batch)
     with tx.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute("SELECT * FROM user_rights ORDER BY user_id, stock_keeping_unit").fetchall()
+        found = cursor.execute("SELECT * FROM user_entitlements ORDER BY user_id, stock_keeping_unit").fetchall()
     assert [Right(*row.values()) for row in found] == last

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.dead_letters.orders import Order
+from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.jetstream.publisher import Publisher
 from grantwire.runtime.redrive import RedriveRuntime
@@ -45,7 +45,7 @@ def test_a_poison_payload_is_redriven_and_processed(scene: Scene, rows: Rows, mo
     (letter,) = _letters(rows)
     assert (letter["kind"], letter["reason"], letter["payload"]) == ("MSG_TERMINATED", "a bug", payload)
 
-    done = scene.carry_out(action="redrive", kind="nats", all=True)
+    done = scene.execute(action="redrive", kind="nats", all=True)
     assert (done["done"], done["ids"], done["skipped"]) == (1, [str(letter["dead_letter_id"])], {})
     message = scene.message(2)
     assert message.data == payload
@@ -69,7 +69,7 @@ def test_a_message_past_its_delivery_limit_is_redriven_and_processed(
         broken.setattr(DECODER, _die)
         scene.die_of_it(1)
     scene.record()
-    assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 1
+    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
     assert scene.consume()["recorded"] == 1
     assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": event_id}]
 
@@ -77,7 +77,7 @@ def test_a_message_past_its_delivery_limit_is_redriven_and_processed(
 def test_a_message_without_an_event_id_is_redriven_under_its_place_in_the_stream(scene: Scene, rows: Rows) -> None:
     """Q2: `dlq:<stream>:<seq>:redrive:<n>`; the bytes are as they were."""
     letter = _dead_letter(scene, rows, b"\xffnonsense", {"Nats-Expected-Stream": scene.stream})
-    scene.carry_out(action="redrive", kind="nats", ids=[str(letter["dead_letter_id"])])
+    scene.execute(action="redrive", kind="nats", ids=[str(letter["dead_letter_id"])])
     message = scene.message(2)
     assert message.data == b"\xffnonsense"
     assert message.headers == {
@@ -91,7 +91,7 @@ def test_a_dead_letter_of_a_redriven_message_links_to_its_origin(scene: Scene, r
     event_id = uuid.uuid4()
     first = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     for number in (1, 2):
-        assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 1
+        assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
         assert scene.message(number + 1).headers["Nats-Msg-Id"] == f"{event_id}:redrive:{number}"
         scene.terminate("still bad")
         scene.await_advisories(number + 1)
@@ -106,7 +106,7 @@ def test_a_redriven_message_that_the_bridge_puts_behind_the_others_still_links(s
     """Q2: the bridge gives it another Nats-Msg-Id then; its redrive must not take a number that was used."""
     event_id = uuid.uuid4()
     first = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    scene.carry_out(action="redrive", kind="nats", all=True)
+    scene.execute(action="redrive", kind="nats", all=True)
     headers = scene.message(2).headers | {"Nats-Msg-Id": f"{scene.stream}:2:again"}
     scene.publish(event_bytes(event_id), headers)
     assert [scene.terminate("bad"), scene.terminate("bad")] == [2, 3]
@@ -114,7 +114,7 @@ def test_a_redriven_message_that_the_bridge_puts_behind_the_others_still_links(s
     scene.record()
     assert [letter["origin"] for letter in _letters(rows)] == [None] + [first["dead_letter_id"]] * 2
     before = scene.stream_state()
-    assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 2
+    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 2
     assert scene.stream_state() == before + 2
 
 
@@ -127,10 +127,10 @@ def test_a_crash_between_commit_and_publish_repeats_the_same_id(
     with monkeypatch.context() as crash:
         crash.setattr(Publisher, "publish", _die)
         with pytest.raises(MemoryError):
-            scene.carry_out(action="redrive", kind="nats", all=True)
+            scene.execute(action="redrive", kind="nats", all=True)
     (letter,) = _letters(rows)
     assert (letter["status"], letter["redrive_count"]) == ("OPEN", 1)
-    assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 1
+    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
     assert scene.message(2).headers["Nats-Msg-Id"] == f"{event_id}:redrive:1"
     (letter,) = _letters(rows)
     assert (letter["status"], letter["redrive_count"]) == ("REDRIVEN", 1)
@@ -145,9 +145,9 @@ def test_a_crash_between_publish_and_close_is_deduplicated(
     with monkeypatch.context() as crash:
         crash.setattr("grantwire.dead_letters.store.finish_redrive", _die)
         with pytest.raises(MemoryError):
-            scene.carry_out(action="redrive", kind="nats", all=True)
+            scene.execute(action="redrive", kind="nats", all=True)
     assert (scene.stream_state(), _letters(rows)[0]["status"]) == (2, "OPEN")
-    assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 1
+    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
     assert (scene.stream_state(), _letters(rows)[0]["status"]) == (2, "REDRIVEN")
 
 
@@ -171,11 +171,11 @@ def test_what_is_not_acknowledged_stays_open(
     letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as broken:
         broken.setattr(Publisher, "publish", fail)
-        done = scene.carry_out(action="redrive", kind="nats", all=True)
+        done = scene.execute(action="redrive", kind="nats", all=True)
     ((reason, ids),) = done["skipped_ids"].items()
     assert (done["done"], reason.startswith(why), ids) == (0, True, [str(letter["dead_letter_id"])])
     assert _letters(rows)[0]["status"] == "OPEN"
-    assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 1
+    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
 
 
 def test_without_nats_nothing_is_changed(environ: dict[str, str], rows: Rows, nats_server: NatsServer) -> None:
@@ -185,11 +185,11 @@ def test_without_nats_nothing_is_changed(environ: dict[str, str], rows: Rows, na
         before = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
         nats_server.kill()
         with pytest.raises(RetryableError, match="NATS is unreachable"):
-            scene.carry_out(action="redrive", kind="nats", all=True)
+            scene.execute(action="redrive", kind="nats", all=True)
         assert _letters(rows) == [before]
         assert rows.execute("SELECT FROM operator_actions").fetchall() == []
         nats_server.start()
-        assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 1
+        assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
 
 
 def test_redriving_twice_does_no_harm(scene: Scene, rows: Rows) -> None:
@@ -197,9 +197,9 @@ def test_redriving_twice_does_no_harm(scene: Scene, rows: Rows) -> None:
     event_id = uuid.uuid4()
     letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     ids = [str(letter["dead_letter_id"])]
-    assert scene.carry_out(action="redrive", kind="nats", ids=ids)["done"] == 1
+    assert scene.execute(action="redrive", kind="nats", ids=ids)["done"] == 1
     (before,) = _letters(rows)
-    again = scene.carry_out(action="redrive", kind="nats", ids=[*ids, str(uuid.UUID(int=1))])
+    again = scene.execute(action="redrive", kind="nats", ids=[*ids, str(uuid.UUID(int=1))])
     assert (again["done"], again["skipped"]) == (0, {"not open: closed already, or unknown": 2})
     assert (_letters(rows), scene.stream_state()) == ([before], 2)
     assert scene.consume()["recorded"] == 1
@@ -211,7 +211,7 @@ def test_two_letters_of_one_event_are_two_messages(scene: Scene, rows: Rows) -> 
     for copy in ("first", "second"):
         headers = event_headers(event_id) | {"Nats-Msg-Id": copy}
         _dead_letter(scene, rows, event_bytes(event_id), headers)
-    assert scene.carry_out(action="redrive", kind="nats", all=True)["done"] == 2
+    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 2
     assert sorted(letter["redrive_count"] for letter in _letters(rows)) == [1, 2]
     assert scene.stream_state() == 4
     assert scene.consume() == {"recorded": 1, "duplicates": 1, "terminated": 0, "returned": 0}
@@ -221,12 +221,14 @@ def test_two_operators_at_once_send_one_message(scene: Scene, rows: Rows) -> Non
     """Q2: they agree on the number, and JetStream stores it once."""
     event_id = uuid.uuid4()
     _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    order = Order.parse({"action": "redrive", "kind": "nats", "all": True, "actor": "ann", "reason": "repaired"})
+    order = DeadLetterCommand.parse(
+        {"action": "redrive", "kind": "nats", "all": True, "actor": "ann", "reason": "repaired"}
+    )
 
     def redrive(_: int) -> None:
         runtime = RedriveRuntime.build(scene.environ)
         try:
-            runtime.dead_letters.carry_out(order)
+            runtime.dead_letters.execute(order)
         finally:
             runtime.close()
 
@@ -241,11 +243,11 @@ def test_an_event_older_than_the_inbox_needs_force(scene: Scene, rows: Rows) -> 
     letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     edge = letter["event_time"] + timedelta(days=30)
     order: dict[str, Any] = {"action": "redrive", "kind": "nats", "all": True}
-    late = scene.carry_out(**order, now=edge + timedelta(microseconds=1))
+    late = scene.execute(**order, now=edge + timedelta(microseconds=1))
     ((why, count),) = late["skipped"].items()
     assert (late["done"], count, why.endswith("use force")) == (0, 1, True)
-    assert scene.carry_out(**order, dry_run=True, now=edge)["done"] == 1
-    assert scene.carry_out(**order, force=True, now=edge + timedelta(microseconds=1))["done"] == 1
+    assert scene.execute(**order, dry_run=True, now=edge)["done"] == 1
+    assert scene.execute(**order, force=True, now=edge + timedelta(microseconds=1))["done"] == 1
 
 
 def test_a_letter_without_a_copy_can_only_be_discarded(scene: Scene, rows: Rows) -> None:
@@ -255,9 +257,9 @@ def test_a_letter_without_a_copy_can_only_be_discarded(scene: Scene, rows: Rows)
     scene.await_advisories(1)
     scene.runner.run(scene.nats.jetstream.purge_stream(scene.stream))
     scene.record()
-    done = scene.carry_out(action="redrive", kind="nats", all=True, force=True)
+    done = scene.execute(action="redrive", kind="nats", all=True, force=True)
     assert [why.partition(":")[0] for why in done["skipped"]] == ["no copy"]
-    assert scene.carry_out(action="discard", kind="nats", all=True)["done"] == 1
+    assert scene.execute(action="discard", kind="nats", all=True)["done"] == 1
     assert _letters(rows)[0]["status"] == "DISCARDED"
 
 
@@ -266,8 +268,8 @@ def test_a_discarded_letter_is_closed_for_good(scene: Scene, rows: Rows) -> None
     event_id = uuid.uuid4()
     letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
     ids = [str(letter["dead_letter_id"])]
-    assert scene.carry_out(action="discard", kind="nats", ids=ids)["ids"] == ids
-    assert scene.carry_out(action="redrive", kind="nats", ids=ids)["done"] == 0
+    assert scene.execute(action="discard", kind="nats", ids=ids)["ids"] == ids
+    assert scene.execute(action="redrive", kind="nats", ids=ids)["done"] == 0
     assert (_letters(rows)[0]["status"], scene.stream_state()) == ("DISCARDED", 1)
 
 
@@ -279,14 +281,14 @@ def test_letters_are_chosen_by_filter(scene: Scene, rows: Rows) -> None:
         _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id, event_type=kind), reason)
 
     def chosen(**parts: str) -> int:
-        return int(scene.carry_out(action="redrive", kind="nats", filter=parts, dry_run=True)["done"])
+        return int(scene.execute(action="redrive", kind="nats", filter=parts, dry_run=True)["done"])
 
     assert chosen(error="cannot parse") == 2
     assert chosen(error="cannot parse", event_type="EntitlementGranted") == 1
     assert chosen(error="MSG_TERMINATED") == 3
     assert chosen(older_than="1h") == 0
     assert chosen(newer_than="1h") == 3
-    shown = scene.carry_out(action="list", kind="nats", filter={"error": "constraint"})["letters"]
+    shown = scene.execute(action="list", kind="nats", filter={"error": "constraint"})["letters"]
     assert [letter["error"] for letter in shown] == ["MSG_TERMINATED after 1 deliveries: constraint"]
 
 

@@ -76,8 +76,8 @@ def test_a_message_that_the_broker_will_never_take_fails_at_once(environ: dict[s
     enqueue(rows, "u/item1", 3)
     result = drain(environ)
     assert (result["published"], result["failed"], result["released"]) == (1, 1, 1)
-    (letter,) = rows.execute("SELECT letter_id, error FROM dead_letters WHERE kind = 'outbox'").fetchall()
-    assert letter["letter_id"] == large
+    (letter,) = rows.execute("SELECT dead_letter_id, error FROM dead_letters WHERE kind = 'outbox'").fetchall()
+    assert letter["dead_letter_id"] == large
     assert "larger than the server takes" in letter["error"]
     assert _row(rows, 3) == {"status": "PENDING", "attempt_count": 0, "ready": False}
 

@@ -63,7 +63,7 @@ RIGHTS = {
     "notifications": (ALL, {}),
     "operator_actions": (
         "",
-        {"INSERT": "action action_id actor batch count dry_run kind letter_ids reason selection"},
+        {"INSERT": "action action_id actor batch count dry_run kind dead_letter_ids reason selection"},
     ),
     "outbox_events": (
         "SELECT INSERT DELETE",
@@ -74,8 +74,8 @@ RIGHTS = {
     ),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),
     "processed_messages": (ALL, {}),
-    "user_rights": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
-    "user_rights_differences": ("SELECT", {}),
+    "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
+    "user_entitlements_differences": ("SELECT", {}),
 }
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
 OWNER_ONLY_FUNCTIONS = {"is_schema_owner"}
@@ -138,7 +138,7 @@ REFUSED = [
     "UPDATE entitlements SET user_id = 'somebody else'",
     "UPDATE outbox_events SET payload = '{}'",
     "UPDATE idempotency_keys SET caller = 'somebody else'",
-    "UPDATE user_rights SET user_id = 'somebody else'",
+    "UPDATE user_entitlements SET user_id = 'somebody else'",
     "DELETE FROM api_clients",
     "UPDATE api_clients SET scopes = ARRAY['ops']",
     "UPDATE api_clients SET client_id = 'aaaaaaaaaaaa'",

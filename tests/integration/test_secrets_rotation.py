@@ -104,7 +104,7 @@ def test_a_rotated_password_of_postgresql_is_noticed(role: Role, capsys: pytest.
         database.close()
         assert database.fetch_row("SELECT current_user", {}) == (role.name,)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["message"] for line in lines] == ["the database's credentials were rotated"]
+    assert [line["message"] for line in lines] == ["database credentials refreshed"]
     assert AWKWARD not in str(lines)
 
 

@@ -117,7 +117,7 @@ def test_changes_at_the_same_time_have_one_order(runtime: SummaryRuntime, databa
 def test_the_list_is_bounded_and_the_counts_are_not(runtime: SummaryRuntime, rows: Rows) -> None:
     """P1: the first thousand active rights; the count tells that there are more."""
     rows.execute("""
-        INSERT INTO user_rights
+        INSERT INTO user_entitlements
         SELECT 'u_123', 'sku-' || lpad(n::text, 4, '0'), CASE WHEN n % 10 = 0 THEN 'REVOKED' ELSE 'ACTIVE' END, 1, now()
           FROM generate_series(1, 2000) n""")
     summary = ask(runtime).json
@@ -181,12 +181,12 @@ def test_no_database_is_a_503_and_it_recovers_by_itself(server: PostgresServer) 
 def test_the_summary_reads_the_primary_key(rows: Rows) -> None:
     """P1: one user's rows among many, by the statement itself."""
     rows.execute("""
-        INSERT INTO user_rights SELECT 'u' || n % 1000, 's' || n, 'ACTIVE', 1, now()
+        INSERT INTO user_entitlements SELECT 'u' || n % 1000, 's' || n, 'ACTIVE', 1, now()
           FROM generate_series(1, 20000) n""")
-    rows.execute("ANALYZE user_rights")
+    rows.execute("ANALYZE user_entitlements")
     plan = rows.execute(f"EXPLAIN {_SUMMARISE}", {"user_id": "u7", "most": 1000}).fetchall()
     text = "\n".join(line["QUERY PLAN"] for line in plan)
-    assert "user_rights_pkey" in text
+    assert "user_entitlements_pkey" in text
     assert "Seq Scan" not in text
 
 

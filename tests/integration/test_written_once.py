@@ -23,7 +23,7 @@ SELECT attname AS name FROM pg_attribute WHERE attrelid = %s::regclass AND attnu
 _LENGTHS = """
 SELECT conname AS name, pg_get_constraintdef(oid) AS definition FROM pg_constraint
  WHERE contype = 'c' AND connamespace = 'public'::regnamespace AND pg_get_constraintdef(oid) ~ 'char_length'
-   AND conrelid = ANY ('{entitlements, notifications, user_rights, api_clients}'::regclass[])
+   AND conrelid = ANY ('{entitlements, notifications, user_entitlements, api_clients}'::regclass[])
 """
 _NOTIFICATION = """
 INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
@@ -35,8 +35,8 @@ LONGEST = {
     "entitlements_sku_length": validation.LONGEST_NAME,
     "notifications_user_id_length": validation.LONGEST_NAME,
     "notifications_sku_length": validation.LONGEST_NAME,
-    "user_rights_user_id_length": validation.LONGEST_NAME,
-    "user_rights_sku_length": validation.LONGEST_NAME,
+    "user_entitlements_user_id_length": validation.LONGEST_NAME,
+    "user_entitlements_sku_length": validation.LONGEST_NAME,
     "api_clients_name_length": validation.LONGEST_CLIENT_NAME,
 }
 

@@ -96,9 +96,9 @@ class Client:
 
     def send(self, event: Mapping[str, Any]) -> Reply:
         """Let the function of the event's resource answer it, and hold the answer against the API document."""
-        request = Request.of(event)
+        request = Request.from_api_gateway(event)
         handler = _HANDLERS[request.resource]
-        answer = handler.with_runtime(self.runtime).answer(request).as_event()
+        answer = handler.with_runtime(self.runtime).respond(request).to_api_gateway()
         reply = Reply(answer["statusCode"], answer["headers"], answer["body"])
         if request.method == ("GET" if request.resource == RIGHTS else "POST"):
             assert_matches_contract(request.method, request.resource, reply.status, reply.headers, reply.body)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from grantwire.dead_letters.orders import Order
+from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
@@ -158,10 +158,10 @@ class Scene:
         """Let the real bridge work until it is idle."""
         return self.bridge.run(budget())
 
-    def carry_out(self, *, now: datetime | None = None, **event: Any) -> dict[str, Any]:
+    def execute(self, *, now: datetime | None = None, **event: Any) -> dict[str, Any]:
         """An operator's order, as the function takes it."""
-        order = Order.parse({"actor": "ann", "reason": "repaired"} | event)
-        return self.redriver.dead_letters.carry_out(order, now=now).as_dict()
+        order = DeadLetterCommand.parse({"actor": "ann", "reason": "repaired"} | event)
+        return self.redriver.dead_letters.execute(order, now=now).as_dict()
 
     def _until(self, holds: Any) -> None:
         assert wait_until(holds, 10, every=0.01), "it did not come"

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 BEGAN = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 
 RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"
-MODEL = "SELECT user_id, stock_keeping_unit, status, version, changed_at FROM user_rights ORDER BY 1, 2"
+MODEL = "SELECT user_id, stock_keeping_unit, status, version, changed_at FROM user_entitlements ORDER BY 1, 2"
 
 # What the bridge writes for an event, in one transaction.
-PROJECTED = ("processed_events", "notifications", "user_rights")
+PROJECTED = ("processed_events", "notifications", "user_entitlements")
 
 # Each kind of difference, done to all rights of a user that were granted and revoked.
 DAMAGE = {
-    "missing": "DELETE FROM user_rights WHERE user_id = %s",
-    "behind": "UPDATE user_rights SET version = version - 1, status = 'ACTIVE' WHERE user_id = %s",
-    "wrong status": "UPDATE user_rights SET status = 'ACTIVE' WHERE user_id = %s",
-    "wrong time": "UPDATE user_rights SET changed_at = changed_at + interval '1 microsecond' WHERE user_id = %s",
-    "ahead": "UPDATE user_rights SET version = version + 50 WHERE user_id = %s",
-    "extra": "INSERT INTO user_rights VALUES (%s, 'never granted', 'ACTIVE', 1, now())",
+    "missing": "DELETE FROM user_entitlements WHERE user_id = %s",
+    "behind": "UPDATE user_entitlements SET version = version - 1, status = 'ACTIVE' WHERE user_id = %s",
+    "wrong status": "UPDATE user_entitlements SET status = 'ACTIVE' WHERE user_id = %s",
+    "wrong time": "UPDATE user_entitlements SET changed_at = changed_at + interval '1 microsecond' WHERE user_id = %s",
+    "ahead": "UPDATE user_entitlements SET version = version + 50 WHERE user_id = %s",
+    "extra": "INSERT INTO user_entitlements VALUES (%s, 'never granted', 'ACTIVE', 1, now())",
 }
 
 
@@ -83,7 +83,7 @@ def keep(rows: Rows, rights: Iterable[Right]) -> None:
 
 def copy(rows: Rows) -> None:
     """Make the read model what the record is."""
-    rows.execute("INSERT INTO user_rights SELECT * FROM entitlements")
+    rows.execute("INSERT INTO user_entitlements SELECT * FROM entitlements")
 
 
 def clear(rows: Rows) -> None:

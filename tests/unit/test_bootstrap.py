@@ -78,8 +78,8 @@ def test_only_what_any_python_can_read_is_imported_before_the_check() -> None:
     }
 
 
-def test_a_missing_venv_module_is_told_with_the_package_to_install() -> None:
-    """Debian ships Python without it."""
+def test_missing_venv_module_is_reported_with_the_package_to_install() -> None:
+    """S4, S5: one command works on a fresh machine, or says what to install. Debian ships Python without venv."""
     done = _alone(
         "sys.modules['venv'] = None; sys.modules['ensurepip'] = None; import runpy; "
         "runpy.run_module('infra.local', run_name='__main__')",
@@ -91,8 +91,8 @@ def test_a_missing_venv_module_is_told_with_the_package_to_install() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_another_python_is_told_which_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is made."""
+def test_wrong_python_version_is_refused_with_the_version_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4, S5: the refusal comes before anything is created."""
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version_info", Version(3, 10))
         with pytest.raises(SystemExit) as refusal:

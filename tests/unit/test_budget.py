@@ -24,35 +24,35 @@ class Context:
 
 def test_an_ordinary_invocation_works_past_its_successor_s_start() -> None:
     """63 s of a minute's schedule, within a timeout of 75 s."""
-    budget = Budget.of({}, Context(75_000), clock=lambda: 1000.0)
-    assert (budget.left(), budget.until_idle) == (63.0, False)
+    budget = Budget.from_event({}, Context(75_000), clock=lambda: 1000.0)
+    assert (budget.remaining(), budget.until_idle) == (63.0, False)
 
 
 def test_an_event_may_ask_for_less() -> None:
     """As the event files for `sam local invoke` do."""
-    budget = Budget.of({"budget": "3s", "until": "idle"}, Context(75_000), clock=lambda: 1000.0)
-    assert (budget.left(), budget.until_idle) == (3.0, True)
+    budget = Budget.from_event({"budget": "3s", "until": "idle"}, Context(75_000), clock=lambda: 1000.0)
+    assert (budget.remaining(), budget.until_idle) == (3.0, True)
 
 
 def test_the_function_s_timeout_is_respected_with_room_to_clean_up() -> None:
     """No lease may be held when the function is killed."""
-    assert Budget.of({}, Context(20_000), clock=lambda: 0.0).left() == 15.0
-    assert Budget.of({"budget": "1h"}, Context(1_000), clock=lambda: 0.0).over()
+    assert Budget.from_event({}, Context(20_000), clock=lambda: 0.0).remaining() == 15.0
+    assert Budget.from_event({"budget": "1h"}, Context(1_000), clock=lambda: 0.0).is_over()
 
 
 def test_time_runs() -> None:
     """The clock is passed in."""
     now = [0.0]
-    budget = Budget.of({"budget": "2s"}, None, clock=lambda: now[0])
-    assert not budget.over()
+    budget = Budget.from_event({"budget": "2s"}, None, clock=lambda: now[0])
+    assert not budget.is_over()
     now[0] = 2.0
-    assert budget.over()
+    assert budget.is_over()
     now[0] = 9.0
-    assert budget.left() == 0.0
+    assert budget.remaining() == 0.0
 
 
 @pytest.mark.parametrize("event", [{"budget": "3"}, {"budget": 3}, {"until": "tomorrow"}])
 def test_a_bad_event_is_refused(event: dict[str, Any]) -> None:
     """With what it should have been."""
     with pytest.raises(BadRequestError, match="must be"):
-        Budget.of(event, None)
+        Budget.from_event(event, None)

@@ -9,7 +9,7 @@ import pytest
 
 from grantwire.notifications.senders import SenderSettings
 from grantwire.notifications.senders.breaker import BreakerSender
-from grantwire.notifications.senders.choice import build_breaker
+from grantwire.notifications.senders.factory import build_breaker
 from grantwire.notifications.senders.log import LogSender
 from grantwire.settings import load
 from grantwire_idempotency.circuit_breaker import CircuitBreaker

@@ -18,7 +18,7 @@ from grantwire.clients.scopes import Scope
 from grantwire.entitlements import Change, Entitlements, Operation, Page
 from grantwire.entrypoints.request import LARGEST_BODY, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
-from grantwire.idempotency import Answer, RequestIdentity, parse_key
+from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
 from grantwire.runtime.api import ApiRuntime
 from tests.support.client import CHANGE, GRANTS, RIGHTS, event
 from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
@@ -57,11 +57,11 @@ class Writes(Entitlements):
         self.changes: list[tuple[Change, RequestIdentity]] = []
         self.pages: list[Page] = []
 
-    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> Answer:
+    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> StoredResponse:
         """Every valid change succeeds."""
         assert (operation, bool(trace_id)) == (Operation.GRANT, True)
         self.changes.append((change, identity))
-        return Answer(200, "{}")
+        return StoredResponse(200, "{}")
 
     def of_user(self, page: Page) -> str:
         """Nobody has any."""
@@ -71,7 +71,7 @@ class Writes(Entitlements):
 
 def _answer(handler: Any, sent: dict[str, Any]) -> tuple[int, Any, Writes]:
     writes = Writes()
-    answer = handler.with_runtime(ApiRuntime(writes)).answer(Request.of(sent)).as_event()
+    answer = handler.with_runtime(ApiRuntime(writes)).answer(Request.from_api_gateway(sent)).to_api_gateway()
     return answer["statusCode"], json.loads(answer["body"]), writes
 
 
@@ -176,7 +176,7 @@ def test_a_body_is_read_or_refused_by_its_size_alone(body: bytes) -> None:
     """E5: 16 KiB of bytes, also in base64, where the text is a third longer."""
     sent = event("POST", GRANTS, body=base64.b64encode(body).decode(), isBase64Encoded=True)
     try:
-        parsed = Request.of(sent).json_object()
+        parsed = Request.from_api_gateway(sent).json_object()
     except TooLargeError:
         assert len(body) > LARGEST_BODY
     except RejectedError:

@@ -14,8 +14,8 @@ from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
-from grantwire.runtime.inbox import InboxSettings
 from grantwire.runtime.migration import MigrationSettings
+from grantwire.runtime.notifications import NotificationListSettings
 from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
@@ -28,7 +28,7 @@ KINDS: list[type[Any]] = [
     BridgeSettings,
     CallerSettings,
     DeliverySettings,
-    InboxSettings,
+    NotificationListSettings,
     MigrationSettings,
     RebuildSettings,
     RecorderSettings,

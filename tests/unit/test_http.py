@@ -20,8 +20,8 @@ from grantwire.errors import (
     RetryableError,
     TooLargeError,
 )
-from grantwire.idempotency import Answer
-from grantwire.observability import configure, log, metrics
+from grantwire.idempotency import StoredResponse
+from grantwire.observability import configure, logger, metrics
 from tests.support.client import CHANGE, GRANTS, event
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ def test_a_request_leaves_one_line_that_is_its_metrics_too(capsys: pytest.Captur
     """The line has what somebody on call looks for, and is a document in CloudWatch's embedded format."""
     trace = "1-5759e988-bd862e3fe1be46a994272793"
     sent = event("POST", GRANTS, headers={"X-Amzn-Trace-Id": f"Self=1-x;Root={trace};Sampled=1"})
-    answering(lambda *_: Response.of(Answer(200, "{}", "REPLAYED")))(sent, None)
+    answering(lambda *_: Response.from_stored(StoredResponse(200, "{}", "REPLAYED")))(sent, None)
     (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
-    assert (line["level"], line["message"], line["service"]) == ("INFO", "request", "grantwire")
+    assert (line["level"], line["message"], line["service"]) == ("INFO", "request completed", "grantwire")
     assert (line["route"], line["status_code"], line["outcome"]) == (f"POST {GRANTS}", 200, "REPLAYED")
     assert (line["trace_id"], line["correlation_id"]) == (trace, sent["requestContext"]["requestId"])
     assert (line["cold_start"], line["caller"]) == (True, "tests")
@@ -222,12 +222,12 @@ def test_one_request_leaves_nothing_to_the_next(capsys: pytest.CaptureFixture[st
 
 def test_above_info_the_request_s_line_is_written_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever wants fewer lines still wants the counts."""
-    level = log.log_level
-    log.setLevel("ERROR")
+    level = logger.log_level
+    logger.setLevel("ERROR")
     try:
         answering(lambda *_: Response(200, "{}"))(event("POST", GRANTS), None)
     finally:
-        log.setLevel(level)
+        logger.setLevel(level)
     (line,) = _lines(capsys)
     assert (line["Requests"], line["outcome"], line["caller"]) == ([1.0], "OK", "tests")
 
@@ -257,7 +257,7 @@ def test_a_line_that_cannot_be_written_does_not_cost_the_answer(
     with monkeypatch.context() as patch:
         patch.setattr(metrics, "write_document", Mock(side_effect=OSError("standard output is closed")))
         assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
-    assert [line["message"] for line in _lines(capsys)] == ["request could not be reported"]
+    assert [line["message"] for line in _lines(capsys)] == ["could not write request line"]
     handler(event("POST", GRANTS), None)
     (line,) = _lines(capsys)
     assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)
@@ -269,7 +269,7 @@ def test_a_malformed_event_is_not_logged_with_the_ids_of_the_request_before(caps
     handler(event("POST", GRANTS), None)
     handler({"headers": 7}, None)
     *_, line = _lines(capsys)
-    assert line["message"] == "malformed event"
+    assert line["message"] == "invalid API Gateway event"
     assert line.keys().isdisjoint({"correlation_id", "trace_id"})
 
 
@@ -285,13 +285,13 @@ def test_every_line_of_a_request_has_its_trace(capsys: pytest.CaptureFixture[str
     """A failure's stack trace is found by the same id as the request's line."""
     failing(ZeroDivisionError("oops"))(event("POST", GRANTS), None)
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert [line["message"] for line in lines] == ["request failed", "request"]
+    assert [line["message"] for line in lines] == ["request failed", "request completed"]
     assert lines[0]["trace_id"] == lines[1]["trace_id"]
 
 
 def test_without_a_trace_one_is_made() -> None:
     """So that events and audit rows can always be joined."""
-    request = Request.of(event("POST", GRANTS))
+    request = Request.from_api_gateway(event("POST", GRANTS))
     assert re.fullmatch(r"1-[0-9a-f]{8}-[0-9a-f]{24}", request.trace_id)
 
 
@@ -300,14 +300,14 @@ def test_the_runtime_s_trace_goes_before_the_caller_s(monkeypatch: pytest.Monkey
     mine = "1-5759e988-bd862e3fe1be46a994272793"
     monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root={mine};Parent=53995c3f42cd8ad8;Sampled=1")
     sent = event("POST", GRANTS, headers={"x-amzn-trace-id": "Root=1-00000000-000000000000000000000000"})
-    assert Request.of(sent).trace_id == mine
+    assert Request.from_api_gateway(sent).trace_id == mine
 
 
 def test_the_authorizer_s_principal_is_the_caller() -> None:
     """I7: by its id, which no token of it changes; without an authorizer there is none."""
-    assert Request.of(event("POST", GRANTS, requestContext={})).caller is None
+    assert Request.from_api_gateway(event("POST", GRANTS, requestContext={})).caller is None
     context = {"requestId": "r", "authorizer": {"principalId": "shop"}}
-    assert Request.of(event("POST", GRANTS, requestContext=context)).caller == "shop"
+    assert Request.from_api_gateway(event("POST", GRANTS, requestContext=context)).caller == "shop"
 
 
 def test_a_bad_environment_stops_the_function_in_its_init_phase(monkeypatch: pytest.MonkeyPatch) -> None:

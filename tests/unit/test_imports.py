@@ -46,7 +46,7 @@ ALLOWED = {
     "manage_clients": DATABASE,
     "migrate_database": DATABASE,
     "query": DATABASE,
-    "rebuild_summaries": EVENTS,
+    "rebuild_read_model": EVENTS,
     "record_advisories": STREAM,
     "redrive_dead_letters": STREAM,
     "relay_outbox": EVENTS,

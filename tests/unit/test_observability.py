@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aws_lambda_powertools import Metrics
 
-from grantwire.observability import MetricUnit, log, metrics, trace_id_of
+from grantwire.observability import MetricUnit, logger, metrics, trace_id_of
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
@@ -49,8 +49,8 @@ def _lines_of(program: str, **environ: str) -> list[dict[str, Any]]:
 
 def test_a_line_says_when_where_and_what(capsys: pytest.CaptureFixture[str]) -> None:
     """The time is RFC 3339 in UTC, which Lambda needs to filter by level."""
-    log.append_keys(trace_id="t")
-    log.warning("it rains", drops=3)
+    logger.append_keys(trace_id="t")
+    logger.warning("it rains", drops=3)
     (line,) = _lines(capsys)
     assert (line["level"], line["message"], line["service"]) == ("WARNING", "it rains", "grantwire")
     assert (line["drops"], line["trace_id"], line["name"]) == (3, "t", "grantwire")
@@ -65,8 +65,8 @@ def test_an_exception_is_named_and_traced(capsys: pytest.CaptureFixture[str]) ->
     try:
         _ = 1 / 0
     except ZeroDivisionError:
-        log.exception("it failed", attempt=1)
-    log.error("another one", exc_info=ValueError("passed on"))
+        logger.exception("it failed", attempt=1)
+    logger.error("another one", exc_info=ValueError("passed on"))
     handled, passed = _lines(capsys)
     assert (handled["level"], handled["exception_name"], handled["attempt"]) == ("ERROR", "ZeroDivisionError", 1)
     assert "Traceback" in handled["exception"]
@@ -76,7 +76,7 @@ def test_an_exception_is_named_and_traced(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("value", ["\ud800", "\x00", "ü", 'a "quote"', object(), {"a": {1, 2}}, {(1, 2): 3}, 1e400])
 def test_a_line_is_written_whatever_is_in_it(value: object, capsys: pytest.CaptureFixture[str]) -> None:
     """It is one line of ASCII: no text of a caller's breaks out of it, or keeps it from being written."""
-    log.info("strange", value=value)
+    logger.info("strange", value=value)
     text = capsys.readouterr().out
     assert text.isascii()
     assert text.count("\n") == 1
@@ -104,7 +104,7 @@ def test_the_level_is_that_of_powertools(level: str, written: list[str], lambda_
 
 def test_a_level_is_obeyed_outside_lambda_too() -> None:
     """An operator's program configures nothing."""
-    program = "from grantwire.observability import log; log.info('no'); log.error('yes')"
+    program = "from grantwire.observability import logger; logger.info('no'); logger.error('yes')"
     assert [line["message"] for line in _lines_of(program, POWERTOOLS_LOG_LEVEL="ERROR")] == ["yes"]
 
 
@@ -139,7 +139,7 @@ def test_a_variable_that_cannot_be_read_stops_the_init_phase(variable: str, valu
 )
 def test_service_and_namespace_are_those_of_powertools(environ: dict[str, str], service: str, namespace: str) -> None:
     """One name in lines and metrics."""
-    program = ON_LAMBDA + "log.info('hello'); metrics.add_metric('Sold', 'Count', 1); metrics.flush_metrics()"
+    program = ON_LAMBDA + "logger.info('hello'); metrics.add_metric('Sold', 'Count', 1); metrics.flush_metrics()"
     line, document = _lines_of(program, **environ)
     assert (line["service"], document["service"]) == (service, service)
     (directive,) = document["_aws"]["CloudWatchMetrics"]
@@ -152,7 +152,7 @@ def test_sampled_invocations_write_their_debug_lines() -> None:
         "import random\n"
         "for chance in (0.2, 0.9, 0.1):\n"
         "    random.random = lambda: chance\n"
-        "    begin_invocation(chance=chance); log.debug('details')"
+        "    begin_invocation(chance=chance); logger.debug('details')"
     )
     lines = _lines_of(program, POWERTOOLS_LOGGER_SAMPLE_RATE="0.5", AWS_LAMBDA_LOG_LEVEL="DEBUG")
     assert [line["chance"] for line in lines] == [0.2, 0.1]
@@ -170,7 +170,7 @@ def test_lines_of_libraries_are_written_like_ours(level: str) -> None:
         "import logging, sys; logging.getLogger().addHandler(logging.StreamHandler(sys.stdout)); "
         "logging.getLogger().setLevel('DEBUG'); "
         + ON_LAMBDA
-        + "begin_invocation(trace_id='t'); log.error('ours')\n"
+        + "begin_invocation(trace_id='t'); logger.error('ours')\n"
         + f"for name in {LIBRARIES}:\n"
         + "    for level in ('debug', 'info', 'error'): getattr(logging.getLogger(name), level)('%s happened', level)"
     )
@@ -342,7 +342,7 @@ def test_lines_of_threads_stay_whole_and_complete(monkeypatch: pytest.MonkeyPatc
             if number % 2:
                 metrics.add_metric("Sold", MetricUnit.Count, 1)
             else:
-                log.info("sold")
+                logger.info("sold")
 
     at_once(4, work)
     metrics.flush_metrics()
@@ -360,7 +360,7 @@ def test_requests_in_threads_keep_their_lines_apart(monkeypatch: pytest.MonkeyPa
 
     def request(number: int) -> None:
         for _ in range(50):
-            log.info("sold")
+            logger.info("sold")
             with metrics.line():
                 metrics.add_dimension("till", str(number))
                 metrics.add_metric("Sold", MetricUnit.Count, number)
@@ -380,7 +380,7 @@ def test_a_flush_keeps_the_lines_of_threads_out(monkeypatch: pytest.MonkeyPatch)
     def work(number: int) -> None:
         for _ in range(50):
             if number:
-                log.info("sold")
+                logger.info("sold")
             else:
                 metrics.add_metric("Sold", MetricUnit.Count, 1)
                 metrics.flush_metrics()

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
-from grantwire.clients.orders import ClientOrder
+from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import ROUTES, Scope
 from grantwire.clients.tokens import Token
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.read_model.orders import RebuildOrder
+from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
-from grantwire.runtime.inbox import InboxSettings
 from grantwire.runtime.migration import MigrationSettings
+from grantwire.runtime.notifications import NotificationListSettings
 from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
@@ -55,7 +55,7 @@ SETTINGS: dict[str, type] = {
     "revoke": ApiSettings,
     "query": DatabaseSettings,
     "show_summary": DatabaseSettings,
-    "show_inbox": InboxSettings,
+    "show_inbox": NotificationListSettings,
     "migrate_database": MigrationSettings,
     "relay_outbox": RelaySettings,
     "bridge_events": BridgeSettings,
@@ -63,7 +63,7 @@ SETTINGS: dict[str, type] = {
     "record_advisories": RecorderSettings,
     "sweep_retention": SweepSettings,
     "redrive_dead_letters": RedriveSettings,
-    "rebuild_summaries": RebuildSettings,
+    "rebuild_read_model": RebuildSettings,
 }
 SCHEDULED = {
     "relay_outbox": "RelaySchedule",
@@ -153,7 +153,7 @@ def test_a_function_says_what_it_is_and_has_an_event_to_try_it_with(name: str) -
     event = json.loads((ROOT / "infra" / "events" / f"{name}.json").read_text())
     if _is_route(name):
         route = next(one["Properties"] for one in _events(name) if one["Properties"]["Method"] != "any")
-        request = Request.of(event)
+        request = Request.from_api_gateway(event)
         assert request.route == f"{route['Method'].upper()} {route['Path']}"
         request.require(ROUTES[request.route])
     elif name in SCHEDULED and name != "sweep_retention":
@@ -185,10 +185,10 @@ def test_a_function_s_timeouts_nest(name: str) -> None:
 
 def test_a_rebuild_ends_before_its_function_does() -> None:
     """P2: two passes over the record, or a replay with the budget that nobody has to give, and time to answer."""
-    function = RESOURCES["rebuild_summaries"]
+    function = RESOURCES["rebuild_read_model"]
     one_pass = parse_duration(function["Environment"]["Variables"]["DATABASE_STATEMENT_TIMEOUT"])
     assert 2 * one_pass < timedelta(seconds=function["Timeout"])
-    assert RebuildOrder("stream").budget + timedelta(minutes=1) < timedelta(seconds=function["Timeout"])
+    assert RebuildCommand("stream").budget + timedelta(minutes=1) < timedelta(seconds=function["Timeout"])
 
 
 @pytest.mark.parametrize("name", SCHEDULED)
@@ -200,8 +200,8 @@ def test_a_worker_fires_from_a_schedule_that_is_a_parameter(name: str) -> None:
     assert re.fullmatch(r"rate\(1 (minute|hour)\)", PARAMETERS[SCHEDULED[name]]["Default"])
     assert RESOURCES[name]["EventInvokeConfig"] == {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
     assert RESOURCES[name]["Timeout"] >= 75
-    budget = Budget.of(json.loads(event["Properties"].get("Input", "{}")), None, clock=lambda: 0.0)
-    assert budget.left() + 10 <= RESOURCES[name]["Timeout"]
+    budget = Budget.from_event(json.loads(event["Properties"].get("Input", "{}")), None, clock=lambda: 0.0)
+    assert budget.remaining() + 10 <= RESOURCES[name]["Timeout"]
 
 
 def test_only_kinds_that_every_emulator_serves_are_used() -> None:
@@ -435,7 +435,7 @@ def test_a_failing_authorizer_is_a_503_and_a_broken_one_a_500() -> None:
 def test_the_order_to_try_manage_clients_with_changes_nothing() -> None:
     """S2: it lists."""
     event = json.loads((ROOT / "infra" / "events" / "manage_clients.json").read_text())
-    assert ClientOrder.parse(event).action == "list"
+    assert ClientCommand.parse(event).action == "list"
 
 
 def test_the_deployment_guide_explains_every_parameter() -> None:

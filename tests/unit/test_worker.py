@@ -33,7 +33,7 @@ def test_the_result_is_logged_and_returned(capsys: pytest.CaptureFixture[str]) -
     """Somebody on call sees what each minute did."""
     assert _worker(lambda _: {"published": 3})({}, None) == {"published": 3}
     (line,) = _lines(capsys)
-    assert (line["message"], line["worker"], line["result"]) == ("worker done", "tester", {"published": 3})
+    assert (line["message"], line["worker"], line["result"]) == ("worker completed", "tester", {"published": 3})
 
 
 def test_every_value_of_a_metric_carries_its_worker(capsys: pytest.CaptureFixture[str]) -> None:

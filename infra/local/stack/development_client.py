@@ -66,7 +66,7 @@ def _valid(runtime: CallerRuntime, token: str) -> bool:
 
 def _renew(runtime: CallerRuntime) -> str:
     """Make a new token for the client; a new client if there is none, or if it may not do everything."""
-    from grantwire.clients.orders import ClientOrder  # noqa: PLC0415
+    from grantwire.clients.commands import ClientCommand  # noqa: PLC0415
     from grantwire.clients.scopes import Scope  # noqa: PLC0415
 
     event: dict[str, object] = {"action": "create", "name": NAME, "scopes": list(Scope)}
@@ -76,4 +76,4 @@ def _renew(runtime: CallerRuntime) -> str:
                 event = {"action": "rotate", "client_id": known["client_id"]}
                 break
             runtime.clients.revoke(known["client_id"])
-    return str(ClientOrder.parse(event).carry_out(runtime.clients)["token"])
+    return str(ClientCommand.parse(event).execute(runtime.clients)["token"])

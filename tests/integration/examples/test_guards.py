@@ -26,27 +26,27 @@ def test_transaction_guard(database: Database, rows: Rows) -> None:
     from grantwire.entrypoints.http import Request, Response
     from grantwire.idempotency import IdempotencySettings
     from grantwire.settings import load
-    from grantwire_idempotency import Answer, TransactionGuard
+    from grantwire_idempotency import StoredResponse, TransactionGuard
 
     guard = TransactionGuard(database, load(IdempotencySettings, {}))
 
     def take_order(request: Request) -> Response:
         order = request.json_object()
 
-        def work(tx: Connection) -> Answer:
+        def work(tx: Connection) -> StoredResponse:
             row = tx.execute(
                 "INSERT INTO orders (customer, total) VALUES (%(customer)s, %(total)s) RETURNING order_id", order
             ).fetchone()
-            return Answer(201, json.dumps({"order_id": row[0] if row else None}))
+            return StoredResponse(201, json.dumps({"order_id": row[0] if row else None}))
 
         # The caller, the route, the Idempotency-Key header and a hash of the fields: RequestIdentity.
-        return Response.of(guard.run(request.identity(order), work))
+        return Response.from_stored(guard.run(request.identity(order), work))
 
     # end of example
     order = api_event(
         "POST", "/orders", headers={"Idempotency-Key": "k1"}, body=json.dumps({"customer": "ann", "total": "5"})
     )
-    first, again = (take_order(Request.of(order)) for _ in range(2))
+    first, again = (take_order(Request.from_api_gateway(order)) for _ in range(2))
     assert (first.status_code, first.body) == (again.status_code, again.body) == (201, '{"order_id": 1}')
     assert again.headers == {"Idempotent-Replayed": "true"}
     assert len(rows.execute("SELECT FROM orders").fetchall()) == 1

@@ -447,7 +447,7 @@ def unreachable(locks: LockManager, lock: Lock, caplog: pytest.LogCaptureFixture
     with lock:
         pass
     *_, line = logged(caplog, "WARNING", "ERROR")
-    assert (line["level"], line["message"]) == ("WARNING", "lock not released, it ends by itself")
+    assert (line["level"], line["message"]) == ("WARNING", "could not release lock, it expires automatically")
 
 
 def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ import pytest
 from grantwire.database import Database, DatabaseSettings
 from grantwire.idempotency import request_hash
 from grantwire.settings import load
-from grantwire_idempotency import Answer, GuardSettings, RequestIdentity, TransactionGuard
+from grantwire_idempotency import GuardSettings, RequestIdentity, StoredResponse, TransactionGuard
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
@@ -69,13 +69,13 @@ def identity(key: str, total: int = 5, *, caller: str = "shop", route: str = "PO
     return RequestIdentity(caller, route, key, request_hash({"total": str(total)}))
 
 
-def order(total: int = 5, customer: str | None = None) -> Callable[[Connection], Answer]:
+def order(total: int = 5, customer: str | None = None) -> Callable[[Connection], StoredResponse]:
     """The work: one row."""
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         statement = "INSERT INTO orders (customer, total) VALUES (%s, %s) RETURNING order_id"
         (order_id,) = tx.execute(statement, (customer, total)).fetchone() or (0,)
-        return Answer(201, json.dumps({"order_id": order_id}))
+        return StoredResponse(201, json.dumps({"order_id": order_id}))
 
     return work
 
@@ -103,7 +103,7 @@ def test_work_costs_two_round_trips_beside_its_own(database_url: str, orders: Ro
         guard.run(identity("k1"), order())
         assert trips.of(before) == 2 + 1
         before = trips.count
-        guard.run(identity("k2"), lambda _tx: Answer(204, ""))
+        guard.run(identity("k2"), lambda _tx: StoredResponse(204, ""))
         assert trips.of(before) == 2
         before = trips.count
         assert guard.run(identity("k1"), order()).replayed
@@ -114,7 +114,7 @@ def test_work_costs_two_round_trips_beside_its_own(database_url: str, orders: Ro
 def test_many_at_once_with_one_key_do_the_work_once(database_url: str, orders: Rows) -> None:
     """I5: the others wait and get its answer."""
 
-    def ask(_number: int) -> Answer:
+    def ask(_number: int) -> StoredResponse:
         with guarding(database_url) as guard:
             return guard.run(identity("k1"), order())
 
@@ -146,7 +146,7 @@ def test_a_key_is_another_one_for_another_caller_or_route(
 def test_work_that_fails_leaves_nothing(guard: TransactionGuard, orders: Rows) -> None:
     """E6: neither its rows nor its key; a repeat runs."""
 
-    def fails(tx: Connection) -> Answer:
+    def fails(tx: Connection) -> StoredResponse:
         order()(tx)
         raise BadRequestError("no such article")
 
@@ -168,14 +168,14 @@ def test_work_that_the_database_refuses_leaves_nothing(guard: TransactionGuard, 
 def test_work_may_use_a_savepoint(guard: TransactionGuard, orders: Rows) -> None:
     """What it catches itself costs the transaction nothing."""
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         order(customer="ann")(tx)
         try:
             with tx.transaction():
                 order(customer="ann")(tx)
         except psycopg.errors.UniqueViolation:
-            return Answer(409, '{"code":"TAKEN"}')
-        return Answer(201, "")
+            return StoredResponse(409, '{"code":"TAKEN"}')
+        return StoredResponse(201, "")
 
     assert guard.run(identity("k1"), work).status_code == 409
     assert guard.run(identity("k1"), work).replayed
@@ -188,30 +188,30 @@ def test_an_answer_that_is_not_final_is_neither_stored_nor_committed(
 ) -> None:
     """I3: a corrected or repeated request runs."""
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         order()(tx)
-        return Answer(status, "")
+        return StoredResponse(status, "")
 
-    assert guard.run(identity("k1"), work) == Answer(status, "")
+    assert guard.run(identity("k1"), work) == StoredResponse(status, "")
     assert count(orders) == 0
     assert not guard.run(identity("k1"), order()).replayed
 
 
 @pytest.mark.parametrize("status", [200, 299, 401, 404, 409, 499])
 def test_an_answer_that_is_final_is_stored(guard: TransactionGuard, status: int) -> None:
-    """I3: a refusal is final for its key, and the table's constraint agrees with `Answer.final`."""
-    guard.run(identity("k1"), lambda _tx: Answer(status, "refused"))
-    assert guard.run(identity("k1"), order()) == Answer(status, "refused", "REPLAYED")
+    """I3: a refusal is final for its key, and the table's constraint agrees with `StoredResponse.final`."""
+    guard.run(identity("k1"), lambda _tx: StoredResponse(status, "refused"))
+    assert guard.run(identity("k1"), order()) == StoredResponse(status, "refused", "REPLAYED")
 
 
 def test_work_that_returns_no_answer_is_told_so(guard: TransactionGuard, orders: Rows) -> None:
     """And leaves nothing."""
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         order()(tx)
         return None  # type: ignore[return-value]
 
-    with pytest.raises(InternalError, match="must return an Answer, not NoneType"):
+    with pytest.raises(InternalError, match="must return a StoredResponse, not NoneType"):
         guard.run(identity("k1"), work)
     assert count(orders) == 0
 
@@ -221,7 +221,7 @@ def test_a_key_that_is_held_too_long_is_in_progress(database_url: str, orders: R
     impatient = GuardSettings(ttl=timedelta(hours=1), lock_wait=timedelta(milliseconds=50))
     inside, leave = threading.Event(), threading.Event()
 
-    def slow(tx: Connection) -> Answer:
+    def slow(tx: Connection) -> StoredResponse:
         inside.set()
         leave.wait(timeout=30)
         return order()(tx)
@@ -261,7 +261,7 @@ def test_a_connection_lost_during_the_work_leaves_nothing(guard: TransactionGuar
     """The work is not run again behind the author's back; a repeat runs it."""
     runs = []
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         runs.append(1)
         if len(runs) == 1:
             order()(tx)
@@ -280,7 +280,7 @@ def test_a_connection_lost_at_the_commit_is_ambiguous_and_a_repeat_settles_it(
 ) -> None:
     """Whether it was done or not, the repeat ends with one order and one answer."""
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         answer = order()(tx)
         _terminate(orders)
         return answer
@@ -296,10 +296,10 @@ def test_a_server_that_crashes_during_the_work_leaves_nothing(server: PostgresSe
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(ORDERS)
 
-    def work(tx: Connection) -> Answer:
+    def work(tx: Connection) -> StoredResponse:
         order(customer="crash")(tx)
         server.kill()
-        return Answer(201, "")
+        return StoredResponse(201, "")
 
     with guarding(server.url()) as guard:
         with pytest.raises(AmbiguousError):

@@ -344,7 +344,7 @@ class TestDeadLetters:
         assert shop.consumer.process_batch([message("1")]) == ["1"]
         first, second, *_ = logged(caplog, "ERROR")
         assert first["message"] == "message failed"
-        assert second["message"] == "dead-letter hook failed, the message goes back to the queue"
+        assert second["message"] == "dead-letter hook failed, message returned to queue"
         assert "the dead-letter queue is away" in second["exception"]
 
     def test_a_message_without_a_key_is_a_dead_letter_at_once(self) -> None:
@@ -371,7 +371,7 @@ class TestDeadLetters:
         shop.failing = {"1": [OSError("one"), OSError("two")]}
         assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
         assert (letters, shop.time.slept) == ([], [1.0])
-        assert logged(caplog, "WARNING")[-1]["message"] == "message failed and its time is over"
+        assert logged(caplog, "WARNING")[-1]["message"] == "message failed, no time left to retry"
         assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == []
         assert shop.sold == ["1"]
 
@@ -398,7 +398,7 @@ class TestDeadLetters:
         assert (shop.sold, letters, shop.time.slept) == (["3"], [], [])
         lines = [line for line in logged(caplog, "WARNING", "ERROR") if line.get("message_id")]
         assert [line["message_id"] for line in lines] == ["1", "2"]
-        assert {line["message"] for line in lines} == {"message could not be guarded"}
+        assert {line["message"] for line in lines} == {"idempotency store unavailable, message returned to queue"}
 
     def test_a_message_in_progress_is_no_dead_letter(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: nor an attempt, nor an error: somebody else is at it."""
@@ -530,7 +530,7 @@ class TestSqs:
         assert failures(shop.consumer.handle_sqs({"Records": [record("1"), broken, record("3")]})) == [reported]
         assert shop.sold == ["1", "3"]
         (line,) = logged(caplog, "ERROR")
-        assert line["message"] == "record cannot be read"
+        assert line["message"] == "invalid record"
 
     def test_a_record_that_cannot_be_read_holds_its_group(self) -> None:
         """C8: FIFO is FIFO."""

@@ -362,7 +362,7 @@ def test_metrics_that_fail_cost_no_work(caplog: pytest.LogCaptureFixture) -> Non
     job.store.failing = {"check": [RetryableError(DOWN)]}
     assert job.run().value == "done"
     job.execution.flush()
-    assert [line["message"] for line in logged(caplog, "ERROR")] == ["idempotency metrics failed"] * 4
+    assert [line["message"] for line in logged(caplog, "ERROR")] == ["could not write idempotency metrics"] * 4
 
 
 @pytest.mark.usefixtures("debug")

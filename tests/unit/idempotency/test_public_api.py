@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import grantwire_idempotency as library
-from tests.support.paths import LIBRARY
+from infra.local.commands.check import CHECKS
+from tests.support.paths import LIBRARY, ROOT
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
@@ -122,3 +123,12 @@ def test_a_job_loads_its_own_store_alone(store: str, needs: set[str]) -> None:
     loaded = loaded_by(f"{JOB}, {store}")
     assert needs <= loaded
     assert not loaded & ((SERVERS | PARTS) - needs)
+
+
+def test_make_check_requires_the_coverage_that_is_promised() -> None:
+    """C13: `make check` fails if the library's own tests cover less than 80 % of it."""
+    coverage = CHECKS["coverage"]
+    assert "--cov=grantwire_idempotency" in coverage
+    (threshold,) = (option.partition("=")[2] for option in coverage if option.startswith("--cov-fail-under="))
+    assert int(threshold) >= 80
+    assert [name for name in coverage if name.startswith("tests/") and not (ROOT / name).is_dir()] == []

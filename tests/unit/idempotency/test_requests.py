@@ -9,7 +9,7 @@ import pytest
 
 from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import load
-from grantwire_idempotency import Answer, GuardSettings
+from grantwire_idempotency import GuardSettings, StoredResponse
 from grantwire_idempotency.errors import KeyConflictError, RequestInProgressError
 from grantwire_idempotency.requests import refuse
 
@@ -30,7 +30,7 @@ def test_success_and_refusal_are_final_and_a_malformed_request_or_a_fault_is_not
     status_code: int, *, final: bool
 ) -> None:
     """I3."""
-    assert Answer(status_code, "{}").final is final
+    assert StoredResponse(status_code, "{}").final is final
 
 
 def test_an_outcome_that_is_no_answer_is_an_error() -> None:

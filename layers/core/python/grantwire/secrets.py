@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ class SecretCache:
                 self._provider = self._create()
             value = self._provider.get(arn, max_age=_MAX_AGE_SECONDS, force_fetch=force_fetch)
         except (GetParameterError, BotoCoreError) as error:  # the call failed, or no client could be made for it
-            log.error("a secret cannot be read", arn=arn, reason=str(error))
+            logger.error("could not read secret", arn=arn, reason=str(error))
             raise RetryableError("temporarily unavailable, send the same request again") from error
         if not isinstance(value, str):
             raise ConfigError([f"the secret {arn} has no text"])

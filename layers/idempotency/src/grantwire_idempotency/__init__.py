@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency.messages import Message
     from grantwire_idempotency.metrics import IdempotencyMetrics, NoMetrics
     from grantwire_idempotency.powertools import PowertoolsMetrics
-    from grantwire_idempotency.requests import Answer, GuardSettings, RequestIdentity
+    from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse
     from grantwire_idempotency.retries import Retry
     from grantwire_idempotency.stores.breaker import BreakerStore
     from grantwire_idempotency.stores.hints import BloomHint, Hint, HintedStore, LruHint
@@ -64,7 +64,7 @@ _HOMES = {
     "messages": ["Message"],
     "metrics": ["IdempotencyMetrics", "NoMetrics"],
     "powertools": ["PowertoolsMetrics"],
-    "requests": ["Answer", "GuardSettings", "RequestIdentity"],
+    "requests": ["StoredResponse", "GuardSettings", "RequestIdentity"],
     "retries": ["Retry"],
     "stores.breaker": ["BreakerStore"],
     "stores.hints": ["BloomHint", "Hint", "HintedStore", "LruHint"],
@@ -78,7 +78,6 @@ _HOMES = {
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Answer",
     "Backoff",
     "BloomHint",
     "BreakerStore",
@@ -113,6 +112,7 @@ __all__ = [
     "Retry",
     "Status",
     "Store",
+    "StoredResponse",
     "TransactionGuard",
     "business_key",
     "by_content_hash",

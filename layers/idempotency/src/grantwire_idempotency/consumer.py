@@ -154,7 +154,7 @@ class IdempotentConsumer:
                 left = remaining_time(context)
                 if left is not None and left < _RESERVE:
                     logger.warning(
-                        "out of time, the rest goes back to the queue", extra={"left": len(deliveries) - position}
+                        "out of time, remaining messages returned to queue", extra={"left": len(deliveries) - position}
                     )
                     return failed + [one.id for one in deliveries[position:]]
                 if delivery.group in waiting or not self._done(delivery, context):
@@ -166,7 +166,7 @@ class IdempotentConsumer:
 
     def _done(self, delivery: Delivery, context: object) -> bool:
         if delivery.message is None:
-            logger.error("record cannot be read", extra={"message_id": delivery.id})
+            logger.error("invalid record", extra={"message_id": delivery.id})
             return False
         try:
             self._within(delivery.message, context)
@@ -207,14 +207,16 @@ class IdempotentConsumer:
         fields = self._fields(message)
         if error is attempts.error:
             logger.warning(
-                "message failed and its time is over", exc_info=error, extra={**fields, "attempts": attempts.made}
+                "message failed, no time left to retry", exc_info=error, extra={**fields, "attempts": attempts.made}
             )
         elif isinstance(error, RequestInProgressError):
-            logger.info("message is in progress elsewhere", extra=fields)
+            logger.info("message already in progress", extra=fields)
         elif isinstance(error, RetryableError):
-            logger.warning("message could not be guarded", extra={**fields, "error": str(error)})
+            logger.warning(
+                "idempotency store unavailable, message returned to queue", extra={**fields, "error": str(error)}
+            )
         else:
-            logger.error("message could not be guarded", exc_info=error, extra=fields)
+            logger.error("idempotency store unavailable, message returned to queue", exc_info=error, extra=fields)
 
     def _given_up(self, message: Message, error: Exception, attempts: Attempts) -> Outcome:
         """The message has failed; the dead-letter hook has the last word."""
@@ -225,7 +227,7 @@ class IdempotentConsumer:
         try:
             self._dead_letter(message, error)
         except Exception:
-            logger.exception("dead-letter hook failed, the message goes back to the queue", extra=fields)
+            logger.exception("dead-letter hook failed, message returned to queue", extra=fields)
         else:
             return Outcome(dead_letter=error)
         raise error

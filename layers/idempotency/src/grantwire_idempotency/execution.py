@@ -158,7 +158,7 @@ class Execution:
             self._persist(lambda: self._store.store_result(claim, result, self._ttl))
         except LeaseLostError:
             logger.error(  # noqa: TRY400 - the error is raised on
-                "the claim ran out while the work ran, and somebody else has taken the key: the effect may be doubled",
+                "claim expired during processing, effect may be duplicated",
                 extra=self._fields(claim),
             )
             raise
@@ -175,7 +175,7 @@ class Execution:
             self._persist(lambda: self._store.store_failure(claim, _described(error), self._ttl))
         except Exception:
             logger.exception(
-                "the work failed, and the store did not take the key back: a retry has to wait until the claim ends",
+                "could not release key after failure, retry must wait until claim expires",
                 extra=self._fields(claim),
             )
 

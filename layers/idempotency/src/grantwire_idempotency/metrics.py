@@ -60,4 +60,4 @@ class SafeMetrics:
         try:
             tell()
         except Exception:
-            logger.exception("idempotency metrics failed")
+            logger.exception("could not write idempotency metrics")

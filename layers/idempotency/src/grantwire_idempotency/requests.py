@@ -26,7 +26,7 @@ class RequestIdentity(NamedTuple):
     request_hash: str
 
 
-class Answer(NamedTuple):
+class StoredResponse(NamedTuple):
     """An answer that is final for its key: sent now, and byte for byte again to every repeat."""
 
     status_code: int

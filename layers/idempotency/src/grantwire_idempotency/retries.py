@@ -76,5 +76,5 @@ class Attempts:
                     self.error = error
                     raise
                 described = {**fields, "attempt": self.made, "error": type(error).__name__}
-                logger.warning("attempt failed, trying again", extra=described)
+                logger.warning("attempt failed, retrying", extra=described)
             self.sleep(delay)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import InternalError
 from grantwire_idempotency.logs import key_fingerprint, logger
-from grantwire_idempotency.requests import Answer, GuardSettings, refuse
+from grantwire_idempotency.requests import GuardSettings, StoredResponse, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,9 @@ class TransactionGuard:
         self._database = database
         self._settings = settings
 
-    def run(self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], Answer]) -> Answer:
+    def run(
+        self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], StoredResponse]
+    ) -> StoredResponse:
         """The answer of `work`, or the one that was stored for the key before (`answer.replayed`).
 
         `work` gets the connection inside the transaction and must not end it; `tx.transaction()` makes a savepoint. Its
@@ -64,14 +66,14 @@ class TransactionGuard:
         wait = int(self._settings.lock_wait.total_seconds() * 1000)
         with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": wait}) as tx:
             outcome, status_code, body = tx.first
-            logger.debug("guarded request", extra={"outcome": outcome, "key": key_fingerprint(identity.key)})
+            logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(identity.key)})
             if outcome != "PROCEED":
                 tx.end_unchanged()
                 refuse(outcome)
-                return Answer(status_code, body, outcome)
+                return StoredResponse(status_code, body, outcome)
             answer = work(tx.connection)
-            if not isinstance(answer, Answer):
-                raise InternalError(f"guarded work must return an Answer, not {type(answer).__name__}")
+            if not isinstance(answer, StoredResponse):
+                raise InternalError(f"guarded work must return a StoredResponse, not {type(answer).__name__}")
             if answer.final:
                 stored = {"status_code": answer.status_code, "body": answer.body, "ttl": self._settings.ttl}
                 tx.commit(_FINISH, {**parameters, **stored})

@@ -6,7 +6,7 @@ import re
 
 from grantwire_idempotency.errors import BadRequestError
 
-# C0, DEL and C1 control characters, and lone surrogates, which no UTF-8 column can hold.
+# Control characters of ASCII and Latin-1, and lone surrogates, which UTF-8 cannot encode.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 

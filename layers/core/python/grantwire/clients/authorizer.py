@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grantwire.clients.scopes import ROUTES
 from grantwire.clients.tokens import Token
 from grantwire.errors import GrantwireError, UnauthenticatedError
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from grantwire.clients.store import Clients
@@ -47,7 +47,7 @@ class Authorizer:
     def authorize(self, header: str, method_arn: str) -> dict[str, Any]:
         """The policy for whoever sent this Authorization header; RetryableError if it cannot be known."""
         decision = self._decide(header)
-        log.info("caller", client_id=decision.client_id, reason=decision.reason, claimed_client_id=decision.claimed)
+        logger.info("authorization decided", client_id=decision.client_id, reason=decision.reason, claimed_client_id=decision.claimed)
         return _policy(decision, method_arn)
 
     def _decide(self, header: str) -> Decision:
@@ -73,7 +73,7 @@ class Authorizer:
         try:
             self._clients.seen(client_id)
         except GrantwireError as error:
-            log.warning("a client's last use was not noted", client_id=client_id, reason=str(error))
+            logger.warning("could not update client's last use", client_id=client_id, reason=str(error))
 
 
 def _policy(decision: Decision, method_arn: str) -> dict[str, Any]:

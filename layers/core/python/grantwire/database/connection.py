@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from grantwire.database.errors import is_refusal
 from grantwire.database.settings import HOST, parse_url
 from grantwire.errors import ConfigError
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.secrets import cached, database_url
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def connect(settings: DatabaseSettings, *, application_name: str, listening: boo
         renewed = cached.renewed(arn, refused=secret) if is_refusal(error) else None
         if renewed is None:
             raise
-        log.info("the database's credentials were rotated", arn=arn)
+        logger.info("database credentials refreshed", arn=arn)
     return _open(settings, database_url(renewed), name, listening=listening)
 
 

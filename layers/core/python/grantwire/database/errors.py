@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from grantwire.errors import InternalError, RejectedError, RetryableError, SystemFaultError
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def translated(error: psycopg.Error) -> RetryableError | InternalError:
         advice = next((f"; {advice}" for words, advice in _TLS_ADVICE.items() if words in str(error)), "")
         # The server itself refused the connection, for a wrong password or no such database, or we refused the server:
         # waiting will not mend that.
-        complain = log.error if unreachable and (advice or "FATAL" in str(error)) else log.warning
+        complain = logger.error if unreachable and (advice or "FATAL" in str(error)) else logger.warning
         complain("database unavailable", reason=reason(error) + advice, sqlstate=error.sqlstate)
         return RetryableError("temporarily unavailable, send the same request again")
     refusal = f"PostgreSQL refused a statement: {reason(error)} ({error.sqlstate})"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from grantwire.errors import InternalError
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -173,7 +173,7 @@ def _apply_next(connection: Connection, migrations: Sequence[SqlFile]) -> str | 
         pending = next((migration for migration in migrations if migration.name not in known), None)
         if pending is None:
             return None
-        log.info("applying migration", migration=pending.name)
+        logger.info("applying migration", migration=pending.name)
         _execute(connection, pending)
         connection.execute(_RECORD_MIGRATION, (pending.name, pending.checksum))
         # It may have dropped a function, to change what the function depends on.
@@ -190,7 +190,7 @@ def _apply_functions(connection: Connection, functions: Sequence[SqlFile]) -> li
         if known == wanted:
             return []
         changed = sorted(name for name, _ in known.items() ^ wanted.items())
-        log.info("applying functions", changed=list(dict.fromkeys(changed)))
+        logger.info("applying SQL functions", changed=list(dict.fromkeys(changed)))
         for function in functions:
             _execute(connection, function)
         connection.execute(_FORGET_FUNCTIONS)

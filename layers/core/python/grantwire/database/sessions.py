@@ -11,7 +11,7 @@ import psycopg
 from grantwire.database.connection import connect
 from grantwire.database.errors import reason, translated
 from grantwire.errors import AmbiguousError, GrantwireError, InternalError
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -152,7 +152,7 @@ class Database:
         except psycopg.Error as error:
             if not self._forget_if_lost(error):
                 raise translated(error) from error
-            log.warning("database connection lost, connecting again", reason=reason(error))
+            logger.warning("database connection lost, reconnecting", reason=reason(error))
         try:
             return begin(self._ready_connection())
         except psycopg.Error as again:

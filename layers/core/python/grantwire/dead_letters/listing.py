@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.dead_letters.letters import Letter
+from grantwire.dead_letters.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.dead_letters.orders import Order
+    from grantwire.dead_letters.commands import DeadLetterCommand
 
 _OPEN = """
-SELECT letter_id, event_type, user_id, error, since, event_time, has_copy
+SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
   FROM dead_letters
  WHERE kind = %(kind)s
-   AND letter_id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000')
-   AND (%(ids)s::uuid[] IS NULL OR letter_id = ANY(%(ids)s::uuid[]))
+   AND dead_letter_id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000')
+   AND (%(ids)s::uuid[] IS NULL OR dead_letter_id = ANY(%(ids)s::uuid[]))
    AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
    AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s::text)
    AND (%(error)s::text IS NULL OR strpos(error, %(error)s::text) > 0)
    AND (%(older_than)s::interval IS NULL OR since < %(now)s::timestamptz - %(older_than)s::interval)
    AND (%(newer_than)s::interval IS NULL OR since > %(now)s::timestamptz - %(newer_than)s::interval)
- ORDER BY letter_id
+ ORDER BY dead_letter_id
  LIMIT %(limit)s
 """
 
 
-def open_letters(tx: Connection, order: Order, now: datetime, after: UUID | None, limit: int) -> list[Letter]:
+def list_open(
+    tx: Connection, order: DeadLetterCommand, now: datetime, after: UUID | None, limit: int
+) -> list[DeadLetter]:
     """The next dead letters behind `after` that the order chooses, by id, which for most is by age."""
     parameters = {
         "kind": order.kind,
@@ -43,4 +45,4 @@ def open_letters(tx: Connection, order: Order, now: datetime, after: UUID | None
         "now": now,
         "limit": limit,
     }
-    return [Letter(*row) for row in tx.execute(_OPEN, parameters)]
+    return [DeadLetter(*row) for row in tx.execute(_OPEN, parameters)]

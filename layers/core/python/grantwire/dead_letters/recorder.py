@@ -12,7 +12,7 @@ from grantwire.dead_letters import store
 from grantwire.dead_letters.advisories import copy_message, parse_advisory
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.jetstream.topology import ensure_topology
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.workers.isolation import write_isolated
 from grantwire.workers.loop import Worker
 
@@ -84,7 +84,7 @@ class Recorder(Worker):
         for consumer in self._consumers:
             with self._database.session() as tx:
                 tx.execute(_PING)
-            messages = await self._pull(consumer, 0 if budget.until_idle else min(_PULL_SECONDS, budget.left()))
+            messages = await self._pull(consumer, 0 if budget.until_idle else min(_PULL_SECONDS, budget.remaining()))
             if messages:
                 await self._record(messages)
                 found = True
@@ -99,11 +99,11 @@ class Recorder(Worker):
             with self._database.session() as tx:
                 closed = store.close_processed(tx, self._topology.consumer.durable)
         except GrantwireError as error:
-            log.warning("dead letters are compared with the inbox another time", reason=str(error))
+            logger.warning("could not check dead letters against inbox, retrying next run", reason=str(error))
             return
         self.counts["processed"] += len(closed)
         if closed:
-            log.info("dead letters were processed after all", dead_letter_ids=[str(one) for one in closed])
+            logger.info("dead letters closed, events already processed", dead_letter_ids=[str(one) for one in closed])
 
     async def _ensure_open(self) -> None:
         """A live connection, checked once in each invocation, and on a new one the topology and its consumers."""
@@ -135,9 +135,7 @@ class Recorder(Worker):
         if written is None:
             return
         for fault in written.faults:
-            log.error(
-                "dead letter could not be written", stream_seq=fault.item.advisory.stream_seq, reason=fault.reason
-            )
+            logger.error("could not record dead letter", stream_seq=fault.item.advisory.stream_seq, reason=fault.reason)
             await fault.item.message.nak(_REFUSED_SECONDS)
             self.counts["returned"] += 1
         for one, dead_letter_id in written.result or []:
@@ -150,7 +148,7 @@ class Recorder(Worker):
         try:
             advisory = parse_advisory(message.data)
         except RejectedError as error:
-            log.error("advisory is unreadable", subject=message.subject, reason=str(error))
+            logger.error("invalid advisory", subject=message.subject, reason=str(error))
             await message.term(str(error))
             self.counts["terminated"] += 1
             return None
@@ -161,8 +159,8 @@ class Recorder(Worker):
             self.counts["duplicates"] += 1
             return
         self.counts["recorded"] += 1
-        log.error(
-            "message is a dead letter",
+        logger.error(
+            "dead letter recorded",
             dead_letter_id=str(dead_letter_id),
             kind=one.advisory.kind,
             stream=one.advisory.stream,
@@ -181,7 +179,7 @@ class Recorder(Worker):
                 await message.nak(_RETURNED_SECONDS)
             await self._nats.flush(_FLUSH_SECONDS)
         except RetryableError as error:
-            log.warning("advisories come back after their ack-wait", reason=str(error))
+            logger.warning("could not return advisories, JetStream redelivers them", reason=str(error))
 
 
 def _write(tx: Connection, fetched: Sequence[_Fetched]) -> list[tuple[_Fetched, UUID | None]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grantwire.dead_letters import actions, store
+from grantwire.dead_letters import operator_actions, store
 from grantwire.dead_letters.changes import DISCARD, REDRIVE
-from grantwire.dead_letters.letters import Report
-from grantwire.dead_letters.listing import open_letters
+from grantwire.dead_letters.dead_letter import Report
+from grantwire.dead_letters.listing import list_open
 from grantwire.identifiers import uuid7
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection, Database
     from grantwire.dead_letters.changes import Change
-    from grantwire.dead_letters.letters import Letter
-    from grantwire.dead_letters.orders import Order
+    from grantwire.dead_letters.commands import DeadLetterCommand
+    from grantwire.dead_letters.dead_letter import DeadLetter
     from grantwire.dead_letters.republish import Republisher
 
 _NOT_OPEN = "not open: closed already, or unknown"
@@ -43,14 +43,14 @@ def _quiet(_report: Report) -> None:
 class _Batch:
     """One stretch of an order."""
 
-    order: Order
+    order: DeadLetterCommand
     action_id: UUID
     number: int
     ids: list[UUID]
     now: datetime | None
 
     def remember(self, tx: Connection, changed: list[UUID]) -> None:
-        actions.record(tx, self.action_id, self.number, self.order, changed)
+        operator_actions.record(tx, self.action_id, self.number, self.order, changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class DeadLetters:
     inbox_memory: timedelta
     batch: int = 500
 
-    def carry_out(
-        self, order: Order, *, on_batch: Callable[[Report], None] = _quiet, now: datetime | None = None
+    def execute(
+        self, order: DeadLetterCommand, *, on_batch: Callable[[Report], None] = _quiet, now: datetime | None = None
     ) -> Report:
         """List, redrive or discard what the order chooses; `on_batch` is told of the progress.
 
@@ -77,45 +77,45 @@ class DeadLetters:
             if order.action == "list":
                 report.letters.extend(letters)
             elif chosen := self._without_obstacles(letters, report, clock):
-                self._carry_out_batch(_Batch(order, action_id, number, chosen, now), report)
+                self._execute_batch(_Batch(order, action_id, number, chosen, now), report)
             on_batch(report)
         if order.ids is not None:
             report.skip(_NOT_OPEN, set(order.ids) - report.seen)
         if order.action != "list":
-            log.info(
-                "dead letters", action_id=str(action_id), actor=order.actor, reason=order.reason, **report.counts()
+            logger.info(
+                "dead letter command executed", action_id=str(action_id), actor=order.actor, reason=order.reason, **report.counts()
             )
         return report
 
-    def _pages(self, order: Order, clock: datetime, report: Report) -> Iterator[list[Letter]]:
+    def _pages(self, order: DeadLetterCommand, clock: datetime, report: Report) -> Iterator[list[DeadLetter]]:
         """What the order chooses, in bounded stretches; each begins behind the last, so that none comes twice."""
         after: UUID | None = None
         while (room := min(self.batch, order.limit - len(report.seen))) > 0:
             with self.database.session() as connection:
-                letters = open_letters(connection, order, clock, after, room)
-            report.seen.update(letter.letter_id for letter in letters)
+                letters = list_open(connection, order, clock, after, room)
+            report.seen.update(letter.dead_letter_id for letter in letters)
             if letters:
                 yield letters
-                after = letters[-1].letter_id
+                after = letters[-1].dead_letter_id
             if len(letters) < room:
                 return
         report.more = True
 
-    def _without_obstacles(self, letters: list[Letter], report: Report, clock: datetime) -> list[UUID]:
+    def _without_obstacles(self, letters: list[DeadLetter], report: Report, clock: datetime) -> list[UUID]:
         if report.order.action == "discard":
-            return [letter.letter_id for letter in letters]
+            return [letter.dead_letter_id for letter in letters]
         oldest = clock - self.inbox_memory
         chosen = []
         for letter in letters:
             if not letter.has_copy:
-                report.skip(_NO_COPY, [letter.letter_id])
+                report.skip(_NO_COPY, [letter.dead_letter_id])
             elif letter.event_time and letter.event_time < oldest and not report.order.force:
-                report.skip(_TOO_OLD, [letter.letter_id])
+                report.skip(_TOO_OLD, [letter.dead_letter_id])
             else:
-                chosen.append(letter.letter_id)
+                chosen.append(letter.dead_letter_id)
         return chosen
 
-    def _carry_out_batch(self, batch: _Batch, report: Report) -> None:
+    def _execute_batch(self, batch: _Batch, report: Report) -> None:
         if batch.order.dry_run:
             with self.database.session() as connection:
                 batch.remember(connection, batch.ids)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from grantwire.idempotency.requests import Answer, refuse
+from grantwire.idempotency.requests import StoredResponse, refuse
 from grantwire.identifiers import uuid7_text
-from grantwire.observability import key_fingerprint, log
+from grantwire.observability import key_fingerprint, logger
 
 if TYPE_CHECKING:
     from grantwire.database import Database
@@ -61,7 +61,7 @@ class Entitlements:
         self._ttl = f"{settings.ttl.total_seconds()} seconds"
         self._lock_wait = str(int(settings.lock_wait.total_seconds() * 1000))
 
-    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> Answer:
+    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> StoredResponse:
         """Grant or revoke, at most once for `identity.key`; see the package for what it guarantees."""
         outcome, status_code, body = self._database.fetch_row(
             CHANGE,
@@ -78,10 +78,10 @@ class Entitlements:
                 "trace_id": trace_id,
             },
         )
-        if log.log_level <= logging.DEBUG:
-            log.debug("entitlement change", outcome=outcome, key=key_fingerprint(identity.key))
+        if logger.log_level <= logging.DEBUG:
+            logger.debug("entitlement command executed", outcome=outcome, key=key_fingerprint(identity.key))
         refuse(str(outcome))
-        return Answer(int(status_code or 0), str(body), str(outcome))
+        return StoredResponse(int(status_code or 0), str(body), str(outcome))
 
     def of_user(self, page: Page) -> str:
         """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""

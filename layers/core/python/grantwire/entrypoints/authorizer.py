@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from grantwire.observability import MetricUnit, begin_invocation, log, metrics
+from grantwire.observability import MetricUnit, begin_invocation, logger, metrics
 from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class AuthorizerHandler(Generic[R]):
                 self._runtime.get(), str(event.get("authorizationToken") or ""), str(event["methodArn"])
             )
         except Exception:
-            log.exception("nobody is let in, because it is not known who calls")
+            logger.exception("authorizer failed, denying request")
             metrics.add_metric("AuthorizerFailures", MetricUnit.Count, 1)
             raise
         else:

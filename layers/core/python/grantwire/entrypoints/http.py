@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from grantwire.clients.scopes import ROUTES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
-from grantwire.observability import begin_invocation, log, metrics
+from grantwire.observability import begin_invocation, logger, metrics
 from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from grantwire.idempotency import Answer
+    from grantwire.idempotency import StoredResponse
 
 __all__ = ["HttpHandler", "Request", "Response"]
 
@@ -54,12 +54,12 @@ class Response(NamedTuple):
     outcome: str = "OK"
 
     @classmethod
-    def of(cls, answer: Answer) -> Self:
+    def from_stored(cls, stored: StoredResponse) -> Self:
         """A stored answer, which says so when it is sent again (I1)."""
-        headers = {"Idempotent-Replayed": "true"} if answer.replayed else _NO_HEADERS
-        return cls(answer.status_code, answer.body, headers, answer.outcome)
+        headers = {"Idempotent-Replayed": "true"} if stored.replayed else _NO_HEADERS
+        return cls(stored.status_code, stored.body, headers, stored.outcome)
 
-    def as_event(self) -> dict[str, Any]:
+    def to_api_gateway(self) -> dict[str, Any]:
         """The shape that API Gateway expects of a proxy integration."""
         return {"statusCode": self.status_code, "headers": {**_HEADERS, **self.headers}, "body": self.body}
 
@@ -82,15 +82,15 @@ class HttpHandler(Generic[R]):
         return HttpHandler(self.route, lambda _: runtime, self._handle)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Answer one request, whatever happens."""
+        """Respond to one request. Never raises."""
         started = time.perf_counter()
         aws_request_id = getattr(context, "aws_request_id", None)
         try:
-            request = Request.of(event)
+            request = Request.from_api_gateway(event)
         except Exception:  # noqa: BLE001 - not an event of API Gateway's; see the module's docstring
             begin_invocation(correlation_id=None, trace_id=None, aws_request_id=aws_request_id, cold_start=self._cold)
-            log.exception("malformed event")
-            return _error("INTERNAL", "not an API Gateway event").as_event()
+            logger.exception("invalid API Gateway event")
+            return _error("INTERNAL", "not an API Gateway event").to_api_gateway()
         keys = {
             "correlation_id": request.request_id,
             "trace_id": request.trace_id,
@@ -98,15 +98,15 @@ class HttpHandler(Generic[R]):
             "cold_start": self._cold,
         }
         begin_invocation(**keys)
-        response = self.answer(request)
+        response = self.respond(request)
         try:
             self._report(request, response, keys, (time.perf_counter() - started) * 1000)
         except Exception:  # noqa: BLE001 - what was done is done, and the caller must hear of it
-            log.exception("request could not be reported")
+            logger.exception("could not write request line")
         self._cold = False
-        return response.as_event()
+        return response.to_api_gateway()
 
-    def answer(self, request: Request) -> Response:
+    def respond(self, request: Request) -> Response:
         """The answer to a request; every error is one too."""
         try:
             request.require(self._scope)
@@ -118,7 +118,7 @@ class HttpHandler(Generic[R]):
         except RetryableError as error:
             return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
         except Exception:  # noqa: BLE001 - the last line of defence, see the module's docstring
-            log.exception("request failed")
+            logger.exception("request failed")
             return _error("INTERNAL", f"something went wrong on our side; quote request {request.request_id}")
 
     def _check_route(self, request: Request) -> None:
@@ -136,7 +136,7 @@ class HttpHandler(Generic[R]):
         """
         fields = {
             "level": "INFO",
-            "message": "request",
+            "message": "request completed",
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **keys,
             "status_code": response.status_code,

@@ -38,7 +38,7 @@ class Request(NamedTuple):
     trace_id: str
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> Request:
+    def from_api_gateway(cls, event: Mapping[str, Any]) -> Request:
         """Read a REST proxy event. Header names are lower-cased: AWS keeps the client's case, emulators do not."""
         context = event.get("requestContext") or {}
         authorizer = context.get("authorizer") or {}

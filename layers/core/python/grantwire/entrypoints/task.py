@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from grantwire.observability import begin_invocation, log, trace_id_of
+from grantwire.observability import begin_invocation, logger, trace_id_of
 from grantwire.runtime.invocation import xray_header
 from grantwire.runtime.lazy import LazyRuntime
 
@@ -39,7 +39,7 @@ class TaskHandler(Generic[R]):
         try:
             result = self._handle(event, self._runtime.get())
         except Exception:
-            log.exception("task failed", task=self._name)
+            logger.exception("task failed", task=self._name)
             raise
-        log.info("task done", task=self._name, result=sorted(result) if self._secret_result else result)
+        logger.info("task completed", task=self._name, result=sorted(result) if self._secret_result else result)
         return result

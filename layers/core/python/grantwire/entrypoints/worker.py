@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grantwire.observability import begin_invocation, log, metrics, trace_id_of
+from grantwire.observability import begin_invocation, logger, metrics, trace_id_of
 from grantwire.runtime.invocation import xray_header
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.workers.budget import Budget
@@ -44,11 +44,11 @@ class WorkerHandler:
         )
         metrics.add_dimension("worker", self._name)
         try:
-            result = self._runtime.get().run(Budget.of(event, context))
+            result = self._runtime.get().run(Budget.from_event(event, context))
         except Exception:
-            log.exception("worker failed")
+            logger.exception("worker failed")
             raise
         finally:
             metrics.flush_metrics()
-        log.info("worker done", result=result, duration_ms=round((time.monotonic() - started) * 1000))
+        logger.info("worker completed", result=result, duration_ms=round((time.monotonic() - started) * 1000))
         return result

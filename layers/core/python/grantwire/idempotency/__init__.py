@@ -8,11 +8,11 @@ the package `grantwire_idempotency`; docs/idempotency.md says which part to use 
 from __future__ import annotations
 
 from grantwire.idempotency.requests import (
-    Answer,
     IdempotencySettings,
     RequestIdentity,
+    StoredResponse,
     parse_key,
     request_hash,
 )
 
-__all__ = ["Answer", "IdempotencySettings", "RequestIdentity", "parse_key", "request_hash"]
+__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "request_hash"]

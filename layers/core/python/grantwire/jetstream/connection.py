@@ -24,7 +24,7 @@ from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.errors import unreachable, wrap_exceptions
 from grantwire.jetstream.message import StoredMessage
 from grantwire.jetstream.settings import Access, access_of
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.secrets import cached
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ async def _connect(settings: NatsSettings, name: str, closed: Any) -> Client:
         renewed = await asyncio.to_thread(cached.renewed, arn, refused=secret) if refused else None
         if renewed is None:
             raise
-        log.info("NATS's credentials were rotated", arn=arn)
+        logger.info("NATS credentials refreshed", arn=arn)
     return await _open(settings, access_of(renewed), name, closed)
 
 
@@ -223,4 +223,4 @@ def _sign(seed: str, nonce: str) -> bytes:
 
 
 async def _log_error(error: Exception) -> None:
-    log.warning("NATS connection", reason=repr(error))
+    logger.warning("NATS connection error", reason=repr(error))

@@ -20,7 +20,7 @@ from grantwire.jetstream.message import acknowledge, text_headers
 from grantwire.jetstream.topology import ensure_topology
 from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.workers.isolation import Written, write_isolated
 from grantwire.workers.loop import Worker
 
@@ -138,7 +138,7 @@ class Bridge(Worker):
             with self._database.session() as tx:
                 record(tx, [])
         self._database_answers = False
-        return await self._fetch(0 if budget.until_idle else min(_LONGEST_PULL_SECONDS, budget.left()))
+        return await self._fetch(0 if budget.until_idle else min(_LONGEST_PULL_SECONDS, budget.remaining()))
 
     async def _fetch(self, wait: float) -> _Batch | None:
         """Fetch and decode a batch; what is not an event is terminated."""
@@ -223,14 +223,17 @@ class Bridge(Worker):
                 await keeper
 
     async def _terminate(self, message: Message, reason: str) -> None:
-        log.error("message terminated", stream_seq=message.stream_sequence, reason=reason)
+        logger.error("message terminated", stream_seq=message.stream_sequence, reason=reason)
         await message.term(reason)
         self.counts["terminated"] += 1
 
     async def _return(self, message: Message, reason: str) -> None:
         """Return one message that failed by itself; at max-deliver JetStream makes a dead letter of it."""
-        log.error(
-            "message failed, returned", stream_seq=message.stream_sequence, deliveries=message.deliveries, reason=reason
+        logger.error(
+            "message failed, returned for redelivery",
+            stream_seq=message.stream_sequence,
+            deliveries=message.deliveries,
+            reason=reason,
         )
         await message.nak(self._delay(message))
         self.counts["returned"] += 1
@@ -245,7 +248,7 @@ class Bridge(Worker):
                 else:
                     await message.nak(self._delay(message))
             except GrantwireError as error:
-                log.error("a message could not be given back", reason=str(error), deliveries=message.deliveries)
+                logger.error("could not return message", reason=str(error), deliveries=message.deliveries)
 
     def _delay(self, message: Message) -> float:
         """Seconds until the next delivery; they double with each."""
@@ -259,4 +262,4 @@ class Bridge(Worker):
         headers["Nats-Msg-Id"] = f"{self._settings.stream}:{message.stream_sequence}:again"
         await self._publisher.publish(message.subject, message.data, headers)
         await message.ack()
-        log.warning("message put at the end of the stream", stream_seq=message.stream_sequence)
+        logger.warning("message republished at end of stream", stream_seq=message.stream_sequence)

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ClassVar
 
 from grantwire.notifications import store
-from grantwire.notifications.batches import Batch
+from grantwire.notifications.delivery_batch import Batch
 from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.store import Notification
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.workers.leases import Lease
 from grantwire.workers.loop import Worker
 
@@ -107,8 +107,8 @@ class Delivery(Worker):
         """Wait until it is time for a trial, or for the end; there is nothing to do for a worker that may not wait."""
         if budget.until_idle:
             return False
-        pause = min(seconds, budget.left())
-        log.warning("waiting for the receiver", seconds=round(pause, 1))
+        pause = min(seconds, budget.remaining())
+        logger.warning("receiver unavailable, waiting", delay_s=round(pause, 1))
         await asyncio.sleep(pause)
         self._paused += pause
         return True

@@ -2,7 +2,7 @@
 
 One statement writes inbox rows and notifications and brings the read model up to the same events, so that it needs no
 transaction around it; whoever adds to what an event causes adds it there. The read model's own rule is in SQL too
-(infra/sql/functions/user_rights_project.sql), because a replay of the stream follows it as well.
+(infra/sql/functions/user_entitlements_project.sql), because a replay of the stream follows it as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ made AS (
 told AS (
   SELECT pg_notify('notifications', '') FROM (SELECT FROM made LIMIT 1) any_at_all),
 projected AS (
-  SELECT user_rights_project(array_agg(user_id), array_agg(stock_keeping_unit), array_agg(event_type),
+  SELECT user_entitlements_project(array_agg(user_id), array_agg(stock_keeping_unit), array_agg(event_type),
                              array_agg(version), array_agg(occurred_at)) AS changed
     FROM batch JOIN fresh USING (event_id))
 SELECT ARRAY(SELECT event_id::text FROM fresh), (SELECT count(*) FROM told), (SELECT changed FROM projected)

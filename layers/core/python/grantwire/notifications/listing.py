@@ -18,7 +18,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class InboxPage:
+class NotificationPage:
     """The newest `limit` notifications of a user."""
 
     user_id: str
@@ -64,7 +64,7 @@ class Inbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of_user(self, page: InboxPage) -> str:
+    def of_user(self, page: NotificationPage) -> str:
         """A user's notifications, the newest first, as the JSON text to answer with; raises RetryableError only."""
         (body,) = self._database.fetch_row(_LIST, {"user_id": page.user_id, "limit": page.limit})
         return str(body)

@@ -1,6 +1,6 @@
 """Logs and metrics: JSON lines on standard output, written by Powertools for AWS Lambda.
 
-`log` is Powertools' Logger and `metrics` its collector, which writes CloudWatch's embedded metric format. Both are
+`logger` is Powertools' Logger and `metrics` its collector, which writes CloudWatch's embedded metric format. Both are
 created when they are first used, so that importing reads no environment; on Lambda `configure` does it in the init
 phase, and brings the lines of all other libraries into the same format.
 
@@ -9,7 +9,7 @@ key.
 """
 
 from grantwire.observability.identifiers import trace_id_of
-from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, log, metrics, write_metric
+from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, logger, metrics, write_metric
 from grantwire_idempotency.logs import key_fingerprint
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "begin_invocation",
     "configure",
     "key_fingerprint",
-    "log",
+    "logger",
     "metrics",
     "trace_id_of",
     "write_metric",

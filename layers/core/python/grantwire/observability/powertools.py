@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aws_lambda_powertools.metrics import MetricResolution
 
-__all__ = ["LineMetrics", "MetricUnit", "begin_invocation", "configure", "log", "metrics", "write_metric"]
+__all__ = ["LineMetrics", "MetricUnit", "begin_invocation", "configure", "logger", "metrics", "write_metric"]
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ class _Lazy(Generic[T]):
         return found
 
 
-log = cast("Logger", _Lazy(_logger))
+logger = cast("Logger", _Lazy(_logger))
 metrics = cast("LineMetrics", _Lazy(_metrics))
 
 

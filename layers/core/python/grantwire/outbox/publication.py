@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grantwire.errors import GrantwireError, RetryableError
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.outbox.encoding import encode_event, headers_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Publication:
         except GrantwireError as error:
             self._on_result(chain, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it counts against this event and no other
-            log.exception("an event could not be sent", event_id=event.event_id)
+            logger.exception("unexpected error publishing event", event_id=event.event_id)
             self._on_result(chain, RetryableError(f"unexpected: {error!r}"))
 
     def _on_result(self, chain: _Chain, result: Result) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
 from grantwire.jetstream.topology import ensure_topology
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store
 from grantwire.outbox.publication import Publication
 from grantwire.outbox.store import ClaimedEvent
@@ -99,7 +99,7 @@ class Relay(Worker):
                 raise error
         elif not budget.until_idle:
             took = asyncio.get_running_loop().time() - began
-            await asyncio.sleep(min(_REST_FACTOR * took, _LONGEST_REST_SECONDS, budget.left()))
+            await asyncio.sleep(min(_REST_FACTOR * took, _LONGEST_REST_SECONDS, budget.remaining()))
         return True
 
     async def wait(self, seconds: float) -> None:
@@ -128,7 +128,7 @@ class Relay(Worker):
         self._checked = True
 
     async def _drain_backlog(self, budget: Budget) -> None:
-        while self._backlog and self._checked and self._nats.is_connected and not budget.over():
+        while self._backlog and self._checked and self._nats.is_connected and not budget.is_over():
             await self._relay_batch(budget)
 
     async def _relay_batch(self, budget: Budget) -> bool:
@@ -180,8 +180,8 @@ class Relay(Worker):
     async def _watch(self, lease: Lease[ClaimedEvent], publication: Publication, budget: Budget) -> None:
         """Renew the lease while publishing is slow; stop when the budget ends, or at once if the lease is lost."""
         while True:
-            await asyncio.sleep(min(self._leases.lease.total_seconds() / 3, budget.left()))
-            if budget.over():
+            await asyncio.sleep(min(self._leases.lease.total_seconds() / 3, budget.remaining()))
+            if budget.is_over():
                 publication.stop()
                 await asyncio.sleep(_GRACE_SECONDS)
                 publication.halt()
@@ -192,7 +192,7 @@ class Relay(Worker):
                 publication.halt()
                 raise
             except RetryableError as error:
-                log.warning("the lease could not be renewed", reason=str(error))
+                logger.warning("could not renew lease", reason=str(error))
 
     def _failure(self, event: ClaimedEvent, error: GrantwireError) -> Failure:
         permanent = isinstance(error, RejectedError)
@@ -224,8 +224,8 @@ class Relay(Worker):
     def _report_failure(self, event: ClaimedEvent, failure: Failure) -> None:
         final = failure.decision.is_final
         self.counts["failed" if final else "retried"] += 1
-        (log.error if final else log.warning)(
-            "event failed" if final else "event put off",
+        (logger.error if final else logger.warning)(
+            "event failed" if final else "event failed, retrying",
             event_id=event.event_id,
             aggregate_key=event.aggregate_key,
             aggregate_version=event.aggregate_version,

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection
 
-# How an event changes the read model is in the SQL function (infra/sql/functions/user_rights_project.sql).
+# How an event changes the read model is in the SQL function (infra/sql/functions/user_entitlements_project.sql).
 _PROJECT = """
-SELECT user_rights_project(array_agg(user_id), array_agg(stock_keeping_unit), array_agg(event_type),
+SELECT user_entitlements_project(array_agg(user_id), array_agg(stock_keeping_unit), array_agg(event_type),
                            array_agg(version), array_agg(occurred_at))
   FROM jsonb_to_recordset(%(events)s::jsonb) AS e (
        user_id text, stock_keeping_unit text, event_type text, version bigint, occurred_at timestamptz)

@@ -27,7 +27,7 @@ def parse_user(user_id: object, query: Mapping[str, Sequence[str]]) -> str:
 # then the first name, makes the answer the same each time.
 _SUMMARISE = """
 WITH rights AS MATERIALIZED (
-  SELECT stock_keeping_unit, status, version, changed_at FROM user_rights WHERE user_id = %(user_id)s),
+  SELECT stock_keeping_unit, status, version, changed_at FROM user_entitlements WHERE user_id = %(user_id)s),
 active AS (
   SELECT stock_keeping_unit FROM rights WHERE status = 'ACTIVE' ORDER BY stock_keeping_unit LIMIT %(most)s),
 newest AS (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store as outbox
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def report_forgotten(tx: Connection, settings: RetentionSettings, now: datetime 
     if rows:
         metrics.add_metric("NotificationsForgotten", MetricUnit.Count, len(rows))
         shown = [str(row[0]) for row in rows[:_SHOWN]]
-        log.error("notifications unfinished past their retention", count=len(rows), notification_ids=shown)
+        logger.error("unfinished notifications past retention", count=len(rows), notification_ids=shown)
     return len(rows)
 
 
@@ -40,5 +40,5 @@ def promote_stuck(tx: Connection) -> int:
     promoted = outbox.promote_stuck(tx)
     if promoted:
         metrics.add_metric("OutboxStuck", MetricUnit.Count, promoted)
-        log.error("events were stuck at the head of their aggregates and are promoted", count=promoted)
+        logger.error("stuck outbox events promoted", count=promoted)
     return promoted

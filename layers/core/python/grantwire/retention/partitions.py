@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, logger, metrics
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -39,7 +39,7 @@ def empty_default(tx: Connection) -> int:
     rows: int = sum(count for _, count in months)
     if rows:
         metrics.add_metric("AuditRowsInDefault", MetricUnit.Count, rows)
-        log.error("audit rows in the default partition", count=rows, months=[f"{month:%Y-%m}" for month, _ in months])
+        logger.error("audit rows in default partition", count=rows, months=[f"{month:%Y-%m}" for month, _ in months])
     for month, _ in months:
         tx.execute(_ENSURE, {"ahead": 0, "now": month})
     return rows

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from grantwire.errors import GrantwireError, RetryableError
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.retention.checks import promote_stuck, report_forgotten
 from grantwire.retention.partitions import drop_oldest_month, empty_default, ensure_months
 from grantwire.retention.policies import delete_batch, policies
@@ -87,7 +87,7 @@ class Sweep(Worker):
         deleted = {"deleted": dict(self._deleted), "batches": dict(self._batches), "complete": not self._tasks}
         result = self._found | deleted
         if self._failures:
-            log.error("sweep is incomplete", result=result, failures=[str(failure) for failure in self._failures])
+            logger.error("sweep incomplete", result=result, failures=[str(failure) for failure in self._failures])
             raise self._failures[0]
         return result
 
@@ -112,11 +112,11 @@ class Sweep(Worker):
         try:
             name = self._run(partial(drop_oldest_month, months=months, now=self._now))
         except RetryableError as error:
-            log.warning("could not drop audit partition, retrying next run", reason=str(error))
+            logger.warning("could not drop audit partition, retrying next run", reason=str(error))
             return False
         if name is None:
             return False
-        log.info("audit partition dropped", partition=name, keep_months=months)
+        logger.info("audit partition dropped", partition=name, keep_months=months)
         self._found["months_dropped"].append(name)
         return True
 

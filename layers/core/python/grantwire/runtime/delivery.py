@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import SenderSettings, build_sender
-from grantwire.notifications.senders.choice import build_breaker
+from grantwire.notifications.senders.factory import build_breaker
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
 from grantwire.workers.leases import LeaseSettings, worker_name

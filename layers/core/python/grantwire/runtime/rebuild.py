@@ -1,4 +1,4 @@
-"""The runtime of rebuild_summaries, and of the command that does the same."""
+"""The runtime of rebuild_read_model, and of the command that does the same."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.events import payload_of
-from grantwire.read_model.record import RecordReport, compare, rebuild
-from grantwire.read_model.stream import Replay, StreamReport
+from grantwire.read_model.from_record import RecordRebuildReport, compare, rebuild
+from grantwire.read_model.from_stream import StreamRebuild, StreamRebuildReport
 from grantwire.settings import group, load, setting, text
 from grantwire.workers.budget import Budget
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Self
 
-    from grantwire.read_model.orders import RebuildOrder
+    from grantwire.read_model.commands import RebuildCommand
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildSettings:
-    """What rebuild_summaries reads from its environment."""
+    """What rebuild_read_model reads from its environment."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
@@ -34,12 +34,12 @@ class RebuildSettings:
 
 @dataclass(frozen=True, slots=True)
 class RebuildRuntime:
-    """What rebuild_summaries works with."""
+    """What rebuild_read_model works with."""
 
     runner: asyncio.Runner
     database: Database
     nats: NatsConnection
-    replay: Replay
+    replay: StreamRebuild
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
@@ -48,11 +48,11 @@ class RebuildRuntime:
         name = "grantwire-rebuild"
         database = Database(settings.database, application_name=name)
         nats = NatsConnection(settings.nats, name=name)
-        return cls(asyncio.Runner(), database, nats, Replay(database, nats, settings.stream, payload_of))
+        return cls(asyncio.Runner(), database, nats, StreamRebuild(database, nats, settings.stream, payload_of))
 
-    def carry_out(
-        self, order: RebuildOrder, on_batch: Callable[[StreamReport], None] = lambda _: None
-    ) -> RecordReport | StreamReport:
+    def execute(
+        self, order: RebuildCommand, on_batch: Callable[[StreamRebuildReport], None] = lambda _: None
+    ) -> RecordRebuildReport | StreamRebuildReport:
         """Do what the order says; a replay reports after each batch."""
         if order.source == "record":
             return compare(self.database) if order.dry_run else rebuild(self.database)

@@ -28,7 +28,7 @@ class Budget:
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
-    def of(cls, event: Mapping[str, Any], context: Any, clock: Callable[[], float] = time.monotonic) -> Budget:
+    def from_event(cls, event: Mapping[str, Any], context: Any, clock: Callable[[], float] = time.monotonic) -> Budget:
         """What the event asks for, within what the function's timeout leaves."""
         try:
             length = parse_duration(str(event["budget"])) if "budget" in event else _WORKS_FOR
@@ -42,7 +42,7 @@ class Budget:
             length = max(timedelta(0), min(length, left))
         return cls(clock() + length.total_seconds(), until == "idle", clock)
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds to go; never negative."""
         return max(0.0, self.deadline - self.clock())
 
@@ -50,6 +50,6 @@ class Budget:
         """Seconds since the budget ended; 0 before."""
         return max(0.0, self.clock() - self.deadline)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether it is time to stop."""
-        return self.left() <= 0
+        return self.remaining() <= 0

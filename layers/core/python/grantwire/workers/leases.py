@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from grantwire.errors import LeaseLostError, RetryableError
-from grantwire.observability import MetricUnit, log, metrics
+from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.settings import duration, integer, number, setting
 from grantwire.workers.isolation import write_isolated
 from grantwire.workers.loop import reconnect_delays
@@ -221,7 +221,7 @@ class Lease(Generic[Item]):
             return []
         written = write_isolated(tx, ids, write)
         for fault in written.faults:
-            log.error("outcome could not be written", action=what, id=str(fault.item), reason=fault.reason)
+            logger.error("could not write outcome", action=what, id=str(fault.item), reason=fault.reason)
         for one in ids:
             self.held.pop(one, None)
         refused = {fault.item for fault in written.faults}
@@ -234,5 +234,5 @@ def ensure_claim_held(changed: int, expected: int, action: str) -> None:
     """Stop a worker whose lease ran out before its statement arrived: LeaseLostError."""
     if changed < expected:
         metrics.add_metric("LeasesLost", MetricUnit.Count, expected - changed)
-        log.error("lease lost", action=action, expected=expected, changed=changed)
+        logger.error("lease lost", action=action, expected=expected, changed=changed)
         raise LeaseLostError(f"{action}: {changed} of {expected} rows were still ours")

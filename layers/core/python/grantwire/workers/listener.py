@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, LiteralString
 
 from grantwire.database import Error, LockNotAvailable, listen
 from grantwire.errors import GrantwireError
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class Listener:
             return False
         except (Error, GrantwireError) as error:
             reason = str(error).partition("\n")[0]
-            log.warning("cannot listen for notifications, polling instead", channel=self._channel, reason=reason)
+            logger.warning("could not listen, polling instead", channel=self._channel, reason=reason)
             self._not_before = time.monotonic() + _RECONNECT_SECONDS
             self.close()
             return False

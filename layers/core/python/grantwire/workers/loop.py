@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grantwire.errors import LeaseLostError, RetryableError, SystemFaultError
-from grantwire.observability import MetricUnit, log, metrics, write_metric
+from grantwire.observability import MetricUnit, logger, metrics, write_metric
 from grantwire_idempotency.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
 
 
 async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
-    while not budget.over():
-        last_moments = budget.left() <= HANDOVER_SECONDS
+    while not budget.is_over():
+        last_moments = budget.remaining() <= HANDOVER_SECONDS
         if last_moments:
             worker.hand_over()
         try:
@@ -120,9 +120,9 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
         if budget.until_idle or worker.stops_when_idle:
             return
         if last_moments:
-            await asyncio.sleep(min(_POLL_SECONDS, budget.left()))
+            await asyncio.sleep(min(_POLL_SECONDS, budget.remaining()))
         else:
-            await worker.wait(budget.left() - HANDOVER_SECONDS)
+            await worker.wait(budget.remaining() - HANDOVER_SECONDS)
 
 
 class _Outage:
@@ -136,14 +136,14 @@ class _Outage:
 
     async def wait(self, error: Exception, budget: Budget) -> None:
         """Log an error and wait a little longer than the last time."""
-        delay = min(next(self._delays), budget.left())
+        delay = min(next(self._delays), budget.remaining())
         fields: dict[str, Any] = {"worker": self._worker, "delay_s": round(delay, 3), "reason": str(error)}
         if isinstance(error, RetryableError):
-            log.warning("dependency unavailable, retrying", **fields)
+            logger.warning("dependency unavailable, retrying", **fields)
         elif isinstance(error, SystemFaultError):
-            log.error("dependency unavailable, retrying", **fields)
+            logger.error("dependency unavailable, retrying", **fields)
         else:
-            log.error("worker step failed, retrying", exc_info=error, **fields)
+            logger.error("worker step failed, retrying", exc_info=error, **fields)
         self.error = error
         began = time.monotonic()
         await asyncio.sleep(delay)

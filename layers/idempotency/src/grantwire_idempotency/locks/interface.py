@@ -92,7 +92,7 @@ class Lock:
             )
         except RetryableError as unreachable:
             logger.warning(
-                "lock not released, it ends by itself", extra={"lock_key": self.key, "reason": str(unreachable)}
+                "could not release lock, it expires automatically", extra={"lock_key": self.key, "reason": str(unreachable)}
             )
 
 

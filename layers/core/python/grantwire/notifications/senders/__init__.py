@@ -8,7 +8,7 @@ notifications are not promised to arrive in order.
 A sender is used by several threads at once, as many as its `concurrency`.
 """
 
-from grantwire.notifications.senders.choice import SenderSettings, build_sender
+from grantwire.notifications.senders.factory import SenderSettings, build_sender
 from grantwire.notifications.senders.interface import Sender
 
 __all__ = ["Sender", "SenderSettings", "build_sender"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.observability import log
+from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
@@ -17,8 +17,8 @@ class LogSender:
 
     def send(self, notification: Notification) -> None:
         """Write the line."""
-        log.info(
-            "notification",
+        logger.info(
+            "notification delivered",
             notification_id=str(notification.notification_id),
             event_id=notification.payload.get("event_id"),
             event_type=notification.event_type,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class InboxSettings:
+class NotificationListSettings:
     """What show_inbox reads from its environment."""
 
     database: DatabaseSettings = group(DatabaseSettings)
@@ -24,7 +24,7 @@ class InboxSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class InboxRuntime:
+class NotificationListRuntime:
     """What show_inbox works with: nothing, unless it is switched on."""
 
     inbox: Inbox | None
@@ -32,5 +32,5 @@ class InboxRuntime:
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings; the connection is made when it is first used."""
-        settings = load(InboxSettings, environ)
+        settings = load(NotificationListSettings, environ)
         return cls(Inbox(Database(settings.database)) if settings.enabled else None)

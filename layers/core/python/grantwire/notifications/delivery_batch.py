@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from grantwire.errors import CircuitOpenError, RejectedError, RetryableError
 from grantwire.notifications.store import LEASE_EXPIRED
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.workers.leases import Failure, RetryDecision, decide_retry
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Batch:
         due = [n for n in claimed if n.attempt_count < self._settings.max_attempts]
         self._running = {pool.submit(sender.send, n): n for n in due}
         try:
-            while self._running and not budget.over():
-                await self._wait(min(_TICK_SECONDS, budget.left()))
+            while self._running and not budget.is_over():
+                await self._wait(min(_TICK_SECONDS, budget.remaining()))
                 await self._write_outcomes(budget)
                 if self._running and self._lease.should_renew:
                     await self._persist(self._lease.renew, budget)
@@ -107,7 +107,9 @@ class Batch:
         receiver fails for every notification it is not this one's fault: it is put off, and no attempt is counted.
         """
         if not isinstance(error, RejectedError | RetryableError):
-            log.error("sender failed", notification_id=str(notification.notification_id), reason=repr(error))
+            logger.error(
+                "unexpected sender error", notification_id=str(notification.notification_id), reason=repr(error)
+            )
         attempts = notification.attempt_count
         if isinstance(error, RetryableError) and self._breaker is not None and not self._breaker.closed:
             decision = RetryDecision(attempts, self._settings.backoff.delay(attempts + 1, self._rand))
@@ -136,7 +138,7 @@ class Batch:
                 continue
             self._counts["failed" if failure.decision.is_final else "retried"] += 1
             if failure.decision.is_final:
-                log.error("notification failed", notification_id=str(failure.id), reason=failure.reason)
+                logger.error("notification failed", notification_id=str(failure.id), reason=failure.reason)
 
     async def _persist(self, change: Callable[[Connection], R], budget: Budget) -> R:
         async def run(use: Callable[[Connection], R]) -> R:

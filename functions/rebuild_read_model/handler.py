@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from grantwire.entrypoints.task import TaskHandler
-from grantwire.read_model.orders import RebuildOrder
+from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 
 
 def handle(event: Mapping[str, Any], rt: RebuildRuntime) -> dict[str, Any]:
     """Counts of what differed and what was changed; a replay that has not come to its end says where to go on."""
-    return rt.carry_out(RebuildOrder.parse(event)).as_dict()
+    return rt.execute(RebuildCommand.parse(event)).as_dict()
 
 
-handler = TaskHandler("rebuild_summaries", RebuildRuntime.build, handle)
+handler = TaskHandler("rebuild_read_model", RebuildRuntime.build, handle)

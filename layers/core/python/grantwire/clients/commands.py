@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.clients.scopes import Scope
 from grantwire.errors import BadRequestError
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.settings import parse_duration
 from grantwire.validation import LONGEST_CLIENT_NAME, clean_text
 
@@ -30,7 +30,7 @@ _LONGEST = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
-class ClientOrder:
+class ClientCommand:
     """`{"action": "create | list | rotate | revoke", ...}`; the fields that the action takes, and no others."""
 
     action: str
@@ -41,7 +41,7 @@ class ClientOrder:
     expires_in: timedelta | None = None
 
     @classmethod
-    def parse(cls, event: Any) -> ClientOrder:
+    def parse(cls, event: Any) -> ClientCommand:
         """Read an event, or raise BadRequestError that says what to send."""
         action = event.get("action") if isinstance(event, Mapping) else None
         if not isinstance(action, str) or action not in _ACTIONS:
@@ -59,20 +59,22 @@ class ClientOrder:
             expires_in=None if ends is None else _duration("expires_in", ends, shortest=_SHORTEST),
         )
 
-    def carry_out(self, clients: Clients) -> dict[str, Any]:
+    def execute(self, clients: Clients) -> dict[str, Any]:
         """The answer; a token is in it once, and nowhere else ever."""
         if self.action == "list":
             return {"clients": clients.all()}
         if self.action == "revoke":
             clients.revoke(self.client_id)
-            log.info("service client", action=self.action, client_id=self.client_id)
+            logger.info("client command executed", action=self.action, client_id=self.client_id)
             return {"client_id": self.client_id, "revoked": True}
         if self.action == "create":
             issued = clients.create(self.name, self.scopes, self.expires_in)
         else:
             issued = clients.rotate(self.client_id, self.overlap, self.expires_in)
         token = issued.token
-        log.info("service client", action=self.action, client_id=token.client_id, expires_at=issued.expires_at)
+        logger.info(
+            "client command executed", action=self.action, client_id=token.client_id, expires_at=issued.expires_at
+        )
         return {"client_id": token.client_id, "token": token.text, "expires_at": issued.expires_at}
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from grantwire.errors import BadRequestError
-from grantwire.read_model.orders import RebuildOrder
+from grantwire.read_model.commands import RebuildCommand
 
 
 def test_an_order_is_read_with_its_defaults() -> None:
     """From the beginning, within the function's time, and really."""
-    assert RebuildOrder.parse({"source": "record"}) == RebuildOrder("record", dry_run=False)
-    assert RebuildOrder.parse({"source": "stream"}) == RebuildOrder("stream", False, 1, timedelta(minutes=13))
+    assert RebuildCommand.parse({"source": "record"}) == RebuildCommand("record", dry_run=False)
+    assert RebuildCommand.parse({"source": "stream"}) == RebuildCommand("stream", False, 1, timedelta(minutes=13))
     everything = {"source": "stream", "dry_run": True, "from_sequence": 7, "budget": "90s"}
-    assert RebuildOrder.parse(everything) == RebuildOrder("stream", True, 7, timedelta(seconds=90))
+    assert RebuildCommand.parse(everything) == RebuildCommand("stream", True, 7, timedelta(seconds=90))
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_an_order_is_read_with_its_defaults() -> None:
 def test_a_bad_order_is_refused_with_what_to_write(event: dict[str, Any], says: str) -> None:
     """Before anything is looked at."""
     with pytest.raises(BadRequestError) as error:
-        RebuildOrder.parse(event)
+        RebuildCommand.parse(event)
     assert says in str(error.value)

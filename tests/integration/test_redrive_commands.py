@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from functions.redrive_dead_letters.handler import handle, handler
-from grantwire.dead_letters.orders import Order
+from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import BadRequestError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.redrive import RedriveRuntime
@@ -25,7 +25,7 @@ from tests.support.plaintext import PLAINTEXT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire.dead_letters.letters import Report
+    from grantwire.dead_letters.dead_letter import Report
     from tests.integration.conftest import Rows
     from tests.support.client import Client
 
@@ -102,7 +102,7 @@ def test_a_dry_run_changes_nothing(environ: dict[str, str], client: Client, rows
         expected = {"outbox": failed, "notification": dead, "nats": letter["dead_letter_id"]}
         for kind, one in expected.items():
             for action in ("redrive", "discard"):
-                done = scene.carry_out(action=action, kind=kind, all=True, dry_run=True)
+                done = scene.execute(action=action, kind=kind, all=True, dry_run=True)
                 assert (done["dry_run"], done["ids"]) == (True, [str(one)])
         assert _contents(rows) == before
         assert scene.stream_state() == 1
@@ -118,7 +118,7 @@ def test_who_why_and_when_are_kept_with_what_changed(runtime: RedriveRuntime, cl
     (kept,) = rows.execute("SELECT *, now() - occurred_at < interval '1 minute' AS recent FROM operator_actions")
     assert (kept["actor"], kept["reason"], kept["recent"]) == ("ann", "the decoder is repaired", True)
     assert (kept["action"], kept["kind"], kept["dry_run"]) == ("redrive", "outbox", False)
-    assert (kept["letter_ids"], kept["count"]) == ([failed], 1)
+    assert (kept["dead_letter_ids"], kept["count"]) == ([failed], 1)
     assert kept["selection"] == {"filter": chosen, "force": True}
 
 
@@ -135,13 +135,13 @@ def test_an_old_event_needs_force(runtime: RedriveRuntime, client: Client, rows:
     """Q2: the inbox may have forgotten it; a discard needs none."""
     failed = _failed_event(client, rows)
     (event,) = rows.execute("SELECT created_at + interval '30 days 1 microsecond' AS late FROM outbox_events")
-    carry_out = runtime.dead_letters.carry_out
+    execute = runtime.dead_letters.execute
     order = {"action": "redrive", "kind": "outbox", "all": True, **WHO}
-    late = carry_out(Order.parse(order), now=event["late"])
+    late = execute(DeadLetterCommand.parse(order), now=event["late"])
     assert (late.done, [len(ids) for ids in late.skipped.values()]) == ([], [1])
-    on_time = carry_out(Order.parse(order | {"dry_run": True}), now=event["late"] - timedelta(microseconds=1))
-    discard = carry_out(Order.parse(order | {"action": "discard", "dry_run": True}), now=event["late"])
-    forced = carry_out(Order.parse(order | {"force": True}), now=event["late"])
+    on_time = execute(DeadLetterCommand.parse(order | {"dry_run": True}), now=event["late"] - timedelta(microseconds=1))
+    discard = execute(DeadLetterCommand.parse(order | {"action": "discard", "dry_run": True}), now=event["late"])
+    forced = execute(DeadLetterCommand.parse(order | {"force": True}), now=event["late"])
     assert [one.done for one in (on_time, discard, forced)] == [[failed]] * 3
 
 
@@ -160,8 +160,8 @@ def test_many_go_in_bounded_batches(environ: dict[str, str], rows: Rows) -> None
         runtime.dead_letters.database, runtime.dead_letters.republisher, timedelta(days=30), batch=10
     )
     try:
-        first = small.carry_out(Order.parse(order | {"limit": 15}), on_batch=watch)
-        rest = small.carry_out(Order.parse(order), on_batch=watch)
+        first = small.execute(DeadLetterCommand.parse(order | {"limit": 15}), on_batch=watch)
+        rest = small.execute(DeadLetterCommand.parse(order), on_batch=watch)
     finally:
         runtime.close()
     assert seen == [(10, 10), (15, 15), (10, 25)]
@@ -209,9 +209,9 @@ def test_two_operators_at_once_change_each_letter_once(environ: dict[str, str], 
 def test_a_bad_order_is_refused_with_what_to_write(change: dict[str, Any], says: str) -> None:
     """Q2: before anything is looked at."""
     good = {"action": "redrive", "kind": "nats", "all": True, **WHO}
-    assert Order.parse(good).actor == "ann"
+    assert DeadLetterCommand.parse(good).actor == "ann"
     with pytest.raises(BadRequestError) as error:
-        Order.parse(good | change)
+        DeadLetterCommand.parse(good | change)
     assert says in str(error.value)
 
 
@@ -221,8 +221,8 @@ def test_who_and_why_are_required(name: str) -> None:
     order = {"action": "discard", "kind": "outbox", "all": True, "dry_run": True, **WHO}
     del order[name]
     with pytest.raises(BadRequestError, match=f"{name} is missing: say "):
-        Order.parse(order)
-    assert Order.parse({"action": "list", "kind": "outbox"}).limit == 100
+        DeadLetterCommand.parse(order)
+    assert DeadLetterCommand.parse({"action": "list", "kind": "outbox"}).limit == 100
 
 
 def test_the_function_answers_its_event_file(

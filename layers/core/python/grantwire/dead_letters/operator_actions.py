@@ -11,17 +11,19 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.dead_letters.orders import Order
+    from grantwire.dead_letters.commands import DeadLetterCommand
 
 _RECORD = """
 INSERT INTO operator_actions
-       (action_id, batch, actor, reason, action, kind, selection, dry_run, letter_ids, count)
+       (action_id, batch, actor, reason, action, kind, selection, dry_run, dead_letter_ids, count)
 VALUES (%(action_id)s, %(batch)s, %(actor)s, %(reason)s, %(action)s, %(kind)s, %(selection)s, %(dry_run)s,
-        %(letter_ids)s::uuid[], cardinality(%(letter_ids)s::uuid[]))
+        %(dead_letter_ids)s::uuid[], cardinality(%(dead_letter_ids)s::uuid[]))
 """
 
 
-def record(tx: Connection, action_id: UUID, batch: int, order: Order, letter_ids: Sequence[UUID]) -> None:
+def record(
+    tx: Connection, action_id: UUID, batch: int, order: DeadLetterCommand, dead_letter_ids: Sequence[UUID]
+) -> None:
     """Keep one batch of an order, in the transaction of what it changes."""
     tx.execute(
         _RECORD,
@@ -34,6 +36,6 @@ def record(tx: Connection, action_id: UUID, batch: int, order: Order, letter_ids
             "kind": order.kind,
             "selection": Jsonb({**order.selection, "force": order.force}),
             "dry_run": order.dry_run,
-            "letter_ids": list(letter_ids),
+            "dead_letter_ids": list(dead_letter_ids),
         },
     )

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from grantwire.dead_letters.orders import Order
+    from grantwire.dead_letters.commands import DeadLetterCommand
 
 # An answer of a function is limited; counts are always complete.
 _MOST_IDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """An open dead letter. `since` is when it arose, `event_time` when its event did, as far as that is known."""
 
-    letter_id: UUID
+    dead_letter_id: UUID
     event_type: str | None
     user_id: str | None
     error: str | None
@@ -31,7 +31,7 @@ class Letter:
     def as_dict(self) -> dict[str, Any]:
         """As JSON shows it."""
         return {
-            "id": str(self.letter_id),
+            "id": str(self.dead_letter_id),
             "event_type": self.event_type,
             "user_id": self.user_id,
             "error": self.error,
@@ -45,11 +45,11 @@ class Letter:
 class Report:
     """What was done, and what was not and why; it grows with each batch."""
 
-    order: Order
+    order: DeadLetterCommand
     seen: set[UUID] = field(default_factory=set)
     done: list[UUID] = field(default_factory=list)
     skipped: dict[str, list[UUID]] = field(default_factory=dict)
-    letters: list[Letter] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
     more: bool = False
 
     def skip(self, why: str, ids: Iterable[UUID]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grantwire.clients.orders import ClientOrder
+from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import Scope
 from grantwire.errors import BadRequestError
 
@@ -25,12 +25,12 @@ FIELDS = ("action", "name", "scopes", "client_id", "overlap", "expires_in", "tok
 
 def test_an_order_is_read_with_its_defaults() -> None:
     """A client never ends unless somebody says when; a rotated token goes on for a day."""
-    created = ClientOrder.parse(CREATE)
+    created = ClientCommand.parse(CREATE)
     assert (created.name, created.scopes, created.expires_in) == ("shop", [Scope.WRITE_ENTITLEMENTS], None)
-    rotated = ClientOrder.parse(ROTATE)
+    rotated = ClientCommand.parse(ROTATE)
     assert (rotated.client_id, rotated.overlap, rotated.expires_in) == ("0123456789ab", timedelta(days=1), None)
-    assert ClientOrder.parse(ROTATE | {"overlap": "0s", "expires_in": "90d"}).expires_in == timedelta(days=90)
-    assert ClientOrder.parse(CREATE | {"scopes": ["ops", "ops"]}).scopes == [Scope.OPERATE]
+    assert ClientCommand.parse(ROTATE | {"overlap": "0s", "expires_in": "90d"}).expires_in == timedelta(days=90)
+    assert ClientCommand.parse(CREATE | {"scopes": ["ops", "ops"]}).scopes == [Scope.OPERATE]
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_an_order_is_read_with_its_defaults() -> None:
 def test_an_order_that_makes_no_sense_says_what_to_send(order: dict[str, Any], words: str) -> None:
     """Nothing is guessed: an empty end is not no end."""
     with pytest.raises(BadRequestError, match=words):
-        ClientOrder.parse(order)
+        ClientCommand.parse(order)
 
 
 @given(st.one_of(JSON, st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["create", "list", "90d"]))))
 def test_any_event_is_an_order_or_is_refused(event: object) -> None:
     """Whatever somebody invokes the function with: no other error, and nothing that the database would refuse."""
     try:
-        order = ClientOrder.parse(event)
+        order = ClientCommand.parse(event)
     except BadRequestError:
         return
     assert order.action in {"create", "list", "rotate", "revoke"}
@@ -88,6 +88,6 @@ def test_any_event_is_an_order_or_is_refused(event: object) -> None:
 )
 def test_a_good_order_is_taken_whole(name: str, scopes: list[str], days: int) -> None:
     """Each scope once, in the order of the first mention."""
-    order = ClientOrder.parse({"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"})
+    order = ClientCommand.parse({"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"})
     assert (order.name, order.expires_in) == (name, timedelta(days=days))
     assert order.scopes == list(dict.fromkeys(scopes))

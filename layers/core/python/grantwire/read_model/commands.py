@@ -34,7 +34,7 @@ _FIELDS = ("source", "dry_run", *_STREAM_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildOrder:
+class RebuildCommand:
     """One call of an operator; a replay of the stream begins at `from_sequence` and goes on for `budget` at most."""
 
     source: str

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.jetstream.pull_consumer import temporary_consumer
-from grantwire.observability import log
+from grantwire.observability import logger
 from grantwire.read_model.model import project
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _BATCH = 1000
 
 
 @dataclass(slots=True)
-class StreamReport:
+class StreamRebuildReport:
     """How far a replay has come: everything from `first` to `reached`, of which `last` was the end when it began."""
 
     dry_run: bool
@@ -60,7 +60,7 @@ class StreamReport:
         } | ({} if self.complete else {"continue_from": self.reached + 1})
 
 
-class Replay:
+class StreamRebuild:
     """Reads one stream from some message on. Belongs to one event loop, like its connection.
 
     `decode` makes the payload of an event out of a message's bytes, or raises RejectedError.
@@ -80,14 +80,14 @@ class Replay:
         *,
         first: int = 1,
         dry_run: bool = False,
-        on_batch: Callable[[StreamReport], None] = lambda _: None,
-    ) -> StreamReport:
+        on_batch: Callable[[StreamRebuildReport], None] = lambda _: None,
+    ) -> StreamRebuildReport:
         """Project every event from `first` to the last one that there is now, or as far as the budget allows.
 
         Later ones are the bridge's. With `dry_run` they are only read. A RetryableError says where to go on.
         """
         await self._nats.connect()
-        report = StreamReport(dry_run, first, await self._nats.last_sequence(self._stream), first - 1)
+        report = StreamRebuildReport(dry_run, first, await self._nats.last_sequence(self._stream), first - 1)
         try:
             if not report.complete:
                 async with temporary_consumer(self._nats, self._stream, first=first) as consumer:
@@ -97,10 +97,14 @@ class Replay:
         return report
 
     async def _read(
-        self, consumer: PullConsumer, report: StreamReport, budget: Budget, on_batch: Callable[[StreamReport], None]
+        self,
+        consumer: PullConsumer,
+        report: StreamRebuildReport,
+        budget: Budget,
+        on_batch: Callable[[StreamRebuildReport], None],
     ) -> None:
         delivered = 0
-        while not report.complete and not budget.over():
+        while not report.complete and not budget.is_over():
             messages = await consumer.pull(_BATCH, 0)
             if not messages:
                 # The rest has left the stream since.
@@ -113,7 +117,7 @@ class Replay:
             await self._apply(messages, report)
             on_batch(report)
 
-    async def _apply(self, messages: Sequence[Message], report: StreamReport) -> None:
+    async def _apply(self, messages: Sequence[Message], report: StreamRebuildReport) -> None:
         """Project a batch in one statement; what is no event, or what the database refuses, is told and left out."""
         wanted = [message for message in messages if message.stream_sequence <= report.last]
         events: list[tuple[int, Mapping[str, Any]]] = []
@@ -129,7 +133,7 @@ class Replay:
             await asyncio.to_thread(self._project, events, report)
         report.reached = wanted[-1].stream_sequence if len(wanted) == len(messages) else report.last
 
-    def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamReport) -> None:
+    def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamRebuildReport) -> None:
         try:
             with self._database.session() as connection:
                 report.changed += project(connection, [payload for _, payload in events])
@@ -142,6 +146,6 @@ class Replay:
                 self._project([one], report)
 
 
-def _skip(report: StreamReport, sequence: int, error: RejectedError) -> None:
-    log.warning("message is not replayed", stream_seq=sequence, reason=str(error))
+def _skip(report: StreamRebuildReport, sequence: int, error: RejectedError) -> None:
+    logger.warning("message skipped in rebuild", stream_seq=sequence, reason=str(error))
     report.skipped += 1

@@ -50,7 +50,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DeadLetterCommand:
     """One call of an operator."""
 
     action: str

@@ -1,4 +1,4 @@
-"""P2: the read model is brought up by replaying the stream, beside the bridge and without a second effect."""
+"""P2: the read model is brought up by from_stream the stream, beside the bridge and without a second effect."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from grantwire.errors import RetryableError
 from grantwire.jetstream import pull_consumer as pulling
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.read_model import stream as replaying
-from grantwire.read_model.orders import RebuildOrder
+from grantwire.read_model import from_stream
+from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nats.js import JetStreamContext
 
-    from grantwire.read_model.stream import StreamReport
+    from grantwire.read_model.from_stream import StreamRebuildReport
     from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
@@ -72,9 +72,9 @@ def rebuilding(environ: dict[str, str]) -> Iterator[RebuildRuntime]:
 
 
 def replay(environ: dict[str, str], **fields: Any) -> dict[str, Any]:
-    """Replay as the function does."""
+    """StreamRebuild as the function does."""
     with rebuilding(environ) as runtime:
-        return runtime.carry_out(RebuildOrder.parse({"source": "stream", **fields})).as_dict()
+        return runtime.execute(RebuildCommand.parse({"source": "stream", **fields})).as_dict()
 
 
 def effects(rows: Rows) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_an_emptied_read_model_comes_back_and_nothing_else_happens(
     environ: dict[str, str], stream: Stream, rows: Rows, rights: list[Right]
 ) -> None:
     """P2: neither inbox nor notifications nor the bridge's consumer notice, and no consumer is left behind."""
-    rows.execute("DELETE FROM user_rights")
+    rows.execute("DELETE FROM user_entitlements")
     before, delivered = effects(rows), stream.deliveries()
     assert replay(environ) == {
         "source": "stream",
@@ -157,7 +157,7 @@ def test_what_cannot_be_replayed_is_told_and_left_out(
     assert (report["events"], report["changed"], report["skipped"], report["complete"]) == (4, 4, 3, True)
     assert model(rows) == good
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    told = {line["stream_seq"]: line["reason"] for line in lines if line.get("message") == "message is not replayed"}
+    told = {line["stream_seq"]: line["reason"] for line in lines if line.get("message") == "message skipped in rebuild"}
     assert told.keys() == {2, 4, 5}
     assert told[2] == "not an EntitlementEvent"
 
@@ -166,8 +166,8 @@ def test_a_replay_that_runs_out_of_time_goes_on_where_it_ended(
     environ: dict[str, str], rows: Rows, rights: list[Right], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: it says how far it came; what is before the next beginning is not read again."""
-    monkeypatch.setattr(replaying, "_BATCH", 25)
-    rows.execute("DELETE FROM user_rights")
+    monkeypatch.setattr(from_stream, "_BATCH", 25)
+    rows.execute("DELETE FROM user_entitlements")
     seen: list[int] = []
 
     def time_for(batches: int) -> Budget:
@@ -197,15 +197,15 @@ def test_it_ends_with_what_was_there_at_the_beginning(
     environ: dict[str, str], stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: later events are the bridge's, or a replay beside a busy relay would never end."""
-    monkeypatch.setattr(replaying, "_BATCH", 4)
+    monkeypatch.setattr(from_stream, "_BATCH", 4)
     stream.publish(*(event_of(right(user, 1)) for user in USERS[:6]))
 
-    def publish_more(_report: StreamReport) -> None:
+    def publish_more(_report: StreamRebuildReport) -> None:
         with ThreadPoolExecutor(1) as elsewhere:  # this thread's loop is busy with the replay
             elsewhere.submit(stream.publish, *(event_of(right(user, 1)) for user in USERS[6:])).result()
 
     with rebuilding(environ) as runtime:
-        report = runtime.carry_out(RebuildOrder("stream"), on_batch=publish_more).as_dict()
+        report = runtime.execute(RebuildCommand("stream"), on_batch=publish_more).as_dict()
     assert (report["reached"], report["last_sequence"], report["complete"]) == (6, 6, True)
     assert model(rows) == [right(user, 1) for user in USERS[:6]]
 
@@ -223,7 +223,7 @@ def test_an_empty_stream_is_complete_at_once(environ: dict[str, str], stream: St
 
 def test_two_replays_at_once_end_the_same(environ: dict[str, str], rows: Rows, rights: list[Right]) -> None:
     """P2: they share the work as it comes, each with a consumer of its own."""
-    rows.execute("DELETE FROM user_rights")
+    rows.execute("DELETE FROM user_entitlements")
     reports = at_once(2, lambda _: replay(environ))
     assert [report["events"] for report in reports] == [60, 60]
     assert sum(report["changed"] for report in reports) == 30
@@ -234,17 +234,17 @@ def test_a_server_that_fails_in_the_middle_is_told_with_where_to_go_on(
     database_url: str, nats_server: NatsServer, environ: dict[str, str], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: NATS is killed after a batch; what was replayed stays, and the rest is replayed when it is back."""
-    monkeypatch.setattr(replaying, "_BATCH", 10)
+    monkeypatch.setattr(from_stream, "_BATCH", 10)
     monkeypatch.setattr(pulling, "_GRACE_SECONDS", 0.3)  # how long a silent server is waited for
     environ |= {**PLAINTEXT, "DATABASE_URL": database_url, "NATS_URL": nats_server.url}
     with Stream(environ) as stream:
         stream.publish(*(event_of(right(user, 1)) for user in USERS))
     with rebuilding(environ) as runtime:
         with pytest.raises(RetryableError, match=r"go on with from_sequence 11$"):
-            runtime.carry_out(RebuildOrder("stream"), on_batch=lambda _: nats_server.kill())
+            runtime.execute(RebuildCommand("stream"), on_batch=lambda _: nats_server.kill())
         assert len(model(rows)) == 10
         nats_server.start()
-        rest = runtime.carry_out(RebuildOrder("stream", from_sequence=11)).as_dict()
+        rest = runtime.execute(RebuildCommand("stream", from_sequence=11)).as_dict()
     assert (rest["events"], rest["complete"]) == (20, True)
     assert model(rows) == [right(user, 1) for user in USERS]
 
@@ -253,10 +253,10 @@ def test_a_database_that_fails_in_the_middle_is_told_with_where_to_go_on(
     database_url: str, environ: dict[str, str], stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: the connection is lost after a batch; the next call makes a new one."""
-    monkeypatch.setattr(replaying, "_BATCH", 10)
+    monkeypatch.setattr(from_stream, "_BATCH", 10)
     stream.publish(*(event_of(right(user, 1)) for user in USERS))
 
-    def cut(_report: StreamReport) -> None:
+    def cut(_report: StreamRebuildReport) -> None:
         with psycopg.connect(database_url, autocommit=True) as control:
             control.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
@@ -265,8 +265,8 @@ def test_a_database_that_fails_in_the_middle_is_told_with_where_to_go_on(
 
     with rebuilding(environ) as runtime:
         with pytest.raises(RetryableError, match=r"go on with from_sequence 11$"):
-            runtime.carry_out(RebuildOrder("stream"), on_batch=cut)
-        assert runtime.carry_out(RebuildOrder("stream", from_sequence=11)).complete
+            runtime.execute(RebuildCommand("stream"), on_batch=cut)
+        assert runtime.execute(RebuildCommand("stream", from_sequence=11)).complete
     assert model(rows) == [right(user, 1) for user in USERS]
 
 

@@ -7,13 +7,13 @@
 --
 -- Rows are written in the order of the primary key: two bridges, or a bridge and a rebuild, that have entitlements in
 -- common wait for each other in one order, never in a circle.
-CREATE OR REPLACE FUNCTION user_rights_project(
+CREATE OR REPLACE FUNCTION user_entitlements_project(
     p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamptz[]
 ) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     changed integer;
 BEGIN
-    INSERT INTO user_rights AS known (user_id, stock_keeping_unit, status, version, changed_at)
+    INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
     SELECT DISTINCT ON (e.user_id COLLATE "C", e.sku COLLATE "C")
            e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at
       FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times)
@@ -27,5 +27,5 @@ BEGIN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION user_rights_project FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION user_rights_project TO grantwire_functions;
+REVOKE EXECUTE ON FUNCTION user_entitlements_project FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION user_entitlements_project TO grantwire_functions;

@@ -15,7 +15,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record
 from grantwire.notifications.listing import Inbox
-from grantwire.runtime.inbox import InboxRuntime
+from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.settings import load
 from tests.support.client import event as http_event
 from tests.support.paths import PYTHONPATH, ROOT
@@ -32,12 +32,12 @@ def get(database_url: str, user_id: str = "u_123", **query: str) -> tuple[int, A
     """Status and body of the answer, where the route is switched on."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     try:
-        return answer(InboxRuntime(Inbox(database)), user_id, **query)
+        return answer(NotificationListRuntime(Inbox(database)), user_id, **query)
     finally:
         database.close()
 
 
-def answer(runtime: InboxRuntime, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
+def answer(runtime: NotificationListRuntime, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
     """Status and body of what the function answers."""
     request = http_event("GET", ROUTE, pathParameters={"user_id": user_id}, queryStringParameters=query or None)
     answered = handler.with_runtime(runtime)(request, None)
@@ -126,9 +126,9 @@ def test_a_bad_user_is_refused(database_url: str, user_id: str) -> None:
 def test_it_is_off_unless_switched_on(database_url: str, enabled: dict[str, str]) -> None:
     """D4: as if it were not there."""
     environ = {**PLAINTEXT, "DATABASE_URL": database_url}
-    off = InboxRuntime.build(environ | enabled)
+    off = NotificationListRuntime.build(environ | enabled)
     assert answer(off) == (404, {"code": "NOT_FOUND", "message": "no such path"})
-    assert InboxRuntime.build(environ | {"NOTIFICATION_INBOX_ENABLED": "true"}).inbox is not None
+    assert NotificationListRuntime.build(environ | {"NOTIFICATION_INBOX_ENABLED": "true"}).inbox is not None
 
 
 def test_its_cold_start_knows_neither_nats_nor_protocol_buffers() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RetryableError
+from grantwire.read_model.from_record import _MEND, RecordRebuildReport, compare, rebuild
 from grantwire.read_model.model import project
-from grantwire.read_model.record import _MEND, RecordReport, compare, rebuild
 from grantwire.settings import load
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
@@ -76,7 +76,7 @@ def changed(rows: Rows, one: Right) -> None:
 
 def written(rows: Rows) -> list[dict[str, Any]]:
     """The rows with the transaction that wrote or locked each: equal only if nobody has touched them."""
-    return rows.execute("SELECT *, xmin, xmax FROM user_rights ORDER BY user_id, stock_keeping_unit").fetchall()
+    return rows.execute("SELECT *, xmin, xmax FROM user_entitlements ORDER BY user_id, stock_keeping_unit").fetchall()
 
 
 class Held:
@@ -87,11 +87,11 @@ class Held:
         self._rows = rows
         self._user = first.user_id
 
-    def until_released(self, database_url: str, meanwhile: Callable[[], object]) -> RecordReport:
+    def until_released(self, database_url: str, meanwhile: Callable[[], object]) -> RecordRebuildReport:
         """Do something in the midst of it, and let it go on to its end."""
-        self._rows.execute("UPDATE user_rights SET version = 1 WHERE user_id = %s", (self._user,))
+        self._rows.execute("UPDATE user_entitlements SET version = 1 WHERE user_id = %s", (self._user,))
         with ThreadPoolExecutor(1) as pool, psycopg.connect(database_url) as blocker:
-            blocker.execute("SELECT FROM user_rights WHERE user_id = %s FOR UPDATE", (self._user,))
+            blocker.execute("SELECT FROM user_entitlements WHERE user_id = %s FOR UPDATE", (self._user,))
             report = pool.submit(rebuild, self._database)
             until("the rebuild waits", lambda: bool(self._rows.execute(_BLOCKED).fetchall()))
             meanwhile()
@@ -129,7 +129,7 @@ def test_all_kinds_at_once_are_mended_at_once(database: Database, rows: Rows, ri
 
 def test_an_emptied_read_model_comes_back_whole(database: Database, rows: Rows, rights: list[Right]) -> None:
     """P2: from nothing, and to nothing if there is nothing."""
-    rows.execute("DELETE FROM user_rights")
+    rows.execute("DELETE FROM user_entitlements")
     assert rebuild(database).mended == len(rights)
     assert model(rows) == rights
     rows.execute("DELETE FROM entitlements")
@@ -158,7 +158,7 @@ def test_a_healthy_read_model_is_neither_locked_nor_waited_for(
     """P2: somebody holds every row of it, and the rebuild does not notice; a second one writes nothing either."""
     before = written(rows)
     with psycopg.connect(database_url) as holder:
-        holder.execute("UPDATE user_rights SET version = version + 1")
+        holder.execute("UPDATE user_entitlements SET version = version + 1")
         impatient = connected(database_url, DATABASE_STATEMENT_TIMEOUT="10s")
         assert rebuild(impatient).found == HEALTHY
         impatient.close()
@@ -191,7 +191,7 @@ def test_a_row_whose_right_was_granted_after_the_look_is_not_removed(
     database: Database, database_url: str, rows: Rows, rights: list[Right]
 ) -> None:
     """P2: seen without a right; then the right is there, and its event has made a good row of it."""
-    rows.execute("INSERT INTO user_rights VALUES ('u9', 'new', 'ACTIVE', 1, now())")
+    rows.execute("INSERT INTO user_entitlements VALUES ('u9', 'new', 'ACTIVE', 1, now())")
     granted = right("u9", 2, "new")
 
     def flow() -> None:
@@ -208,10 +208,10 @@ def test_a_row_whose_right_was_granted_after_the_look_is_not_removed(
 def test_rebuilds_take_turns(database: Database, database_url: str, rows: Rows, rights: list[Right]) -> None:
     """P2: the second looks when the first has done, and finds nothing left to do."""
     rows.execute(DAMAGE["extra"], ("u4",))
-    waiting = "SELECT FROM pg_locks WHERE relation = 'user_rights'::regclass AND NOT granted"
+    waiting = "SELECT FROM pg_locks WHERE relation = 'user_entitlements'::regclass AND NOT granted"
     second = connected(database_url)
 
-    started: list[Future[RecordReport]] = []
+    started: list[Future[RecordRebuildReport]] = []
     with ThreadPoolExecutor(1) as pool:
 
         def start_second() -> None:
@@ -234,7 +234,7 @@ def test_an_event_that_looked_old_because_of_the_damage_is_not_lost(
         rows.execute(DAMAGE["ahead"], ("u4",))
         late = right("u4", 3, "a")
     else:
-        rows.execute("INSERT INTO user_rights VALUES ('u4', 'new', 'ACTIVE', 50, now())")
+        rows.execute("INSERT INTO user_entitlements VALUES ('u4', 'new', 'ACTIVE', 50, now())")
         late = right("u4", 1, "new")
 
     def flow() -> None:
@@ -259,7 +259,7 @@ def test_a_row_without_a_right_that_somebody_holds_is_left_and_said(
     rows.execute(DAMAGE["extra"], ("u4",))
     rows.execute(DAMAGE["missing"], ("u6",))
     with psycopg.connect(database_url) as holder:
-        holder.execute("SELECT FROM user_rights WHERE stock_keeping_unit = 'never granted' FOR UPDATE")
+        holder.execute("SELECT FROM user_entitlements WHERE stock_keeping_unit = 'never granted' FOR UPDATE")
         report = rebuild(database)
         assert report.found == HEALTHY | {"missing": 2, "extra": 1}
         assert (report.mended, report.removed, report.complete) == (2, 0, False)
@@ -289,9 +289,11 @@ def test_rebuilds_and_bridges_at_once_neither_deadlock_nor_spoil_anything(databa
             return project(tx, batch[:: 1 - 2 * (number % 2)])
 
     for _ in range(3):
-        rows.execute("DELETE FROM user_rights")
-        rows.execute("INSERT INTO user_rights SELECT user_id, 'never', 'ACTIVE', 1, now() FROM entitlements")
-        rows.execute("INSERT INTO user_rights SELECT user_id, stock_keeping_unit, 'ACTIVE', 1, now() FROM entitlements")
+        rows.execute("DELETE FROM user_entitlements")
+        rows.execute("INSERT INTO user_entitlements SELECT user_id, 'never', 'ACTIVE', 1, now() FROM entitlements")
+        rows.execute(
+            "INSERT INTO user_entitlements SELECT user_id, stock_keeping_unit, 'ACTIVE', 1, now() FROM entitlements"
+        )
         # Whoever came first brought a right up, and nobody did it a second time.
         assert sum(at_once(4, work)) == len(users)
         assert model(rows) == record(rows)
@@ -302,9 +304,9 @@ def test_a_rebuild_looks_a_row_up_by_its_key(rows: Rows) -> None:
     clear(rows)
     keep(rows, [right(f"u{number}", 1) for number in range(3000)])
     copy(rows)
-    rows.execute("ANALYZE entitlements, user_rights")
+    rows.execute("ANALYZE entitlements, user_entitlements")
     plan = "\n".join(line["QUERY PLAN"] for line in rows.execute(f"EXPLAIN {_MEND}").fetchall())
-    assert "Index Scan using user_rights_pkey on user_rights seen" in plan
+    assert "Index Scan using user_entitlements_pkey on user_entitlements seen" in plan
 
 
 def test_without_postgresql_a_rebuild_fails_and_can_be_repeated(server: PostgresServer) -> None:
