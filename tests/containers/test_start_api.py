@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from grantwire.clients.scopes import Scope
-from grantwire.clients.tokens import Token, new_client_id
+from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.runtime.clients import CallerRuntime
 from tests.containers.conftest import environment
 from tests.e2e.http import Http
@@ -114,7 +114,7 @@ def test_bad_input_gets_a_code(http: Http, path: str, headers: list[tuple[str, s
 def test_nobody_gets_in_without_a_token(http: Http, database_url: str, user: str) -> None:
     """E5: 401 without one, 403 with one that nobody made; nothing is written."""
     http.rights(user)
-    stranger = Token.mint("dev", new_client_id())
+    stranger = Token.mint("dev", generate_client_id())
     asked = [("Idempotency-Key", user), ("Content-Type", "application/json")]
     for token, status in (("", 401), (stranger.text, 403)):
         reply = Http(http.url, token).send("POST", GRANTS, asked, json.dumps(CHANGE | {"user_id": user}))

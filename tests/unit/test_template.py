@@ -404,7 +404,7 @@ def test_the_gateway_takes_the_tokens_that_the_authorizer_takes(header: str, acc
     expression = TEMPLATE["Resources"]["Api"]["Properties"]["Auth"]["Authorizers"]["CallerAuthorizer"]["Identity"]
     assert bool(re.fullmatch(expression["ValidationExpression"], header)) == accepted
     try:
-        Token.of_header(header)
+        Token.from_header(header)
     except UnauthenticatedError:
         assert not accepted
     else:
