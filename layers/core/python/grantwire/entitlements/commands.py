@@ -45,7 +45,7 @@ class ChangeCommand(NamedTuple):
         for name in fields:
             if name not in _MAX_LENGTHS:
                 allowed = ", ".join(_MAX_LENGTHS)
-                raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; allowed fields: {allowed}")
+                raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; allowed: {allowed}")
         for name in _MAX_LENGTHS:
             if name not in fields:
                 raise BadRequestError(f"{name} is missing")
@@ -69,7 +69,7 @@ class PageRequest(NamedTuple):
         for name, values in query.items():
             if name not in {"limit", "after"}:
                 unknown = f"{name[:MAX_NAME_LENGTH]!a}"
-                raise BadRequestError(f"unknown query parameter {unknown}; allowed query parameters: limit, after")
+                raise BadRequestError(f"unknown query parameter {unknown}; allowed: limit, after")
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         after = query.get("after")
