@@ -143,5 +143,5 @@ def _fields(call: ast.Call) -> set[str]:
     names = {keyword.arg for keyword in call.keywords if keyword.arg and keyword.arg not in _NOT_FIELDS}
     for keyword in call.keywords:
         if keyword.arg == "extra" and isinstance(keyword.value, ast.Dict):
-            names |= {key.value for key in keyword.value.keys if isinstance(key, ast.Constant)}
+            names |= {str(key.value) for key in keyword.value.keys if isinstance(key, ast.Constant)}
     return names
