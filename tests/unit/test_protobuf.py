@@ -55,7 +55,7 @@ def test_breaking_change_is_detected(tmp_path: Path, pattern: str, replacement: 
 
 
 def test_new_field_is_compatible(tmp_path: Path) -> None:
-    """N1: new fields are the way to extend the event."""
+    """N1: consumers ignore fields that they do not know."""
     copy = tmp_path / "proto"
     shutil.copytree(PROTO, copy, ignore=shutil.ignore_patterns("released"))
     source = copy / SOURCE

@@ -28,7 +28,7 @@ SELECT c.client_id, c.scopes, c.token_hash,
   LEFT JOIN api_clients c ON c.client_id = requested.client_id
 """
 
-# SKIP LOCKED: no request waits for this update. A transaction that has locked the row records the same use.
+# SKIP LOCKED: no request waits for this update. If the row is locked, a later request records the use.
 _RECORD_USE = """
 WITH unlocked AS (
     SELECT client_id FROM api_clients

@@ -77,6 +77,7 @@ class Sweep(Worker):
         If a task fails, the others still run. `result` raises the first failure.
         """
         if not self._is_connected:
+            # An unavailable database is one error, not one for each task.
             self._database.fetch_row(_PING, {})
             self._is_connected = True
         if not self._tasks:
