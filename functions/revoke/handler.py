@@ -6,7 +6,7 @@ from grantwire.runtime.api import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:
-    """One transaction, one round trip."""
+    """Revoke in one transaction and one round trip."""
     change = Change.parse(request.json_object())
     identity = request.identity(change.fields())
     return Response.from_stored(rt.entitlements.change(Operation.REVOKE, change, identity, request.trace_id))

@@ -1,4 +1,4 @@
-"""Show a user's notifications, where that is switched on."""
+"""List the notifications of a user, if the route is enabled."""
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.errors import NotFoundError
@@ -7,7 +7,7 @@ from grantwire.runtime.notifications import NotificationListRuntime
 
 
 def handle(request: Request, rt: NotificationListRuntime) -> Response:
-    """One read; the JSON is made by PostgreSQL."""
+    """List the newest notifications with one statement; PostgreSQL builds the JSON."""
     if rt.inbox is None:
         raise NotFoundError("no such path")
     return Response(

@@ -1,4 +1,4 @@
-"""Show a user's rights at a glance, from the read model."""
+"""Return the summary of a user's entitlements from the read model."""
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.read_model.summary import parse_user
@@ -6,7 +6,7 @@ from grantwire.runtime.summary import SummaryRuntime
 
 
 def handle(request: Request, rt: SummaryRuntime) -> Response:
-    """One read; the JSON is made by PostgreSQL."""
+    """Read the summary with one statement; PostgreSQL builds the JSON."""
     user_id = parse_user(request.path_parameters.get("user_id"), request.query)
     return Response(200, rt.summaries.of_user(user_id))
 

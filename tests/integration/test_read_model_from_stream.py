@@ -174,7 +174,9 @@ def test_a_replay_that_runs_out_of_time_goes_on_where_it_ended(
         return Budget(1.0, clock=lambda: 2.0 if len(seen) >= batches else 0.0)
 
     with rebuilding(environ) as runtime:
-        first = runtime.runner.run(runtime.replay.run(time_for(2), on_batch=lambda report: seen.append(report.reached)))
+        first = runtime.runner.run(
+            runtime.stream_rebuild.run(time_for(2), on_batch=lambda report: seen.append(report.reached))
+        )
     assert seen == [25, 50]
     assert (first.complete, first.as_dict()["continue_from"]) == (False, 51)
     assert len(model(rows)) == 30

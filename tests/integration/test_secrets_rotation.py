@@ -174,9 +174,9 @@ def test_a_call_ends_before_the_function_does() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     program = (
-        "import time; from grantwire.errors import RetryableError; from grantwire.secrets import cached\n"
+        "import time; from grantwire.errors import RetryableError; from grantwire.secrets import secret_cache\n"
         "started = time.monotonic()\n"
-        "try: cached.text('arn')\n"
+        "try: secret_cache.get('arn')\n"
         "except RetryableError: print(time.monotonic() - started)"
     )
     environ = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}

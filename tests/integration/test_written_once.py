@@ -31,13 +31,13 @@ VALUES (gen_random_uuid(), gen_random_uuid(), %s, 'u', 's', 1, '{}')
 """
 
 LONGEST = {
-    "entitlements_user_id_length": validation.LONGEST_NAME,
-    "entitlements_sku_length": validation.LONGEST_NAME,
-    "notifications_user_id_length": validation.LONGEST_NAME,
-    "notifications_sku_length": validation.LONGEST_NAME,
-    "user_entitlements_user_id_length": validation.LONGEST_NAME,
-    "user_entitlements_sku_length": validation.LONGEST_NAME,
-    "api_clients_name_length": validation.LONGEST_CLIENT_NAME,
+    "entitlements_user_id_length": validation.MAX_NAME_LENGTH,
+    "entitlements_sku_length": validation.MAX_NAME_LENGTH,
+    "notifications_user_id_length": validation.MAX_NAME_LENGTH,
+    "notifications_sku_length": validation.MAX_NAME_LENGTH,
+    "user_entitlements_user_id_length": validation.MAX_NAME_LENGTH,
+    "user_entitlements_sku_length": validation.MAX_NAME_LENGTH,
+    "api_clients_name_length": validation.MAX_CLIENT_NAME_LENGTH,
 }
 
 
@@ -96,10 +96,10 @@ def test_lengths_are_the_same_in_the_api_document(schemas: dict[str, Any]) -> No
     body = schemas["Change"]["properties"]
     longest = {name: _resolve(schemas, one)["maxLength"] for name, one in body.items()}
     assert longest == {
-        "user_id": validation.LONGEST_NAME,
-        "stock_keeping_unit": validation.LONGEST_NAME,
-        "purchase_id": validation.LONGEST_NAME,
-        "reason": validation.LONGEST_REASON,
+        "user_id": validation.MAX_NAME_LENGTH,
+        "stock_keeping_unit": validation.MAX_NAME_LENGTH,
+        "purchase_id": validation.MAX_NAME_LENGTH,
+        "reason": validation.MAX_REASON_LENGTH,
     }
 
 

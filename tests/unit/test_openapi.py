@@ -173,7 +173,7 @@ def test_every_answer_has_an_example() -> None:
 def test_error_codes_are_those_of_the_code() -> None:
     """Every code that a route can give stands under its status, and in the list of codes."""
     given = {(code, int(status)) for _, status, response in _responses() for code in _codes(response)}
-    assert given == set(http._STATUS.items())  # noqa: SLF001
+    assert given == set(http._STATUS_CODES.items())  # noqa: SLF001
     assert set(document()["components"]["schemas"]["Error"]["properties"]["code"]["enum"]) == {
         code for code, _ in given
     }

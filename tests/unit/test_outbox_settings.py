@@ -27,7 +27,7 @@ def test_defaults_are_those_of_the_documents() -> None:
     assert (leases.poll_interval, leases.batch_size) == (timedelta(milliseconds=200), 200)
     assert (leases.lease, leases.max_attempts) == (timedelta(seconds=30), 10)
     assert (leases.backoff_base, leases.backoff_max) == (timedelta(seconds=1), timedelta(seconds=60))
-    assert settings.listening == settings.database
+    assert settings.listener_settings == settings.database
 
 
 def test_the_documents_names_are_environment_variables() -> None:
@@ -62,10 +62,10 @@ def test_the_broker_must_remember_an_event_for_longer_than_it_is_retried(window:
 
 def test_the_wake_up_has_a_way_of_its_own_to_the_database() -> None:
     """O9: LISTEN does not work through a pooler; it can be switched off."""
-    direct = load(RelaySettings, REQUIRED | {"DATABASE_LISTEN_HOST": "direct:5433"}).listening
+    direct = load(RelaySettings, REQUIRED | {"DATABASE_LISTEN_HOST": "direct:5433"}).listener_settings
     assert direct is not None
     assert (direct.url, direct.listen_host) == ("postgresql://db", "direct:5433")
-    assert load(RelaySettings, REQUIRED | {"ENTITLEMENT_OUTBOX_WAKEUP": "false"}).listening is None
+    assert load(RelaySettings, REQUIRED | {"ENTITLEMENT_OUTBOX_WAKEUP": "false"}).listener_settings is None
 
 
 def test_every_problem_is_named_at_once() -> None:

@@ -155,7 +155,7 @@ def test_a_function_says_what_it_is_and_has_an_event_to_try_it_with(name: str) -
         route = next(one["Properties"] for one in _events(name) if one["Properties"]["Method"] != "any")
         request = Request.from_api_gateway(event)
         assert request.route == f"{route['Method'].upper()} {route['Path']}"
-        request.require(ROUTES[request.route])
+        request.require_scope(ROUTES[request.route])
     elif name in SCHEDULED and name != "sweep_retention":
         assert event == {"budget": "3s", "until": "idle"}
 

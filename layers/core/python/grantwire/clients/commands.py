@@ -11,7 +11,7 @@ from grantwire.clients.scopes import Scope
 from grantwire.errors import BadRequestError
 from grantwire.observability import logger
 from grantwire.settings import parse_duration
-from grantwire.validation import LONGEST_CLIENT_NAME, clean_text
+from grantwire.validation import MAX_CLIENT_NAME_LENGTH, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class ClientCommand:
         ends = event.get("expires_in")
         return cls(
             action,
-            name=clean_text("name", event.get("name"), longest=LONGEST_CLIENT_NAME) if "name" in takes else "",
+            name=clean_text("name", event.get("name"), longest=MAX_CLIENT_NAME_LENGTH) if "name" in takes else "",
             scopes=_scopes(event) if "scopes" in takes else (),
             client_id=clean_text("client_id", event.get("client_id"), longest=12) if "client_id" in takes else "",
             overlap=_duration("overlap", event.get("overlap", _OVERLAP), shortest=timedelta(0)),

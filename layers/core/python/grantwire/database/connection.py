@@ -14,7 +14,7 @@ from grantwire.database.errors import is_refusal
 from grantwire.database.settings import HOST, parse_url
 from grantwire.errors import ConfigError
 from grantwire.observability import logger
-from grantwire.secrets import cached, database_url
+from grantwire.secrets import parse_database_secret, secret_cache
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -51,15 +51,15 @@ def connect(settings: DatabaseSettings, *, application_name: str, listening: boo
     name, arn = application_name, settings.secret_arn
     if arn is None:
         return _open(settings, settings.url or "", name, listening=listening)
-    secret = cached.text(arn)
+    secret = secret_cache.get(arn)
     try:
-        return _open(settings, database_url(secret), name, listening=listening)
+        return _open(settings, parse_database_secret(secret), name, listening=listening)
     except psycopg.OperationalError as error:
-        renewed = cached.renewed(arn, refused=secret) if is_refusal(error) else None
+        renewed = secret_cache.refresh(arn, rejected=secret) if is_refusal(error) else None
         if renewed is None:
             raise
         logger.info("database credentials refreshed", arn=arn)
-    return _open(settings, database_url(renewed), name, listening=listening)
+    return _open(settings, parse_database_secret(renewed), name, listening=listening)
 
 
 def _open(settings: DatabaseSettings, url: str, application_name: str, *, listening: bool) -> BoundedConnection:

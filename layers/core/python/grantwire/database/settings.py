@@ -64,5 +64,5 @@ class DatabaseSettings:
             yield "exactly one of DATABASE_URL and DATABASE_SECRET_ARN must be set"
         if self.tls == "off" and not self.plaintext_allowed:
             yield "DATABASE_TLS=off needs PLAINTEXT_ALLOWED=true, which is meant for servers on the same machine"
-        if self.tls != "off" and not self.tls_ca.found:
+        if self.tls != "off" and self.tls_ca.is_empty:
             yield "DATABASE_TLS_CA must name a PEM file: this system has none in a usual place"

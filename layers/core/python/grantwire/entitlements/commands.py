@@ -6,17 +6,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import LONGEST_NAME, LONGEST_REASON, clean_text, page_size
+from grantwire.validation import MAX_NAME_LENGTH, MAX_REASON_LENGTH, clean_text, parse_page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
 _LONGEST = {
-    "user_id": LONGEST_NAME,
-    "stock_keeping_unit": LONGEST_NAME,
-    "reason": LONGEST_REASON,
-    "purchase_id": LONGEST_NAME,
+    "user_id": MAX_NAME_LENGTH,
+    "stock_keeping_unit": MAX_NAME_LENGTH,
+    "reason": MAX_REASON_LENGTH,
+    "purchase_id": MAX_NAME_LENGTH,
 }
 _LARGEST_PAGE = 1000
 
@@ -41,7 +41,7 @@ class Change(NamedTuple):
         """Check every field of a request's body; the error names the first that is wrong."""
         for name in fields:
             if name not in _LONGEST:
-                raise BadRequestError(f"unknown field {name[:LONGEST_NAME]!a}; known are {', '.join(_LONGEST)}")
+                raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; known are {', '.join(_LONGEST)}")
         for name in _LONGEST:
             if name not in fields:
                 raise BadRequestError(f"{name} is missing")
@@ -64,12 +64,12 @@ class Page(NamedTuple):
         """Check a path's user_id and the query parameters `limit` and `after`."""
         for name, values in query.items():
             if name not in {"limit", "after"}:
-                raise BadRequestError(f"unknown query parameter {name[:LONGEST_NAME]!a}; known are limit, after")
+                raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; known are limit, after")
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         after = query.get("after")
         return cls(
-            user_id=clean_text("user_id", user_id, longest=LONGEST_NAME),
-            limit=page_size(query["limit"][0], largest=_LARGEST_PAGE) if "limit" in query else _LARGEST_PAGE,
-            after="" if after is None else clean_text("after", after[0], longest=LONGEST_NAME),
+            user_id=clean_text("user_id", user_id, longest=MAX_NAME_LENGTH),
+            limit=parse_page_size(query["limit"][0], maximum=_LARGEST_PAGE) if "limit" in query else _LARGEST_PAGE,
+            after="" if after is None else clean_text("after", after[0], longest=MAX_NAME_LENGTH),
         )

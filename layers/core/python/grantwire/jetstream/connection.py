@@ -25,7 +25,7 @@ from grantwire.jetstream.errors import unreachable, wrap_exceptions
 from grantwire.jetstream.message import StoredMessage
 from grantwire.jetstream.settings import Access, access_of
 from grantwire.observability import logger
-from grantwire.secrets import cached
+from grantwire.secrets import secret_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,12 +134,12 @@ async def _connect(settings: NatsSettings, name: str, closed: Any) -> Client:
     arn = settings.secret_arn
     if arn is None:
         return await _open(settings, settings.access or Access(()), name, closed)
-    secret = await asyncio.to_thread(cached.text, arn)
+    secret = await asyncio.to_thread(secret_cache.get, arn)
     try:
         return await _open(settings, access_of(secret), name, closed)
     except nats.errors.Error as error:
         refused = _REFUSED.search(str(error)) is not None
-        renewed = await asyncio.to_thread(cached.renewed, arn, refused=secret) if refused else None
+        renewed = await asyncio.to_thread(secret_cache.refresh, arn, rejected=secret) if refused else None
         if renewed is None:
             raise
         logger.info("NATS credentials refreshed", arn=arn)

@@ -21,7 +21,7 @@ from grantwire.jetstream.topology import ensure_topology
 from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record
 from grantwire.observability import logger
-from grantwire.workers.isolation import Written, write_isolated
+from grantwire.workers.isolation import WriteResult, write_isolated
 from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Bridge(Worker):
         await ensure_topology(self._nats, self._topology)
         await self._consumer.open()
 
-    async def _record(self, batch: _Batch) -> Written[Event, list[str]]:
+    async def _record(self, batch: _Batch) -> WriteResult[Event, list[str]]:
         """Write a batch; meanwhile the next one is fetched if there may be more."""
         fetching = asyncio.create_task(self._fetch_ahead()) if batch.full and self._ahead is None else None
         try:
@@ -187,12 +187,12 @@ class Bridge(Worker):
         with contextlib.suppress(RetryableError):
             self._ahead = await self._fetch(0)
 
-    def _write(self, events: Sequence[Event]) -> Written[Event, list[str]]:
+    def _write(self, events: Sequence[Event]) -> WriteResult[Event, list[str]]:
         """The one transaction of a batch: one statement, unless one of the events is refused."""
         with self._database.session() as tx:
             return write_isolated(tx, events, lambda some: record(tx, some), probe=lambda: record(tx, [probe_event()]))
 
-    async def _respond(self, batch: _Batch, written: Written[Event, list[str]]) -> None:
+    async def _respond(self, batch: _Batch, written: WriteResult[Event, list[str]]) -> None:
         self._database_answers = True
         for fault in written.faults:
             for message in batch.carriers.pop(fault.item.event_id):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import LONGEST_NAME, clean_text, page_size
+from grantwire.validation import MAX_NAME_LENGTH, clean_text, parse_page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ class NotificationPage:
         """Check a path's user_id and the query parameter `limit`."""
         for name, values in query.items():
             if name != "limit":
-                raise BadRequestError(f"unknown query parameter {name[:LONGEST_NAME]!a}; known is limit")
+                raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; known is limit")
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
-        limit = page_size(query.get("limit", [str(_MOST)])[0], largest=_MOST)
-        return cls(clean_text("user_id", user_id, longest=LONGEST_NAME), limit)
+        limit = parse_page_size(query.get("limit", [str(_MOST)])[0], maximum=_MOST)
+        return cls(clean_text("user_id", user_id, longest=MAX_NAME_LENGTH), limit)
 
 
 # What was bridged in one batch has one time; of one right, the version tells which is newer.

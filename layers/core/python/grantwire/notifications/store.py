@@ -75,7 +75,7 @@ def claim(
         return cursor.execute(_CLAIM, parameters).fetchall()
 
 
-def id_of(notification: Notification) -> UUID:
+def get_id(notification: Notification) -> UUID:
     """The key of a claimed row."""
     return notification.notification_id
 

@@ -97,7 +97,7 @@ def claim(
     return events
 
 
-def id_of(event: ClaimedEvent) -> str:
+def get_id(event: ClaimedEvent) -> str:
     """The key of a claimed row."""
     return event.event_id
 

@@ -51,7 +51,7 @@ class Wakeup:
         self._worked_at = time.monotonic()
         if self.asleep:
             self.asleep = False
-            self._listener.use(lambda connection: connection.execute(_RELEASE_LOCK, (ASLEEP,)))
+            self._listener.try_run(lambda connection: connection.execute(_RELEASE_LOCK, (ASLEEP,)))
 
     async def wait(self, seconds: float) -> None:
         """Wait for work: briefly while busy, then asleep until an enqueue notifies, at most that long.
@@ -69,7 +69,11 @@ class Wakeup:
 
     def fall_asleep(self) -> bool:
         """Take the lock, so that enqueues notify from now on; false if it was not free or there is no connection."""
-        if not self.asleep and time.monotonic() >= self._lock_not_before and not self._listener.use(self._take_locks):
+        if (
+            not self.asleep
+            and time.monotonic() >= self._lock_not_before
+            and not self._listener.try_run(self._take_locks)
+        ):
             self._lock_not_before = time.monotonic() + _RETRY_LOCK_SECONDS if self._listener.connected else 0.0
             self._forget_lost_locks()
         return self.asleep

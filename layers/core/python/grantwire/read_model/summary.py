@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import LONGEST_NAME, clean_text
+from grantwire.validation import MAX_NAME_LENGTH, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ _MOST_RIGHTS = 1000
 def parse_user(user_id: object, query: Mapping[str, Sequence[str]]) -> str:
     """Check a path's user_id; there are no query parameters."""
     for name in query:
-        raise BadRequestError(f"unknown query parameter {name[:LONGEST_NAME]!a}; there are none")
-    return clean_text("user_id", user_id, longest=LONGEST_NAME)
+        raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; there are none")
+    return clean_text("user_id", user_id, longest=MAX_NAME_LENGTH)
 
 
 # JSON made by PostgreSQL is half the cost of making it here, and `||` keeps the order of the members.
