@@ -100,7 +100,7 @@ class Request(NamedTuple):
 
         Raises TooLargeError above MAX_BODY_BYTES, BadRequestError for anything else that is not such an object.
         """
-        text = self._body_text()
+        text = self._read_body()
         try:
             parsed = _decode_json(text)
         except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ class Request(NamedTuple):
             raise BadRequestError("the body must be a JSON object")
         return parsed
 
-    def _body_text(self) -> str:
+    def _read_body(self) -> str:
         body = self.body or ""
         # A cheap limit before decoding; the exact size is checked below. Base64 is a third longer than its bytes.
         if len(body) > (MAX_BODY_BYTES * 3 // 2 if self.is_base64 else MAX_BODY_BYTES):

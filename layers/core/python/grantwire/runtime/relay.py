@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-# synchronous_commit: a commit does not wait for the disk, because a lost commit is only repeated (ADR 0022).
+# synchronous_commit: a commit does not wait for the disk, because the work of a lost commit can be repeated (ADR 0022).
 # enable_seqscan: PostgreSQL caches the plan of the claim. A plan made for an empty table would keep scanning the whole
 # table.
 SESSION = {"synchronous_commit": "off", "enable_seqscan": "off"}
