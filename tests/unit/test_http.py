@@ -147,7 +147,7 @@ def test_malformed_event_gets_internal_error_response(broken: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "shown"),
+    ("body", "quoted_key"),
     [
         ('{"user_id": "u", "reason": "r", "user_id": "v"}', '"user_id"'),
         ('{"user_id": {"a": 1, "b": 2, "b": 3}}', '"b"'),
@@ -155,14 +155,14 @@ def test_malformed_event_gets_internal_error_response(broken: Any) -> None:
         (json.dumps({"k" * 200: 1})[:-1] + ", " + json.dumps({"k" * 200: 2})[1:], f'"{"k" * 128}"'),
     ],
 )
-def test_duplicate_key_in_json_body_is_named(body: str, shown: str) -> None:
+def test_duplicate_key_in_json_body_is_named(body: str, quoted_key: str) -> None:
     """E5: at any depth; a long key is cut."""
     handler = handler_with(lambda request, _: Response(200, str(request.json_object())))
     response = handler(event("POST", GRANTS, body=body), None)
     assert response["statusCode"] == 400
     assert json.loads(response["body"]) == {
         "code": "BAD_REQUEST",
-        "message": f"duplicate key in JSON body: {shown}",
+        "message": f"duplicate key in JSON body: {quoted_key}",
     }
 
 

@@ -50,10 +50,10 @@ def _run_and_parse(program: str, **environ: str) -> list[dict[str, Any]]:
 def test_log_line_has_time_location_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
     """The time is RFC 3339 in UTC; Lambda needs it to filter lines by level."""
     logger.append_keys(trace_id="t")
-    logger.warning("it rains", drops=3)
+    logger.warning("queue is long", depth=3)
     (line,) = _lines(capsys)
-    assert (line["level"], line["message"], line["service"]) == ("WARNING", "it rains", "grantwire")
-    assert (line["drops"], line["trace_id"], line["name"]) == (3, "t", "grantwire")
+    assert (line["level"], line["message"], line["service"]) == ("WARNING", "queue is long", "grantwire")
+    assert (line["depth"], line["trace_id"], line["name"]) == (3, "t", "grantwire")
     assert line["location"].startswith("test_log_line_has_time_location_and_fields:")
     written_at = datetime.fromisoformat(line["timestamp"])
     assert (written_at.utcoffset(), "T" in line["timestamp"]) == (UTC.utcoffset(None), True)
@@ -84,7 +84,7 @@ def test_any_value_is_logged_as_one_ascii_line(value: object, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("level", "written"),
+    ("level", "expected"),
     [
         ("DEBUG", ["debug", "info", "warning", "error"]),
         ("", ["info", "warning", "error"]),
@@ -95,11 +95,11 @@ def test_any_value_is_logged_as_one_ascii_line(value: object, capsys: pytest.Cap
     ],
 )
 @pytest.mark.parametrize("lambda_level", ["DEBUG", "INFO"])
-def test_log_level_is_set_by_powertools_log_level(level: str, written: list[str], lambda_level: str) -> None:
+def test_log_level_is_set_by_powertools_log_level(level: str, expected: list[str], lambda_level: str) -> None:
     """The variable has priority over the log level of Lambda, whether that is lower or higher."""
     program = CONFIGURE + "[getattr(logger, name)(name) for name in ('debug', 'info', 'warning', 'error')]"
     environ = {"POWERTOOLS_LOG_LEVEL": level, "AWS_LAMBDA_LOG_LEVEL": lambda_level, "PYTHONWARNINGS": "ignore"}
-    assert [line["message"] for line in _run_and_parse(program, **environ)] == written
+    assert [line["message"] for line in _run_and_parse(program, **environ)] == expected
 
 
 def test_log_level_applies_without_configure() -> None:
@@ -141,7 +141,7 @@ def test_service_and_namespace_are_set_by_powertools_variables(
     environ: dict[str, str], service: str, namespace: str
 ) -> None:
     """Log lines and metrics have the same service."""
-    program = CONFIGURE + "logger.info('hello'); metrics.add_metric('Sold', 'Count', 1); metrics.flush_metrics()"
+    program = CONFIGURE + "logger.info('hello'); metrics.add_metric('Published', 'Count', 1); metrics.flush_metrics()"
     line, document = _run_and_parse(program, **environ)
     assert (line["service"], document["service"]) == (service, service)
     (directive,) = document["_aws"]["CloudWatchMetrics"]
@@ -232,16 +232,21 @@ def test_importing_a_module_does_not_read_the_environment() -> None:
 
 def test_metrics_are_written_once_when_flushed(capsys: pytest.CaptureFixture[str]) -> None:
     """A flush without values writes nothing and does not warn (pytest turns warnings into errors)."""
-    metrics.add_dimension("worker", "till")
-    metrics.add_metric("Sold", MetricUnit.Count, 1)
-    metrics.add_metric("Sold", MetricUnit.Count, 2)
+    metrics.add_dimension("worker", "relay")
+    metrics.add_metric("Published", MetricUnit.Count, 1)
+    metrics.add_metric("Published", MetricUnit.Count, 2)
     metrics.add_metric("Took", MetricUnit.Seconds, 0.5)
     metrics.flush_metrics()
     metrics.flush_metrics()
     (line,) = _lines(capsys)
-    assert (line["Sold"], line["Took"], line["worker"], line["service"]) == ([1.0, 2.0], [0.5], "till", "grantwire")
+    assert (line["Published"], line["Took"], line["worker"], line["service"]) == (
+        [1.0, 2.0],
+        [0.5],
+        "relay",
+        "grantwire",
+    )
     (directive,) = line["_aws"]["CloudWatchMetrics"]
-    assert directive["Metrics"] == [{"Name": "Sold", "Unit": "Count"}, {"Name": "Took", "Unit": "Seconds"}]
+    assert directive["Metrics"] == [{"Name": "Published", "Unit": "Count"}, {"Name": "Took", "Unit": "Seconds"}]
 
 
 def _write_next_document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -275,7 +280,7 @@ def _fail_to_encode() -> None:
     with metrics.line():
         metrics.add_dimension("outcome", "OK")
         metrics.add_metadata("caller", object())
-        metrics.add_metric("Sold", MetricUnit.Count, 1)
+        metrics.add_metric("Published", MetricUnit.Count, 1)
 
 
 @pytest.mark.parametrize(("fail", "error"), [(_fail_inside, ZeroDivisionError), (_fail_to_encode, TypeError)])
@@ -298,7 +303,7 @@ def test_disabled_metrics_do_not_accumulate(
     for _ in range(150):
         with metrics.line():
             metrics.add_metadata("caller", "shop")
-            metrics.add_metric("Sold", MetricUnit.Count, 1)
+            metrics.add_metric("Published", MetricUnit.Count, 1)
     assert capsys.readouterr().out == ""
     monkeypatch.delenv(variable)
     assert _write_next_document(capsys) == NEXT_DOCUMENT
@@ -307,12 +312,12 @@ def test_disabled_metrics_do_not_accumulate(
 def test_collector_is_independent_of_other_powertools_collectors(capsys: pytest.CaptureFixture[str]) -> None:
     """All instances of Powertools' `Metrics` share state; their dimensions and values must not get into ours."""
     other = Metrics(namespace="Shop", service="shop")
-    other.set_default_dimensions(till="3")
-    other.add_metric("Sold", MetricUnit.Count, 1)
+    other.set_default_dimensions(shop="3")
+    other.add_metric("Published", MetricUnit.Count, 1)
     other.add_metadata("caller", "shop")
     try:
         assert _write_next_document(capsys) == NEXT_DOCUMENT
-        assert (list(other.metric_set), other.metadata_set) == (["Sold"], {"caller": "shop"})
+        assert (list(other.metric_set), other.metadata_set) == (["Published"], {"caller": "shop"})
     finally:
         other.clear_default_dimensions()
         other.clear_metrics()
@@ -337,22 +342,22 @@ def test_lines_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch)
     """Powertools prints a document in two writes and flushes on its own; no line mixes and no value is lost."""
     output = _SlowOutput()
     monkeypatch.setattr(sys, "stdout", output)
-    metrics.add_dimension("worker", "till")
+    metrics.add_dimension("worker", "relay")
 
     def work(number: int) -> None:
         for _ in range(250):
             if number % 2:
-                metrics.add_metric("Sold", MetricUnit.Count, 1)
+                metrics.add_metric("Published", MetricUnit.Count, 1)
             else:
-                logger.info("sold")
+                logger.info("published")
 
     at_once(4, work)
     metrics.flush_metrics()
     lines = _parse("".join(output.written))
     documents = [line for line in lines if "_aws" in line]
     assert len(lines) - len(documents) == 500
-    assert [(line["worker"], line["service"]) for line in documents] == [("till", "grantwire")] * 5
-    assert sum(sum(line["Sold"]) for line in documents) == 500
+    assert [(line["worker"], line["service"]) for line in documents] == [("relay", "grantwire")] * 5
+    assert sum(sum(line["Published"]) for line in documents) == 500
 
 
 def test_documents_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,15 +367,15 @@ def test_documents_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPa
 
     def request(number: int) -> None:
         for _ in range(50):
-            logger.info("sold")
+            logger.info("published")
             with metrics.line():
-                metrics.add_dimension("till", str(number))
-                metrics.add_metric("Sold", MetricUnit.Count, number)
+                metrics.add_dimension("relay", str(number))
+                metrics.add_metric("Published", MetricUnit.Count, number)
 
     at_once(3, request)
     lines = _parse("".join(output.written))
-    sold = [(line["till"], line["Sold"]) for line in lines if "_aws" in line]
-    assert sorted(sold) == sorted((str(number), [float(number)]) for number in range(3) for _ in range(50))
+    published = [(line["relay"], line["Published"]) for line in lines if "_aws" in line]
+    assert sorted(published) == sorted((str(number), [float(number)]) for number in range(3) for _ in range(50))
     assert len(lines) == 300
 
 
@@ -382,13 +387,13 @@ def test_flush_is_not_interrupted_by_lines_of_other_threads(monkeypatch: pytest.
     def work(number: int) -> None:
         for _ in range(50):
             if number:
-                logger.info("sold")
+                logger.info("published")
             else:
-                metrics.add_metric("Sold", MetricUnit.Count, 1)
+                metrics.add_metric("Published", MetricUnit.Count, 1)
                 metrics.flush_metrics()
 
     at_once(2, work)
-    assert sorted("Sold" in line for line in _parse("".join(output.written))) == [False] * 50 + [True] * 50
+    assert sorted("Published" in line for line in _parse("".join(output.written))) == [False] * 50 + [True] * 50
 
 
 @pytest.mark.parametrize(

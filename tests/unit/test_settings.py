@@ -90,19 +90,19 @@ def test_repr_of_settings_hides_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"),
+    ("value", "seconds"),
     [("200ms", 0.2), ("1s", 1), ("1.5s", 1.5), ("10m", 600), ("24h", 86400), ("30d", 2592000)],
 )
-def test_durations_have_a_unit(written: str, seconds: float) -> None:
+def test_durations_have_a_unit(value: str, seconds: float) -> None:
     """O6: the formats that the documentation names are accepted."""
-    assert parse_duration(written) == timedelta(seconds=seconds)
+    assert parse_duration(value) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("written", ["1", "s", "-1s", "1 s", "1w", "1s2s"])
-def test_invalid_duration_is_rejected(written: str) -> None:
+@pytest.mark.parametrize("value", ["1", "s", "-1s", "1 s", "1w", "1s2s"])
+def test_invalid_duration_is_rejected(value: str) -> None:
     """A number without a unit is invalid too."""
     with pytest.raises(ValueError, match="must be a duration such as"):
-        parse_duration(written)
+        parse_duration(value)
 
 
 @pytest.mark.parametrize(
