@@ -17,7 +17,7 @@ import pytest
 
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.connection import NatsConnection
-from grantwire.jetstream.settings import NatsSettings, access_of
+from grantwire.jetstream.settings import NatsSettings, parse_secret
 from grantwire.settings import load
 from infra.local.system.ports import HOST
 from tests.support.certificates import Authority
@@ -167,8 +167,8 @@ def test_a_credentials_file_logs_in() -> None:
     with _serving(company.server_configuration()) as server:
 
         async def log_in(credentials: str) -> None:
-            access = access_of(json.dumps({"url": server.url, "credentials": credentials}))
-            settings = replace(load(NatsSettings, {**PLAINTEXT, "NATS_URL": server.url}), access=access)
+            endpoint = parse_secret(json.dumps({"url": server.url, "credentials": credentials}))
+            settings = replace(load(NatsSettings, {**PLAINTEXT, "NATS_URL": server.url}), endpoint=endpoint)
             connection = NatsConnection(settings, name="test")
             await connection.connect()
             await connection.flush()

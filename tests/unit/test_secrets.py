@@ -13,7 +13,7 @@ from aws_lambda_powertools.utilities.parameters import base as powertools_parame
 from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.jetstream.settings import Access, access_of
+from grantwire.jetstream.settings import NatsEndpoint, parse_secret
 from grantwire.secrets import SecretCache, database_url
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
@@ -184,20 +184,20 @@ PLACE = ("nats://n:4222",)
 @pytest.mark.parametrize(
     ("secret", "access"),
     [
-        ("nats://n", Access(PLACE)),
-        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", Access(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
-        ("nats://u:p@a:1,nats://b:2", Access(("nats://a:1", "nats://b:2"), "u", "p")),
-        ("nats://t%2B@n", Access(PLACE, token="t+")),
-        ('{"url": "nats://n"}', Access(PLACE)),
-        ('{"url": "nats://u:p@n"}', Access(PLACE, "u", "p")),
-        ('{"url": "nats://n", "user": "u", "password": "%41"}', Access(PLACE, "u", "%41")),
-        ('{"url": "nats://t@n", "user": "u", "password": "p"}', Access(PLACE, "u", "p")),
-        ('{"url": "nats://n", "credentials": "c"}', Access(PLACE, credentials="c")),
+        ("nats://n", NatsEndpoint(PLACE)),
+        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", NatsEndpoint(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
+        ("nats://u:p@a:1,nats://b:2", NatsEndpoint(("nats://a:1", "nats://b:2"), "u", "p")),
+        ("nats://t%2B@n", NatsEndpoint(PLACE, token="t+")),
+        ('{"url": "nats://n"}', NatsEndpoint(PLACE)),
+        ('{"url": "nats://u:p@n"}', NatsEndpoint(PLACE, "u", "p")),
+        ('{"url": "nats://n", "user": "u", "password": "%41"}', NatsEndpoint(PLACE, "u", "%41")),
+        ('{"url": "nats://t@n", "user": "u", "password": "p"}', NatsEndpoint(PLACE, "u", "p")),
+        ('{"url": "nats://n", "credentials": "c"}', NatsEndpoint(PLACE, credentials="c")),
     ],
 )
-def test_the_way_to_nats_is_understood_in_each_form(secret: str, access: Access) -> None:
+def test_the_way_to_nats_is_understood_in_each_form(secret: str, access: NatsEndpoint) -> None:
     """Percent-encoding belongs to addresses, not to JSON."""
-    assert access_of(secret) == access
+    assert parse_secret(secret) == access
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_way_to_nats_is_understood_in_each_form(secret: str, access: Access)
 def test_any_other_way_to_nats_is_a_clear_error_without_the_secret(secret: str) -> None:
     """Nor does the error remember what it came from."""
     with pytest.raises(ConfigError, match="the NATS secret must be") as caught:
-        access_of(secret)
+        parse_secret(secret)
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
@@ -235,7 +235,7 @@ def test_any_other_way_to_nats_is_a_clear_error_without_the_secret(secret: str) 
 def test_the_way_to_nats_does_not_show_its_credentials() -> None:
     """It is part of settings, which are printed when something goes wrong."""
     secrets = ("nats://hunter1:hunter2@n", "nats://hunter3@n", '{"url": "nats://n", "credentials": "hunter4"}')
-    assert "hunter" not in repr([access_of(secret) for secret in secrets])
+    assert "hunter" not in repr([parse_secret(secret) for secret in secrets])
 
 
 def test_what_only_some_need_is_not_imported_by_all() -> None:
