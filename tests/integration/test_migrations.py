@@ -369,7 +369,7 @@ def test_a_migration_does_not_hold_up_the_traffic(
     """It gives up on a table that somebody else uses, instead of queueing everybody behind itself."""
     migrate(empty_url, folder)
     (folder / "9999_alter.sql").write_text("ALTER TABLE entitlements ADD note text;")
-    monkeypatch.setattr(migrations, "_LIMIT_WAITING", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(migrations, "_SET_LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     with psycopg.connect(empty_url) as busy:
         busy.execute("SELECT * FROM entitlements")
         with pytest.raises(InternalError, match="lock timeout"):

@@ -37,7 +37,7 @@ def parse_url(value: str) -> str:
 
 def _host(value: str) -> str:
     if not HOST_PATTERN.fullmatch(value):
-        raise ValueError("must be host or host:port")
+        raise ValueError("must be a host or host:port")
     return value
 
 
