@@ -220,7 +220,7 @@ def test_outage_of_postgresql_costs_no_attempt(server: PostgresServer, environ: 
     environ = environ | {"DATABASE_URL": server.url()}
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("TRUNCATE outbox_events")
-        enqueue(connection, "gone/item1", 1)
+        enqueue(connection, "outage/item1", 1)
     with _running_relay(environ, 20) as result:
         until("the first event is in the stream", lambda: _count_messages(environ) == 1)
         server.stop()
@@ -228,7 +228,7 @@ def test_outage_of_postgresql_costs_no_attempt(server: PostgresServer, environ: 
             drain(environ)
         server.start()
         with psycopg.connect(server.url(), autocommit=True) as connection:
-            enqueue(connection, "gone/item1", 2)
+            enqueue(connection, "outage/item1", 2)
         until("the second event is in the stream", lambda: _count_messages(environ) == 2)
     assert (result["published"], result["failed"], result["leases_lost"]) == (2, 0, 0)
     with psycopg.connect(server.url(), autocommit=True) as connection:

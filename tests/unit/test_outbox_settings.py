@@ -12,7 +12,7 @@ from grantwire.settings import load
 
 REQUIRED = {
     "DATABASE_URL": "postgresql://db",
-    "NATS_URL": "nats://broker",
+    "NATS_URL": "nats://nats-server",
     "ENTITLEMENT_NATS_SUBJECT": "entitlements",
     "ENTITLEMENT_NATS_STREAM": "ENTITLEMENTS",
     "NOTIFICATION_NATS_STREAM": "ENTITLEMENTS",

@@ -84,7 +84,7 @@ class Relay(Worker):
         self._has_backlog = False
 
     async def begin(self) -> None:
-        """Check the NATS connection before the first claim: a frozen sandbox may have lost its socket."""
+        """Require a check of the NATS connection before the first claim: a frozen sandbox may have lost its socket."""
         self._connection_checked = False
 
     async def step(self, budget: Budget) -> bool:

@@ -74,7 +74,7 @@ UPDATE outbox_events o
    SET status = 'IN_FLIGHT', locked_by = %(token)s, locked_at = coalesce(%(now)s::timestamptz, now()),
        lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
        attempt_count = o.attempt_count + (o.status = 'IN_FLIGHT')::integer,
-       last_error = CASE o.status WHEN 'IN_FLIGHT' THEN 'the lease of ' || o.locked_by || ' ran out' END
+       last_error = CASE o.status WHEN 'IN_FLIGHT' THEN 'the lease of ' || o.locked_by || ' expired' END
  WHERE o.event_id = ANY (ARRAY(
          SELECT event_id FROM heads WHERE status = 'PENDING'
          UNION ALL (SELECT event_id FROM heads WHERE status = 'IN_FLIGHT' LIMIT 1)
