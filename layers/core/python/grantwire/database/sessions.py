@@ -164,9 +164,9 @@ class Database:
             logger.warning("database connection lost, reconnecting", reason=describe(error))
         try:
             return action(self._get_connection())
-        except psycopg.Error as again:
-            self._close_if_lost(again)
-            raise to_grantwire_error(again) from again
+        except psycopg.Error as second_error:
+            self._close_if_lost(second_error)
+            raise to_grantwire_error(second_error) from second_error
 
     def _execute(
         self, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]

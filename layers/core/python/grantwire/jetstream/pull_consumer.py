@@ -72,7 +72,7 @@ class PullConsumer:
         self._client = None
 
     async def pull(self, max_messages: int, wait_seconds: float) -> list[Message]:
-        """Return up to `max_messages` available messages; if there are none, wait for the first one.
+        """Return up to `max_messages` available messages; if there are none, wait up to `wait_seconds` for the first.
 
         Raises RetryableError if the consumer does not exist or the server does not respond.
         """
