@@ -17,7 +17,7 @@ from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import SQL as SHIPPED_SQL
 from functions.migrate_database.handler import handle
 from grantwire.database import migrations
-from grantwire.database.migrations import SqlFile, read_functions, read_numbered, read_schema
+from grantwire.database.migrations import SqlFile, read_functions, read_migrations, read_schema
 from grantwire.errors import InternalError
 from grantwire.runtime.migration import MigrationRuntime
 from infra.local.errors import CommandError
@@ -88,7 +88,7 @@ def test_the_library_s_files_come_with_its_package() -> None:
 def test_the_library_s_schema_needs_no_role_of_the_service(empty_url: str) -> None:
     """The library's files alone, applied by an owner who knows no other role, make tables and functions that work."""
     library = resources.files("grantwire_idempotency").joinpath("sql")
-    files = [*read_numbered(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
+    files = [*read_migrations(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
     assert not [file.name for file in files if b"grantwire" in file.sql]
     with psycopg.connect(empty_url) as connection:
         for file in files:
@@ -165,13 +165,13 @@ def test_a_badly_named_file_is_an_error(folder: Path, name: str) -> None:
     """Numbers are four digits and unique."""
     (folder / name).write_text("SELECT 1;")
     with pytest.raises(InternalError, match=r"not named like|used twice"):
-        read_numbered(folder)
+        read_migrations(folder)
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
     """A package built without its migrations must not report success."""
     with pytest.raises(InternalError, match="no migrations"):
-        read_numbered(tmp_path)
+        read_migrations(tmp_path)
 
 
 def test_a_failing_file_is_rolled_back_whole(empty_url: str, folder: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_migration_does_not_hold_up_the_traffic(
     """It gives up on a table that somebody else uses, instead of queueing everybody behind itself."""
     migrate(empty_url, folder)
     (folder / "9999_alter.sql").write_text("ALTER TABLE entitlements ADD note text;")
-    monkeypatch.setattr(migrations, "_LIMIT_WAITING", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(migrations, "_SET_LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     with psycopg.connect(empty_url) as busy:
         busy.execute("SELECT * FROM entitlements")
         with pytest.raises(InternalError, match="lock timeout"):

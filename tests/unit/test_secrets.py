@@ -13,7 +13,7 @@ from aws_lambda_powertools.utilities.parameters import base as powertools_parame
 from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.jetstream.settings import Access, access_of
+from grantwire.jetstream.settings import NatsEndpoint, parse_secret
 from grantwire.secrets import SecretCache, parse_database_secret
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
@@ -185,22 +185,22 @@ SERVERS = ("nats://n:4222",)
 
 
 @pytest.mark.parametrize(
-    ("secret", "access"),
+    ("secret", "endpoint"),
     [
-        ("nats://n", Access(SERVERS)),
-        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", Access(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
-        ("nats://u:p@a:1,nats://b:2", Access(("nats://a:1", "nats://b:2"), "u", "p")),
-        ("nats://t%2B@n", Access(SERVERS, token="t+")),
-        ('{"url": "nats://n"}', Access(SERVERS)),
-        ('{"url": "nats://u:p@n"}', Access(SERVERS, "u", "p")),
-        ('{"url": "nats://n", "user": "u", "password": "%41"}', Access(SERVERS, "u", "%41")),
-        ('{"url": "nats://t@n", "user": "u", "password": "p"}', Access(SERVERS, "u", "p")),
-        ('{"url": "nats://n", "credentials": "c"}', Access(SERVERS, credentials="c")),
+        ("nats://n", NatsEndpoint(SERVERS)),
+        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", NatsEndpoint(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
+        ("nats://u:p@a:1,nats://b:2", NatsEndpoint(("nats://a:1", "nats://b:2"), "u", "p")),
+        ("nats://t%2B@n", NatsEndpoint(SERVERS, token="t+")),
+        ('{"url": "nats://n"}', NatsEndpoint(SERVERS)),
+        ('{"url": "nats://u:p@n"}', NatsEndpoint(SERVERS, "u", "p")),
+        ('{"url": "nats://n", "user": "u", "password": "%41"}', NatsEndpoint(SERVERS, "u", "%41")),
+        ('{"url": "nats://t@n", "user": "u", "password": "p"}', NatsEndpoint(SERVERS, "u", "p")),
+        ('{"url": "nats://n", "credentials": "c"}', NatsEndpoint(SERVERS, credentials="c")),
     ],
 )
-def test_nats_secret_is_parsed_in_each_format(secret: str, access: Access) -> None:
+def test_nats_secret_is_parsed_in_each_format(secret: str, endpoint: NatsEndpoint) -> None:
     """Values are percent-decoded in URLs, not in JSON."""
-    assert access_of(secret) == access
+    assert parse_secret(secret) == endpoint
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_nats_secret_is_parsed_in_each_format(secret: str, access: Access) -> No
 def test_invalid_nats_secret_is_not_quoted_in_the_error(secret: str) -> None:
     """The causes of the error do not contain it either."""
     with pytest.raises(ConfigError, match="the NATS secret must be") as caught:
-        access_of(secret)
+        parse_secret(secret)
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
@@ -238,7 +238,7 @@ def test_invalid_nats_secret_is_not_quoted_in_the_error(secret: str) -> None:
 def test_repr_of_nats_credentials_hides_them() -> None:
     """They are part of settings, which appear in error output."""
     secrets = ("nats://hunter1:hunter2@n", "nats://hunter3@n", '{"url": "nats://n", "credentials": "hunter4"}')
-    assert "hunter" not in repr([access_of(secret) for secret in secrets])
+    assert "hunter" not in repr([parse_secret(secret) for secret in secrets])
 
 
 def test_optional_dependencies_are_imported_only_when_needed() -> None:

@@ -15,7 +15,7 @@ from tests.bench.raw_nats import RawNats
 from tests.bench.results import Chart, Finding, Line, Row, Section
 from tests.bench.rounds import interleave
 from tests.support.workers.bridge_stream import Stream
-from tests.support.workers.relay_support import stream, versions
+from tests.support.workers.relay_support import read_stream, versions_by_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +117,7 @@ class _Outbox:
         statuses = self._owner.execute("SELECT status, count(*) FROM outbox_events GROUP BY status").fetchall()
         if statuses != [("PUBLISHED", count)]:
             raise RuntimeError(f"of {count} events in the outbox: {statuses}")
-        if hot and versions(stream(environ)) != {"u_hot/item1": list(range(1, count + 1))}:
+        if hot and versions_by_aggregate(read_stream(environ)) != {"u_hot/item1": list(range(1, count + 1))}:
             raise RuntimeError("the events of the hot aggregate are not in order")
         with RawNats(self._servers.nats.url) as nats:
             self._forget(nats, environ, count)

@@ -122,7 +122,7 @@ class Bridge(Worker):
             return  # what a broken connection delivered is delivered to others
         await self._return_all(held)
         with contextlib.suppress(RetryableError):
-            for message in self._consumer.take_late():
+            for message in self._consumer.take_late_messages():
                 await message.nak()
             await self._nats.flush()
 
@@ -232,7 +232,7 @@ class Bridge(Worker):
         logger.error(
             "message failed, returned for redelivery",
             stream_seq=message.stream_sequence,
-            deliveries=message.deliveries,
+            deliveries=message.delivery_count,
             reason=reason,
         )
         await message.nak(self._delay(message))
@@ -243,16 +243,16 @@ class Bridge(Worker):
         self.counts["returned"] += len(messages)
         for message in messages:
             try:
-                if message.deliveries >= self._settings.max_deliver:
+                if message.delivery_count >= self._settings.max_deliver:
                     await self._requeue(message)
                 else:
                     await message.nak(self._delay(message))
             except GrantwireError as error:
-                logger.error("could not return message", reason=str(error), deliveries=message.deliveries)
+                logger.error("could not return message", reason=str(error), deliveries=message.delivery_count)
 
     def _delay(self, message: Message) -> float:
         """Seconds until the next delivery; they double with each."""
-        seconds = self._settings.ack_wait.total_seconds() * 2 ** min(message.deliveries - 1, 30)
+        seconds = self._settings.ack_wait.total_seconds() * 2 ** min(message.delivery_count - 1, 30)
         return float(min(_LONGEST_DELAY_SECONDS, seconds))
 
     async def _requeue(self, message: Message) -> None:

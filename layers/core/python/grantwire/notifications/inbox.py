@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from grantwire.database import refusing_data
+from grantwire.database import wrap_exceptions
 from grantwire.notifications.columns import carrying
 
 if TYPE_CHECKING:
@@ -62,6 +62,6 @@ def record(tx: Connection, events: Sequence[Event], now: datetime | None = None)
         {"notification_id": event.notification_id, "trace_id": event.trace_id, "payload": event.payload}
         for event in events
     ]
-    with refusing_data():
+    with wrap_exceptions():
         answer = tx.execute(_RECORD, {"events": json.dumps(rows), "now": now}).fetchone()
     return [] if answer is None else list(answer[0])

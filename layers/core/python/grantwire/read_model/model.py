@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from grantwire.database import refusing_data
+from grantwire.database import wrap_exceptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,6 @@ def project(tx: Connection, events: Sequence[Mapping[str, Any]]) -> int:
     RejectedError if the database refuses the data of one of them; then the transaction is of no more use. With no
     events it changes nothing and tells whether it could.
     """
-    with refusing_data():
+    with wrap_exceptions():
         row = tx.execute(_PROJECT, {"events": json.dumps(events)}).fetchone()
     return 0 if row is None else int(row[0])
