@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grantwire.dead_letters.advisories import LARGEST_ADVISORY, MessageCopy, parse_advisory
+from grantwire.dead_letters.advisories import MAX_ADVISORY_BYTES, MessageCopy, parse_advisory
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import LARGEST_EVENT, decode
+from grantwire.notifications.events import MAX_EVENT_BYTES, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,14 +101,14 @@ def test_any_event_is_valid_or_rejected(message: EntitlementEvent, seconds: int 
 
 def test_an_event_has_a_largest_size() -> None:
     """N5: it is not even parsed above that."""
-    message = EntitlementEvent(user_id="u" * LARGEST_EVENT)
+    message = EntitlementEvent(user_id="u" * MAX_EVENT_BYTES)
     with pytest.raises(RejectedError, match=r"not an EntitlementEvent: \d+ bytes"):
         decode(message.SerializeToString(), {})
 
 
 @PATIENT
 @given(st.binary(max_size=500) | JSON.map(lambda value: json.dumps(value).encode()))
-@example(b"[" * LARGEST_ADVISORY)
+@example(b"[" * MAX_ADVISORY_BYTES)
 @example(b'{"a":' * 10_000)
 @example(b"\xff\xfe" * 50)
 def test_any_bytes_are_an_advisory_or_rejected(body: bytes) -> None:
@@ -147,7 +147,7 @@ def _assert_advisory_or_rejected(body: bytes) -> None:
 
 def test_an_advisory_has_a_largest_size() -> None:
     """Q1: one that could be read is refused above it all the same."""
-    body = json.dumps(ADVISORY | {"reason": "r" * LARGEST_ADVISORY}).encode()
+    body = json.dumps(ADVISORY | {"reason": "r" * MAX_ADVISORY_BYTES}).encode()
     with pytest.raises(RejectedError, match=r"not an advisory: \d+ bytes"):
         parse_advisory(body)
     assert parse_advisory(json.dumps(ADVISORY).encode()).stream_seq == 7
