@@ -74,7 +74,7 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
         (waiting,),
     )
     with Stream(environ) as stream:
-        stream.publish(b"poison")
+        stream.publish(b"not an event")
         assert drain(environ)["terminated"] == 1
     rows.execute("""
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,

@@ -41,12 +41,20 @@ def test_event_becomes_inbox_row_and_notification(environ: dict[str, str], strea
     sent = event(version=12, event_type="EntitlementRevoked", user_id="u_ü")
     stream.publish(sent, trace_id=quote("Wurzel/ä %"))
     assert drain(environ) == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0}
-    (found,) = rows.execute("SELECT * FROM notifications").fetchall()
-    assert (str(found["event_id"]), found["event_type"], found["user_id"]) == (sent.event_id, sent.event_type, "u_ü")
-    assert (found["stock_keeping_unit"], found["version"], found["status"]) == ("item1", 12, "PENDING")
-    assert found["trace_id"] == "Wurzel/ä %"
-    assert found["next_retry_at"] == found["created_at"]
-    assert found["payload"] == {
+    (notification,) = rows.execute("SELECT * FROM notifications").fetchall()
+    assert (str(notification["event_id"]), notification["event_type"], notification["user_id"]) == (
+        sent.event_id,
+        sent.event_type,
+        "u_ü",
+    )
+    assert (notification["stock_keeping_unit"], notification["version"], notification["status"]) == (
+        "item1",
+        12,
+        "PENDING",
+    )
+    assert notification["trace_id"] == "Wurzel/ä %"
+    assert notification["next_retry_at"] == notification["created_at"]
+    assert notification["payload"] == {
         "event_id": sent.event_id,
         "event_type": "EntitlementRevoked",
         "occurred_at": "2026-01-08T07:10:00.000000Z",
@@ -56,7 +64,7 @@ def test_event_becomes_inbox_row_and_notification(environ: dict[str, str], strea
         "source_id": "p_456",
         "version": 12,
     }
-    assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": found["event_id"]}]
+    assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": notification["event_id"]}]
     assert is_settled(stream)
 
 
@@ -132,8 +140,8 @@ def test_invalid_message_is_terminated_and_rest_of_batch_is_recorded(
         good[1],
     )
     assert drain(environ) == {"recorded": 2, "duplicates": 0, "terminated": 8, "returned": 0}
-    found = {str(row["event_id"]) for row in rows.execute("SELECT event_id FROM notifications")}
-    assert found == {event.event_id for event in good}
+    recorded_ids = {str(row["event_id"]) for row in rows.execute("SELECT event_id FROM notifications")}
+    assert recorded_ids == {event.event_id for event in good}
     assert is_settled(stream)
     advisories = stream.advisories()
     assert {advisory["type"] for advisory in advisories} == {"io.nats.jetstream.advisory.v1.terminated"}
@@ -156,8 +164,8 @@ def test_event_refused_by_database_is_terminated_alone(environ: dict[str, str], 
     stream.publish(*good[:10], bad[0], *good[10:50], bad[1], *good[50:96], bad[2], good[96])
     assert drain(environ) == {"recorded": 97, "duplicates": 0, "terminated": 3, "returned": 0}
     for table in ("notifications", "processed_events"):
-        found = {str(row["event_id"]) for row in rows.execute(f"SELECT event_id FROM {table}")}  # noqa: S608
-        assert found == {event.event_id for event in good}
+        recorded_ids = {str(row["event_id"]) for row in rows.execute(f"SELECT event_id FROM {table}")}  # noqa: S608
+        assert recorded_ids == {event.event_id for event in good}
     reasons = sorted(advisory["reason"] for advisory in stream.advisories())
     assert len(reasons) == 3
     assert "notifications_user_id_length" in reasons[0]
@@ -196,10 +204,10 @@ def worker_environ(environ: dict[str, str]) -> dict[str, str]:
 def test_nothing_is_fetched_while_database_is_unreachable(environ: dict[str, str], stream: Stream) -> None:
     """N6: the bridge waits until its budget ends, and JetStream delivers nothing."""
     stream.publish(event())
-    nowhere = environ | {"DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x"}
+    unreachable = environ | {"DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x"}
     with pytest.raises(RetryableError):
-        drain(nowhere)
-    runtime = BridgeRuntime.build(nowhere)
+        drain(unreachable)
+    runtime = BridgeRuntime.build(unreachable)
     assert runtime.run(Budget(time.monotonic() + 0.5))["returned"] == 0
     runtime.close()
     assert stream.delivery_count() == 0
@@ -210,7 +218,7 @@ def test_missing_schema_is_reported_before_anything_is_fetched(
 ) -> None:
     """N6: a deployment without its migration uses up no delivery."""
     stream.publish(event())
-    rows.execute("ALTER TABLE processed_events RENAME TO elsewhere")
+    rows.execute("ALTER TABLE processed_events RENAME TO renamed")
     with pytest.raises(InternalError, match="processed_events"):
         drain(environ)
     assert stream.delivery_count() == 0
@@ -218,10 +226,10 @@ def test_missing_schema_is_reported_before_anything_is_fetched(
 
 def test_bridge_waits_while_nats_is_unreachable(environ: dict[str, str]) -> None:
     """With `until_idle` it raises RetryableError; otherwise it waits until its budget ends."""
-    nowhere = environ | {"NATS_URL": "nats://127.0.0.1:1", "NATS_CONNECT_TIMEOUT": "200ms"}
+    unreachable = environ | {"NATS_URL": "nats://127.0.0.1:1", "NATS_CONNECT_TIMEOUT": "200ms"}
     with pytest.raises(RetryableError):
-        drain(nowhere)
-    runtime = BridgeRuntime.build(nowhere)
+        drain(unreachable)
+    runtime = BridgeRuntime.build(unreachable)
     assert runtime.run(Budget(time.monotonic() + 0.3))["recorded"] == 0
     runtime.close()
 
@@ -229,12 +237,12 @@ def test_bridge_waits_while_nats_is_unreachable(environ: dict[str, str]) -> None
 def test_waiting_bridge_records_new_event_immediately(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
     """The pull of a waiting bridge ends when a message arrives."""
     runtime = BridgeRuntime.build(environ)
-    over = False
+    is_over = False
 
     def wait_or_publish(number: int) -> float:
-        nonlocal over
+        nonlocal is_over
         if number == 0:
-            runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0))
+            runtime.run(Budget(1.0, clock=lambda: 2.0 if is_over else 0.0))
             return 0.0
         while stream.consumer_info().num_waiting == 0:
             time.sleep(0.01)
@@ -242,7 +250,7 @@ def test_waiting_bridge_records_new_event_immediately(environ: dict[str, str], s
         stream.publish(event())
         while not rows.execute("SELECT FROM notifications").fetchall():
             time.sleep(0.001)
-        over = True
+        is_over = True
         return time.monotonic() - started
 
     assert max(at_once(2, wait_or_publish)) < 0.5
@@ -258,7 +266,7 @@ def test_function_handles_its_event_file(
     handler = WorkerHandler("bridge_events", lambda _: runtime)
     opened = mock.Mock(wraps=connection._open)  # noqa: SLF001 - the function that opens a connection
     monkeypatch.setattr(connection, "_open", opened)
-    stream.publish(event(), b"poison")
+    stream.publish(event(), b"not an event")
     assert handler(request, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0}
     stream.publish(event())
     assert handler(request, None)["recorded"] == 1

@@ -54,7 +54,7 @@ def _truncate_tables(rows: Rows) -> None:
 
 def add(rows: Rows, count: int, *, at: datetime = NOON) -> list[UUID]:
     """Insert notifications that fell due before `at`, one millisecond apart, and return their ids, oldest first."""
-    made = rows.execute(
+    inserted = rows.execute(
         """
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)
@@ -65,7 +65,7 @@ def add(rows: Rows, count: int, *, at: datetime = NOON) -> list[UUID]:
         RETURNING notification_id, next_retry_at""",
         {"at": at - timedelta(milliseconds=count), "count": count},
     ).fetchall()
-    return [row["notification_id"] for row in sorted(made, key=lambda row: row["next_retry_at"])]
+    return [row["notification_id"] for row in sorted(inserted, key=lambda row: row["next_retry_at"])]
 
 
 class DeliveryHarness:
@@ -210,28 +210,28 @@ def test_failures_before_circuit_opens_count_as_attempts(rows: Rows, harness: De
 
 def test_notification_that_fails_alone_becomes_dead_letter(rows: Rows, harness: DeliveryHarness) -> None:
     """D2: others are sent meanwhile, so the circuit stays closed."""
-    (poison,) = add(rows, 1, at=NOON - timedelta(minutes=1))
-    harness.respond = lambda n: down(n) if n.notification_id == poison else None
+    (failing,) = add(rows, 1, at=NOON - timedelta(minutes=1))
+    harness.respond = lambda n: down(n) if n.notification_id == failing else None
     for attempt in (1, 2, 3):
         add(rows, 4, at=harness.now)
         assert harness.run() == {"sent": 4, "failed" if attempt == 3 else "retried": 1}
         assert notifications(rows)[0]["attempt_count"] == attempt
         harness.now += timedelta(minutes=5)
     assert harness.breaker.closed
-    assert [dead_letter["notification_id"] for dead_letter in dead_letters(rows)] == [poison]
+    assert [dead_letter["notification_id"] for dead_letter in dead_letters(rows)] == [failing]
 
 
 def test_failed_notifications_do_not_keep_circuit_open(rows: Rows, harness: DeliveryHarness) -> None:
     """C10: trials alternate, so a notification that can be sent is tried and closes the circuit."""
     ids = add(rows, 5)
     assert harness.run() == {"retried": 3, "released": 2}
-    poison = harness.take_sent()
-    harness.respond = lambda n: down(n) if n.notification_id in poison else None
+    failing = harness.take_sent()
+    harness.respond = lambda n: down(n) if n.notification_id in failing else None
     harness.now += timedelta(minutes=1)
     harness.seconds += REST_SECONDS
     assert harness.run() == {"sent": 2, "retried": 3}
     sent = [row["notification_id"] for row in notifications(rows) if row["status"] == "SENT"]
-    assert sent == [notification_id for notification_id in ids if notification_id not in poison]
+    assert sent == [notification_id for notification_id in ids if notification_id not in failing]
     assert harness.take_sent()[0] == sent[0]
 
 
@@ -320,8 +320,8 @@ def test_receiver_gets_every_notification_once_after_outage(
     receiver = StoppedReceiver()
     runtime = DeliveryRuntime.build(environment(database_url, receiver))
     add(rows, 60, at=datetime.now(UTC))
-    over = False
-    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)))
+    is_over = False
+    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)))
     worker.start()
     count_failed = "SELECT count(*) AS n FROM notifications WHERE last_error LIKE 'no response%'"
     # Twenty failures open the circuit, and up to three more sends are running then; all later ones are trials.
@@ -330,7 +330,7 @@ def test_receiver_gets_every_notification_once_after_outage(
     receiver.start_listening()
     with receiver:
         _wait_until(lambda: len(rows.execute("SELECT FROM notifications WHERE status = 'SENT'").fetchall()) == 60)
-        over = True
+        is_over = True
         worker.join(timeout=20)
     runtime.close()
     assert dead_letters(rows) == []

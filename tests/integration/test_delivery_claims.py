@@ -58,7 +58,7 @@ def tx(database_url: str) -> Iterator[Connection]:
 
 def add(rows: Rows, count: int = 1, *, at: datetime = NOON) -> list[UUID]:
     """Insert notifications that fall due one millisecond apart, and return their ids."""
-    made = rows.execute(
+    inserted = rows.execute(
         """
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)
@@ -71,7 +71,7 @@ def add(rows: Rows, count: int = 1, *, at: datetime = NOON) -> list[UUID]:
         RETURNING notification_id, next_retry_at""",
         {"at": at - timedelta(milliseconds=count), "count": count},
     ).fetchall()
-    return [row["notification_id"] for row in sorted(made, key=lambda row: row["next_retry_at"])]
+    return [row["notification_id"] for row in sorted(inserted, key=lambda row: row["next_retry_at"])]
 
 
 def deliver(
@@ -103,11 +103,13 @@ def test_due_notifications_are_sent_once_longest_due_first(database_url: str, ro
     assert deliver(database_url, sender, BATCH_SIZE="10")["sent"] == 25
     assert set(sender.sent_ids[:10]) == set(ids[:10])
     assert sorted(sender.sent_ids) == sorted(ids)
-    found = notifications(rows)
-    assert [row["status"] for row in found] == ["SENT"] * 25 + ["PENDING"]
-    assert found[0]["sent_at"] == NOON
-    assert found[0]["next_retry_at"] is found[0]["locked_by"] is found[0]["lease_until"] is None
-    assert found[-1]["notification_id"] == later
+    delivered_rows = notifications(rows)
+    assert [row["status"] for row in delivered_rows] == ["SENT"] * 25 + ["PENDING"]
+    assert delivered_rows[0]["sent_at"] == NOON
+    assert (
+        delivered_rows[0]["next_retry_at"] is delivered_rows[0]["locked_by"] is delivered_rows[0]["lease_until"] is None
+    )
+    assert delivered_rows[-1]["notification_id"] == later
 
 
 def _expect_processing(rows: Rows, notification: Notification) -> None:
@@ -205,7 +207,7 @@ def test_expired_lease_is_claimed_again_and_counts_as_attempt(tx: Connection, ro
     (notification_id,) = add(rows)
     now = NOON
     settings = load(LeaseSettings, {"LEASE": "30s"})
-    first, second = (Lease[Notification](store, settings, "one", lambda: now) for _ in range(2))
+    first, second = (Lease[Notification](store, settings, "worker", lambda: now) for _ in range(2))
     assert len(first.claim(tx)) == 1
     now = NOON + LEASE - timedelta(microseconds=1)
     assert second.claim(tx) == []
@@ -270,19 +272,19 @@ def test_lease_is_renewed_while_sending_is_slow(database_url: str, rows: Rows) -
 def test_no_lease_is_held_after_budget_ends(database_url: str, rows: Rows) -> None:
     """O7: unsent notifications are released without an attempt; a running send is finished."""
     add(rows, 5)
-    over = False
+    is_over = False
 
     def end(_: Notification) -> None:
-        nonlocal over
-        over = True
+        nonlocal is_over
+        is_over = True
         time.sleep(0.3)
 
-    budget = Budget(1.0, clock=lambda: 2.0 if over else 0.0)
+    budget = Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)
     assert deliver(database_url, FakeSender(end), budget=budget) == _counts(sent=1, released=4)
-    found = notifications(rows)
-    assert sorted(row["status"] for row in found) == ["PENDING"] * 4 + ["SENT"]
-    assert {row["attempt_count"] for row in found} == {0}
-    assert {row["locked_by"] for row in found} == {None}
+    delivered_rows = notifications(rows)
+    assert sorted(row["status"] for row in delivered_rows) == ["PENDING"] * 4 + ["SENT"]
+    assert {row["attempt_count"] for row in delivered_rows} == {0}
+    assert {row["locked_by"] for row in delivered_rows} == {None}
 
 
 def test_missing_response_at_end_of_budget_is_failed_attempt(
@@ -291,15 +293,15 @@ def test_missing_response_at_end_of_budget_is_failed_attempt(
     """O7: the worker ends without a lease, and the notification is retried later."""
     monkeypatch.setattr("grantwire.notifications.delivery_batch._GRACE_SECONDS", 0.05)
     add(rows)
-    over = released = False
+    is_over = released = False
 
     def hang(_: Notification) -> None:
-        nonlocal over
-        over = True
+        nonlocal is_over
+        is_over = True
         while not released:
             time.sleep(0.01)
 
-    budget = Budget(1.0, clock=lambda: 2.0 if over else 0.0)
+    budget = Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)
     assert deliver(database_url, FakeSender(hang), budget=budget) == _counts(retried=1)
     released = True
     (row,) = notifications(rows)
@@ -404,20 +406,20 @@ def _table_statistics(tx: Connection, rows: Rows) -> dict[str, int]:
     """Return the rows read and written so far in both sessions."""
     rows.execute("SELECT pg_stat_force_next_flush()")
     tx.execute("SELECT pg_stat_force_next_flush()")
-    (found,) = rows.execute(
+    (statistics,) = rows.execute(
         "SELECT seq_tup_read, idx_tup_fetch, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
         " WHERE relname = 'notifications'"
     ).fetchall()
-    return found
+    return statistics
 
 
 def test_worker_waits_while_database_is_unreachable(rows: Rows) -> None:
     """With `until_idle` it raises RetryableError; otherwise it waits until its budget ends."""
     add(rows)
-    nowhere = "postgresql://x:x@127.0.0.1:1/x"
+    unreachable = "postgresql://x:x@127.0.0.1:1/x"
     with pytest.raises(RetryableError):
-        deliver(nowhere, FakeSender())
-    assert deliver(nowhere, FakeSender(), budget=Budget(time.monotonic() + 0.3)) == _counts()
+        deliver(unreachable, FakeSender())
+    assert deliver(unreachable, FakeSender(), budget=Budget(time.monotonic() + 0.3)) == _counts()
 
 
 def test_sent_notification_is_recorded_after_lost_connection(database_url: str, rows: Rows) -> None:

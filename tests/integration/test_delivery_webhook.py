@@ -48,10 +48,10 @@ def test_5xx_and_transient_4xx_are_retryable(status: int) -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
 def test_redirect_is_not_followed(status: int) -> None:
     """D3: its target is not configured."""
-    with Receiver() as elsewhere, Receiver(lambda _: status, Location=elsewhere.url) as receiver:
+    with Receiver() as target, Receiver(lambda _: status, Location=target.url) as receiver:
         with pytest.raises(RejectedError, match=f"responded with status {status}"):
             webhook(receiver.url).send(notification())
-        assert elsewhere.requests == []
+        assert target.requests == []
 
 
 def test_slow_receiver_times_out() -> None:

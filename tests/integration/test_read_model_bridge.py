@@ -168,7 +168,7 @@ def test_missing_read_model_is_reported_before_anything_is_fetched(
 ) -> None:
     """N6, P1: a bridge that is deployed before its migration waits for it and uses up no delivery."""
     stream.publish(event())
-    rows.execute("ALTER TABLE user_entitlements RENAME TO elsewhere")
+    rows.execute("ALTER TABLE user_entitlements RENAME TO renamed")
     with pytest.raises(InternalError, match="user_entitlements"):
         drain(environ)
     assert stream.delivery_count() == 0

@@ -105,7 +105,7 @@ def test_make_rebuild_from_stream_prints_progress(
     monkeypatch.setattr(cli, "SPOKEN", 2)
     monkeypatch.setattr("grantwire.read_model.from_stream._BATCH_SIZE", 1)
     with Stream(environ) as stream:
-        stream.publish(*(event_for(entitlement("u", version)) for version in (1, 2, 3, 4)), b"poison")
+        stream.publish(*(event_for(entitlement("u", version)) for version in (1, 2, 3, 4)), b"not an event")
     _set_environment(monkeypatch, environ)
     arguments = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
     assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0

@@ -103,8 +103,8 @@ class Traffic:
                 change = client.revoke if turn % 2 else client.grant
                 for sku in tuple(self.skus):
                     for user in users:
-                        reply = change(f"{user}-{sku}-{turn}", user_id=user, stock_keeping_unit=sku)
-                        changes += reply.status == 200
+                        response = change(f"{user}-{sku}-{turn}", user_id=user, stock_keeping_unit=sku)
+                        changes += response.status == 200
                     if self._is_over.is_set():
                         return changes
         raise AssertionError

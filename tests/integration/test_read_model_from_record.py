@@ -1,4 +1,4 @@
-"""P2: the read model is rebuilt from the system of record, whatever the damage, while others write."""
+"""P2: the read model is rebuilt from the system of record after any damage, while others write."""
 
 from __future__ import annotations
 

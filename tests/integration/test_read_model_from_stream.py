@@ -141,15 +141,15 @@ def test_only_missing_and_behind_rows_are_changed(
     for number, damage in enumerate(DAMAGE.values()):
         rows.execute(damage, (USERS[number],))
     assert rebuild_from_stream(environ)["changed"] == 2
-    found = {item.user_id: item for item in read_model_rows(rows)}
-    assert [found[user] for user in USERS[:2]] == entitlements[:2]
-    assert all(found[user] != entitlements[number] for number, user in enumerate(USERS[2:5], start=2))
+    rebuilt = {item.user_id: item for item in read_model_rows(rows)}
+    assert [rebuilt[user] for user in USERS[:2]] == entitlements[:2]
+    assert all(rebuilt[user] != entitlements[number] for number, user in enumerate(USERS[2:5], start=2))
     assert any(item.stock_keeping_unit == "never granted" for item in read_model_rows(rows))
 
 
 def test_dry_run_reads_everything_and_changes_nothing(environ: dict[str, str], rows: Rows, stream: Stream) -> None:
     """P2: it counts the events and the messages that would be skipped."""
-    stream.publish(event_for(entitlement("u", 1)), b"poison")
+    stream.publish(event_for(entitlement("u", 1)), b"not an event")
     report = rebuild_from_stream(environ, dry_run=True)
     assert (report["events"], report["skipped"], report["changed"], report["complete"]) == (1, 1, 0, True)
     assert read_model_rows(rows) == []
@@ -160,7 +160,7 @@ def test_invalid_messages_are_logged_and_skipped(
 ) -> None:
     """P2: a message that is not an event, or that the database refuses; the others are projected."""
     good = [entitlement(user, 1) for user in USERS[:4]]
-    stream.publish(event_for(good[0]), b"poison", event_for(good[1]))
+    stream.publish(event_for(good[0]), b"not an event", event_for(good[1]))
     stream.publish(event(user_id="u" * 129), event(version=-1), *map(event_for, good[2:]))
     report = rebuild_from_stream(environ)
     assert (report["events"], report["changed"], report["skipped"], report["complete"]) == (4, 4, 3, True)
@@ -214,8 +214,8 @@ def test_rebuild_ends_with_last_message_at_its_start(
     stream.publish(*(event_for(entitlement(user, 1)) for user in USERS[:6]))
 
     def publish_more(_report: StreamRebuildReport) -> None:
-        with ThreadPoolExecutor(1) as elsewhere:  # the event loop of this thread runs the rebuild
-            elsewhere.submit(stream.publish, *(event_for(entitlement(user, 1)) for user in USERS[6:])).result()
+        with ThreadPoolExecutor(1) as pool:  # the event loop of this thread runs the rebuild
+            pool.submit(stream.publish, *(event_for(entitlement(user, 1)) for user in USERS[6:])).result()
 
     with open_runtime(environ) as runtime:
         report = runtime.execute(RebuildCommand("stream"), on_batch=publish_more).as_dict()

@@ -167,5 +167,5 @@ def test_any_history_ends_with_newest_versions(
         with tx.transaction():
             record_events(tx, batch)
     with tx.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute("SELECT * FROM user_entitlements ORDER BY user_id, stock_keeping_unit").fetchall()
-    assert [Entitlement(*row.values()) for row in found] == last
+        projected = cursor.execute("SELECT * FROM user_entitlements ORDER BY user_id, stock_keeping_unit").fetchall()
+    assert [Entitlement(*row.values()) for row in projected] == last

@@ -68,8 +68,8 @@ def test_redriven_notification_keeps_its_id(runtime: RedriveRuntime, rows: Rows)
     kept, swept = _dead_notification(rows), _dead_notification(rows, swept=True)
     done = handle({"action": "redrive", "kind": "notification", "all": True, **OPERATOR}, runtime)
     assert sorted(done["ids"]) == sorted([str(kept), str(swept)])
-    found = rows.execute("SELECT notification_id, status, attempt_count FROM notifications").fetchall()
-    assert {row["notification_id"]: (row["status"], row["attempt_count"]) for row in found} == {
+    redriven = rows.execute("SELECT notification_id, status, attempt_count FROM notifications").fetchall()
+    assert {row["notification_id"]: (row["status"], row["attempt_count"]) for row in redriven} == {
         kept: ("PENDING", 0),
         swept: ("PENDING", 0),
     }

@@ -34,10 +34,10 @@ SUMMARY = "/v1/users/{user_id}/summary"
 def send(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Reply:
     """Return the function's response, checked against the API document."""
     request = event(method, SUMMARY, pathParameters={"user_id": user_id}, **parts)
-    response = handler.with_runtime(runtime)(request, None)
-    reply = Reply(response["statusCode"], response["headers"], response["body"])
-    assert_matches_contract(method, SUMMARY, reply.status, reply.headers, reply.body)
-    return reply
+    result = handler.with_runtime(runtime)(request, None)
+    response = Reply(result["statusCode"], result["headers"], result["body"])
+    assert_matches_contract(method, SUMMARY, response.status, response.headers, response.body)
+    return response
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def test_summary_has_counts_active_entitlements_and_last_change(runtime: Summary
         database_url, *(entitlement("u_123", 1, sku) for sku in ("b", "é", "B", 'a"\\')), entitlement("u_123", 4, "a")
     )
     project_events(database_url, entitlement("u_12", 9), entitlement("u_1234", 9))
-    reply = send(runtime)
-    assert reply.status == 200
-    assert reply.body == (
+    response = send(runtime)
+    assert response.status == 200
+    assert response.body == (
         '{"user_id":"u_123","active":4,"revoked":1,"active_rights":["B","a\\"\\\\","b","é"],"last_change":'
         '{"stock_keeping_unit":"a","status":"REVOKED","version":4,"changed_at":"2026-01-08T07:10:04.000000Z"}}'
     )
@@ -92,8 +92,8 @@ def test_summary_has_counts_active_entitlements_and_last_change(runtime: Summary
 
 def test_unknown_user_has_empty_summary(runtime: SummaryRuntime) -> None:
     """P1: an unknown user is not an error."""
-    reply = send(runtime, "nobody/ü")
-    assert reply.body == '{"user_id":"nobody/ü","active":0,"revoked":0,"active_rights":[],"last_change":null}'
+    response = send(runtime, "nobody/ü")
+    assert response.body == '{"user_id":"nobody/ü","active":0,"revoked":0,"active_rights":[],"last_change":null}'
 
 
 def test_user_with_only_revoked_entitlements_has_last_change(runtime: SummaryRuntime, database_url: str) -> None:
@@ -146,16 +146,16 @@ def test_invalid_user_id_is_refused(unconnected: SummaryRuntime, user_id: str) -
 @pytest.mark.parametrize("query", [{"limit": "1"}, {"after": "x"}, {"": ""}, {"\ud800" * 200: "1"}])
 def test_query_parameters_are_refused(unconnected: SummaryRuntime, query: dict[str, str]) -> None:
     """E5: none are allowed, and a misspelt one must not be ignored."""
-    reply = send(unconnected, queryStringParameters=query)
-    assert reply.code == "BAD_REQUEST"
-    assert "none are allowed" in reply.json["message"]
+    response = send(unconnected, queryStringParameters=query)
+    assert response.code == "BAD_REQUEST"
+    assert "none are allowed" in response.json["message"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_other_method_is_refused(unconnected: SummaryRuntime, method: str) -> None:
     """E5: the Allow header names the allowed one."""
-    reply = send(unconnected, method=method)
-    assert (reply.status, reply.headers["Allow"]) == (405, "GET")
+    response = send(unconnected, method=method)
+    assert (response.status, response.headers["Allow"]) == (405, "GET")
 
 
 def test_other_path_is_not_found(unconnected: SummaryRuntime) -> None:
@@ -170,11 +170,11 @@ def test_database_outage_is_503_and_function_recovers(server: PostgresServer) ->
         assert send(runtime).status == 200
         server.stop()
         try:
-            reply = send(runtime)
+            response = send(runtime)
         finally:
             server.start()
-        assert (reply.status, reply.code) == (503, "UNAVAILABLE")
-        assert int(reply.headers["Retry-After"]) >= 1
+        assert (response.status, response.code) == (503, "UNAVAILABLE")
+        assert int(response.headers["Retry-After"]) >= 1
         assert send(runtime).status == 200
 
 

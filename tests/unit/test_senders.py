@@ -189,8 +189,8 @@ def test_all_problems_of_settings_are_reported_together(environ: dict[str, str],
     with pytest.raises(ConfigError) as caught:
         load(SenderSettings, environ)
     assert len(caught.value.problems) == len(problems)
-    for found, expected in zip(caught.value.problems, problems, strict=True):
-        assert expected in found
+    for problem, expected in zip(caught.value.problems, problems, strict=True):
+        assert expected in problem
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """The bridge: records batches of events from JetStream in PostgreSQL, one transaction each (N3 to N6).
 
-A batch is acknowledged after its commit. A database outage never costs a message one of its deliveries. While
+A batch is acknowledged after its commit. A database outage makes no message a dead letter, however long it lasts. While
 PostgreSQL is unavailable the bridge fetches nothing. If PostgreSQL fails while the bridge holds a batch, the bridge
 keeps the batch, extends its ack wait and retries until the budget ends. Then it returns the messages with a delay that
 doubles with each delivery. A message on its last delivery is republished at the end of the stream with a new message
-id, because JetStream would otherwise make it a dead letter.
+id, because JetStream would otherwise stop delivering it.
 
-A message that PostgreSQL refuses does not hold back the rest of its batch. Invalid data are terminated immediately. A
-message that fails for another reason is returned with a delay, until max-deliver makes it a dead letter.
+A message that PostgreSQL refuses does not hold back the rest of its batch. A message with invalid data is terminated
+immediately. One that fails for another reason is returned with a delay, until max-deliver makes it a dead letter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """N5, N6: a row or message that the database refuses does not hold back the others.
 
-A trigger simulates any error of one row. An error of every row is a system fault: nothing becomes a dead letter.
+A trigger simulates an error of one row. An error of every row is a system fault, and creates no dead letter.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_refused_advisory_does_not_hold_back_others(two_deliveries: dict[str, st
     with Pipeline(two_deliveries) as pipeline:
         sequences = []
         for _ in range(3):
-            pipeline.publish(b"poison", {})
+            pipeline.publish(b"not an event", {})
             sequences.append(pipeline.terminate_next("no event"))
         pipeline.wait_for_advisories(3)
         refuse(rows, "notification_nats_dlq", f"NEW.stream_seq = {sequences[1]}")
@@ -179,8 +179,8 @@ def test_refused_advisory_does_not_hold_back_others(two_deliveries: dict[str, st
             "returned": 1,
             "processed": 0,
         }
-        kept = rows.execute("SELECT stream_seq FROM notification_nats_dlq ORDER BY 1").fetchall()
-    assert [row["stream_seq"] for row in kept] == [sequences[0], sequences[2]]
+        recorded = rows.execute("SELECT stream_seq FROM notification_nats_dlq ORDER BY 1").fetchall()
+    assert [row["stream_seq"] for row in recorded] == [sequences[0], sequences[2]]
 
 
 def test_unwritable_outbox_outcome_does_not_hold_back_others(environ: dict[str, str], rows: Rows) -> None:
@@ -188,8 +188,8 @@ def test_unwritable_outbox_outcome_does_not_hold_back_others(environ: dict[str, 
     enqueue_many(rows, aggregates=5, each=1)
     refuse(rows, "outbox_events", "NEW.status = 'PUBLISHED' AND NEW.aggregate_key = 'u2/item1'", "UPDATE")
     assert relay_until_idle(environ)["published"] == 4
-    found = rows.execute("SELECT aggregate_key, status FROM outbox_events ORDER BY 1").fetchall()
-    assert [row["status"] for row in found] == ["PUBLISHED", "PUBLISHED", "IN_FLIGHT", "PUBLISHED", "PUBLISHED"]
+    outbox_rows = rows.execute("SELECT aggregate_key, status FROM outbox_events ORDER BY 1").fetchall()
+    assert [row["status"] for row in outbox_rows] == ["PUBLISHED", "PUBLISHED", "IN_FLIGHT", "PUBLISHED", "PUBLISHED"]
 
 
 def test_unwritable_delivery_outcome_does_not_hold_back_others(
@@ -204,8 +204,8 @@ def test_unwritable_delivery_outcome_does_not_hold_back_others(
         assert runtime.run(Budget(time.monotonic() + 20, until_idle=True))["sent"] == 4
     finally:
         runtime.close()
-    found = rows.execute("SELECT user_id FROM notifications WHERE status <> 'SENT'").fetchall()
-    assert [row["user_id"] for row in found] == ["u2"]
+    unsent = rows.execute("SELECT user_id FROM notifications WHERE status <> 'SENT'").fetchall()
+    assert [row["user_id"] for row in unsent] == ["u2"]
 
 
 def _users(rows: Rows) -> set[str]:
