@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grantwire.dead_letters.advisories import LARGEST_ADVISORY, MessageCopy, parse_advisory
+from grantwire.dead_letters.advisories import MAX_ADVISORY_BYTES, MessageCopy, parse_advisory
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import LARGEST_EVENT, decode
+from grantwire.notifications.events import MAX_EVENT_BYTES, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,14 +103,14 @@ def test_event_with_any_field_values_is_valid_or_rejected(
 
 def test_event_above_size_limit_is_rejected() -> None:
     """N5: it is not parsed."""
-    message = EntitlementEvent(user_id="u" * LARGEST_EVENT)
+    message = EntitlementEvent(user_id="u" * MAX_EVENT_BYTES)
     with pytest.raises(RejectedError, match=r"not an EntitlementEvent: \d+ bytes"):
         decode(message.SerializeToString(), {})
 
 
 @HYPOTHESIS_SETTINGS
 @given(st.binary(max_size=500) | JSON.map(lambda value: json.dumps(value).encode()))
-@example(b"[" * LARGEST_ADVISORY)
+@example(b"[" * MAX_ADVISORY_BYTES)
 @example(b'{"a":' * 10_000)
 @example(b"\xff\xfe" * 50)
 def test_any_bytes_are_parsed_as_advisory_or_rejected(body: bytes) -> None:
@@ -149,7 +149,7 @@ def _assert_advisory_or_rejected(body: bytes) -> None:
 
 def test_advisory_above_size_limit_is_rejected() -> None:
     """Q1: this holds even if it could be parsed."""
-    body = json.dumps(ADVISORY | {"reason": "r" * LARGEST_ADVISORY}).encode()
+    body = json.dumps(ADVISORY | {"reason": "r" * MAX_ADVISORY_BYTES}).encode()
     with pytest.raises(RejectedError, match=r"not an advisory: \d+ bytes"):
         parse_advisory(body)
     assert parse_advisory(json.dumps(ADVISORY).encode()).stream_seq == 7

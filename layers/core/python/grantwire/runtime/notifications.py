@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.notifications.listing import Inbox
+from grantwire.notifications.listing import NotificationList
 from grantwire.settings import flag, group, load, setting
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class NotificationListSettings:
 class NotificationListRuntime:
     """The objects that show_inbox needs; None if the route is not enabled."""
 
-    inbox: Inbox | None
+    notification_list: NotificationList | None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(NotificationListSettings, environ)
-        return cls(Inbox(Database(settings.database)) if settings.enabled else None)
+        return cls(NotificationList(Database(settings.database)) if settings.enabled else None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.notifications.events import payload_of
+from grantwire.notifications.events import decode_payload
 from grantwire.read_model.from_record import RecordRebuildReport, compare, rebuild
 from grantwire.read_model.from_stream import StreamRebuild, StreamRebuildReport
 from grantwire.settings import group, load, setting, text
@@ -48,7 +48,7 @@ class RebuildRuntime:
         name = "grantwire-rebuild"
         database = Database(settings.database, application_name=name)
         nats = NatsConnection(settings.nats, name=name)
-        return cls(asyncio.Runner(), database, nats, StreamRebuild(database, nats, settings.stream, payload_of))
+        return cls(asyncio.Runner(), database, nats, StreamRebuild(database, nats, settings.stream, decode_payload))
 
     def execute(
         self, command: RebuildCommand, on_batch: Callable[[StreamRebuildReport], None] = lambda _: None
