@@ -88,7 +88,7 @@ class Functions:
             owner.execute(_SEED, (rounds,))
         own = {"NOTIFICATION_INBOX_ENABLED": "true", "TOKEN_ENVIRONMENT": TOKEN_ENVIRONMENT}
         self._environ = servers.environ(url) | own
-        self._owner = {"DATABASE_URL": servers.databases.of_owner(url)}
+        self._owner = {"DATABASE_URL": servers.databases.url_for_owner(url)}
         self._token = development_token(url, folder / "token")
 
     @property

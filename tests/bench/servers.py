@@ -67,7 +67,7 @@ class Servers:
 
     def owner(self, url: str) -> psycopg.Connection[tuple[object, ...]]:
         """A connection to the same database as the role that owns it, in autocommit."""
-        return psycopg.connect(self.databases.of_owner(url), autocommit=True)
+        return psycopg.connect(self.databases.url_for_owner(url), autocommit=True)
 
     def environ(self, url: str) -> dict[str, str]:
         """The environment of functions that work on this database, with streams that nobody else has."""

@@ -15,7 +15,7 @@ from grantwire.read_model.model import project
 from grantwire.read_model.summary import _SUMMARISE, Summaries
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.support.client import Client, Reply, event
+from tests.support.client import Client, Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 SUMMARY = "/v1/users/{user_id}/summary"
 
 
-def ask(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Reply:
+def ask(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Response:
     """What the function answers, held against the API document."""
     request = event(method, SUMMARY, pathParameters={"user_id": user_id}, **parts)
     answer = handler.with_runtime(runtime)(request, None)
-    reply = Reply(answer["statusCode"], answer["headers"], answer["body"])
+    reply = Response(answer["statusCode"], answer["headers"], answer["body"])
     assert_matches_contract(method, SUMMARY, reply.status, reply.headers, reply.body)
     return reply
 
@@ -132,7 +132,7 @@ def test_the_summary_follows_the_events_not_the_record(
     """P1: eventually consistent, as the API document says; the other route is exact."""
     granted = client.grant("k1").json
     assert ask(runtime).json["active"] == 0
-    assert len(client.rights().json["entitlements"]) == 1
+    assert len(client.list_entitlements().json["entitlements"]) == 1
     known(database_url, right("u_123", 1))
     assert ask(runtime).json["active_rights"] == [granted["stock_keeping_unit"]]
 

@@ -20,7 +20,7 @@ from infra.local.system import unprivileged
 from tests.support.certificates import Authority
 from tests.support.client import Client
 from tests.support.servers import STATE
-from tests.support.tls_front import HOST, TlsFront
+from tests.support.tls_proxy import HOST, TlsProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,9 @@ def certificate(authority: Authority) -> Certificate:
 
 
 @pytest.fixture
-def front(server: PostgresServer, certificate: Certificate) -> Iterator[TlsFront]:
+def front(server: PostgresServer, certificate: Certificate) -> Iterator[TlsProxy]:
     """PostgreSQL behind TLS with the right certificate."""
-    with TlsFront(server.url(), certificate) as front:
+    with TlsProxy(server.url(), certificate) as front:
         yield front
 
 
@@ -66,7 +66,7 @@ def _refused(settings: DatabaseSettings, capsys: pytest.CaptureFixture[str]) -> 
     return str(line["reason"])
 
 
-def test_a_function_works_over_tls(front: TlsFront, authority: Authority) -> None:
+def test_a_function_works_over_tls(front: TlsProxy, authority: Authority) -> None:
     """A grant, as anywhere; its connection is the secured one."""
     secured = {**SECURED, "DATABASE_TLS_CA": str(authority.file)}
     with Client(front.url, **secured) as client:
@@ -74,7 +74,7 @@ def test_a_function_works_over_tls(front: TlsFront, authority: Authority) -> Non
     assert (front.secured, front.in_clear) == (1, 0)
 
 
-def test_certificates_may_be_given_as_text(front: TlsFront, authority: Authority) -> None:
+def test_certificates_may_be_given_as_text(front: TlsProxy, authority: Authority) -> None:
     """As it stands in a file, or on one line as a template's parameter has to be."""
     pem = authority.file.read_text()
     for text in (pem, pem.strip().replace("\n", "\\n")):
@@ -82,7 +82,7 @@ def test_certificates_may_be_given_as_text(front: TlsFront, authority: Authority
             assert connection.pgconn.ssl_in_use
 
 
-def test_another_authority_is_not_believed(front: TlsFront, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_authority_is_not_believed(front: TlsProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Anybody can make a certificate; the log says what is missing."""
     reason = _refused(_settings(front.url, Authority(tmp_path, "another").file), capsys)
     assert "certificate verify failed" in reason
@@ -90,7 +90,7 @@ def test_another_authority_is_not_believed(front: TlsFront, tmp_path: Path, caps
     assert front.secured == 0
 
 
-def test_the_system_s_authorities_are_believed_by_default(front: TlsFront, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_system_s_authorities_are_believed_by_default(front: TlsProxy, capsys: pytest.CaptureFixture[str]) -> None:
     """And ours is none of them."""
     settings = load(DatabaseSettings, {**SECURED, "DATABASE_URL": front.url})
     assert settings.tls_ca.file is not None
@@ -101,7 +101,7 @@ def test_another_host_s_certificate_is_not_believed(
     server: PostgresServer, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of the right authority, but for a server elsewhere: who has stolen it cannot be our database."""
-    with TlsFront(server.url(), authority.issue("elsewhere.example")) as front:
+    with TlsProxy(server.url(), authority.issue("elsewhere.example")) as front:
         reason = _refused(_settings(front.url, authority.file), capsys)
     assert "does not match host name" in reason
     assert "a name that the server's certificate holds" in reason
@@ -112,7 +112,7 @@ def test_an_expired_certificate_is_not_believed(
 ) -> None:
     """Since a second."""
     authority = Authority(tmp_path)
-    with TlsFront(server.url(), authority.issue(HOST, expires=datetime.now(UTC))) as front:
+    with TlsProxy(server.url(), authority.issue(HOST, expires=datetime.now(UTC))) as front:
         assert "certificate verify failed" in _refused(_settings(front.url, authority.file), capsys)
 
 
@@ -128,7 +128,7 @@ def test_a_server_without_tls_is_refused_whatever_the_address_says(
 
 @pytest.mark.parametrize("weaker", ["sslmode=disable", "sslmode=require", "sslmode=verify-ca", "sslrootcert={trusted}"])
 def test_an_address_cannot_choose_whom_to_believe(
-    front: TlsFront, authority: Authority, tmp_path: Path, weaker: str, capsys: pytest.CaptureFixture[str]
+    front: TlsProxy, authority: Authority, tmp_path: Path, weaker: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What stands in an address comes from a secret that another team keeps; the settings decide."""
     url = f"{front.url}?{weaker.format(trusted=authority.file)}"
@@ -150,10 +150,10 @@ def test_a_socket_is_no_way_around_tls(authority: Authority, tmp_path: Path) -> 
 
 
 def test_listening_takes_a_way_of_its_own(
-    server: PostgresServer, front: TlsFront, certificate: Certificate, authority: Authority
+    server: PostgresServer, front: TlsProxy, certificate: Certificate, authority: Authority
 ) -> None:
     """Past a proxy, with the same credentials, and as well secured."""
-    with TlsFront(server.url(), certificate) as direct:
+    with TlsProxy(server.url(), certificate) as direct:
         settings = _settings(front.url, authority.file, DATABASE_LISTEN_HOST=direct.address)
         connect(settings, application_name="tls", listening=True).close()
         assert (front.secured, direct.secured) == (0, 1)

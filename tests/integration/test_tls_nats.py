@@ -21,7 +21,7 @@ from grantwire.jetstream.settings import NatsSettings, access_of
 from grantwire.settings import load
 from infra.local.system.ports import HOST
 from tests.support.certificates import Authority
-from tests.support.nats_accounts import Company
+from tests.support.nats_accounts import Operator
 from tests.support.plaintext import PLAINTEXT
 from tests.support.secured_nats import SecuredNats, tls, user
 from tests.support.servers import STATE
@@ -163,7 +163,7 @@ def test_a_token_logs_in() -> None:
 
 def test_a_credentials_file_logs_in() -> None:
     """Of an operator's NATS: the user's token, and a signature that only the seed can make."""
-    company, stranger = Company(), Company()
+    company, stranger = Operator(), Operator()
     with _serving(company.server_configuration()) as server:
 
         async def log_in(credentials: str) -> None:

@@ -20,7 +20,7 @@ from grantwire.entrypoints.request import LARGEST_BODY, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
 from grantwire.runtime.api import ApiRuntime
-from tests.support.client import CHANGE, GRANTS, RIGHTS, event
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, event
 from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 
 # A parser that does not come back is a defect; a busy machine is none.
@@ -115,7 +115,9 @@ def test_any_change_is_refused_with_a_reason_or_valid(
 @example(user_id="u", names={"limit": []})
 def test_any_query_is_refused_with_a_reason_or_valid(user_id: str, names: dict[str, list[str]]) -> None:
     """E4, E5: pages are bounded whatever is asked for, and names are what PostgreSQL can hold."""
-    sent = event("GET", RIGHTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=names or None)
+    sent = event(
+        "GET", ENTITLEMENTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=names or None
+    )
     status, answer, writes = _answer(query, sent)
     if status == 200:
         (page,) = writes.pages

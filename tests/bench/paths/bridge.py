@@ -76,7 +76,7 @@ class _Inbox:
         self._url = servers.database()
         self._owner = servers.owner(self._url)
         fill(self._owner, count, hot=False)
-        self._plain = PlainInserts(servers.databases.of_owner(self._url), count)
+        self._plain = PlainInserts(servers.databases.url_for_owner(self._url), count)
 
     def ours(self) -> float:
         """A bridge in a process of its own, connected before there is anything to do; messages a second."""

@@ -70,7 +70,7 @@ class _Outbox:
         self._servers = servers
         self._url = servers.database()
         self._owner = servers.owner(self._url)
-        self._plain = PlainSql(servers.databases.of_owner(self._url))
+        self._plain = PlainSql(servers.databases.url_for_owner(self._url))
 
     def ours(self, count: int, *, workers: int = 1, hot: bool = False) -> float:
         """Relays in processes of their own, connected before there is anything to do; events a second."""
