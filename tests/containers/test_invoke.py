@@ -15,7 +15,7 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
-from tests.support.client import GRANTS, INBOX, REVOKES, RIGHTS, SUMMARY, Client
+from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
 from tests.support.paths import MIGRATIONS, SQL
@@ -61,7 +61,7 @@ def test_revoke_takes_the_right_and_enqueues_its_event(sandbox: Sandbox, environ
 def test_query_lists_the_rights(sandbox: Sandbox, environ: dict[str, str]) -> None:
     """E3."""
     _grant(environ)
-    (right,) = _body("GET", RIGHTS, sandbox.invoke("query", environ))["entitlements"]
+    (right,) = _body("GET", ENTITLEMENTS, sandbox.invoke("query", environ))["entitlements"]
     assert (right["stock_keeping_unit"], right["status"]) == ("item1", "ACTIVE")
 
 

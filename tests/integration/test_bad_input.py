@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, Client, event
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Client, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +186,7 @@ def test_a_binary_body_is_refused(client: Client, raw: bytes) -> None:
 )
 def test_a_bad_question_is_refused(client: Client, user_id: str, query: dict[str, list[str]], words: str) -> None:
     """The query route has the same manners."""
-    asked = event("GET", RIGHTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=query)
+    asked = event("GET", ENTITLEMENTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=query)
     reply = client.send(asked)
     assert (reply.status, reply.code) == (400, "BAD_REQUEST")
     assert words in reply.json["message"]

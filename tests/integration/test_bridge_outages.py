@@ -13,7 +13,7 @@ from psycopg import sql
 
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.workers.bridge_stream import Stream, event
 from tests.support.workers.relay_support import worker_environ

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.support.client import Client, Reply
+from tests.support.client import Client, Response
 
 if TYPE_CHECKING:
     from infra.local.servers.postgres import PostgresServer
@@ -22,7 +22,7 @@ def test_one_connection_serves_all_requests(client: Client, rows: Rows) -> None:
     client.grant("k1")
     (before,) = _sessions(rows)
     client.revoke("k2")
-    client.rights()
+    client.list_entitlements()
     assert _sessions(rows) == [before]
 
 
@@ -93,7 +93,7 @@ def test_connection_terminated_before_commit_writes_nothing_and_is_retried(
     client: Client, database_url: str, rows: Rows
 ) -> None:
     """E6: the backend ends after it wrote the entitlement and before it committed; the request runs once more."""
-    responses: list[Reply] = []
+    responses: list[Response] = []
 
     def send() -> None:
         responses.append(client.grant("k1"))
@@ -148,7 +148,7 @@ def test_too_many_connections_returns_unavailable(database_url: str, rows: Rows)
     try:
         crowded = database_url.replace(database_url.split("@", maxsplit=1)[0], "postgresql://crowded:crowded")
         with Client(crowded) as client:
-            assert client.rights().code == "UNAVAILABLE"
+            assert client.list_entitlements().code == "UNAVAILABLE"
     finally:
         rows.execute("DROP ROLE crowded")
 

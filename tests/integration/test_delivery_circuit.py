@@ -22,7 +22,7 @@ from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 from tests.support.workers.deliver_receiver import Receiver
 from tests.unit.idempotency.doubles import logged
 

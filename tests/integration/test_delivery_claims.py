@@ -22,7 +22,7 @@ from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecisio
 from grantwire.workers.listener import Listener
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from grantwire.observability import key_fingerprint
-from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Reply, event
+from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Response, event
 from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_a_finished_request_is_replayed_without_the_lock(client: Client, databas
 
 def test_a_request_waits_for_the_one_before_it(client: Client, database_url: str, rows: Rows) -> None:
     """I5, I6: the second decides after the first has committed, and so replays it."""
-    replies: list[Reply] = []
+    replies: list[Response] = []
 
     def send() -> None:
         replies.append(_in_own_environment(database_url, "k1"))
@@ -304,12 +304,12 @@ def test_the_guard_serves_any_transaction(rows: Rows) -> None:
     assert rows.execute(begin).fetchall() == [{"verdict": "REPLAYED", "status_code": 201, "body": "done"}]
 
 
-def _in_own_environment(database_url: str, key: str, **environ: str) -> Reply:
+def _in_own_environment(database_url: str, key: str, **environ: str) -> Response:
     with Client(database_url, **environ) as client:
         return client.grant(key)
 
 
-def _impatient(database_url: str, key: str) -> Reply:
+def _impatient(database_url: str, key: str) -> Response:
     return _in_own_environment(database_url, key, IDEMPOTENCY_LOCK_WAIT="50ms")
 
 

@@ -25,7 +25,7 @@ from infra.local.stack import database as stack_database
 from infra.local.stack.schema import MAJOR, dump_schema
 from tests.support.client import Client
 from tests.support.concurrency import at_once
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 

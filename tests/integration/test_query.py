@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def test_a_user_without_rights_gets_an_empty_list(client: Client) -> None:
     """E4: unknown is not an error."""
-    reply = client.rights("nobody")
+    reply = client.list_entitlements("nobody")
     assert (reply.status, reply.body) == (200, '{"user_id":"nobody","entitlements":[]}')
 
 
@@ -21,7 +21,7 @@ def test_rights_are_listed_by_sku_with_their_state(client: Client) -> None:
         client.grant(f"k{number}", stock_keeping_unit=sku)
     client.grant("other", user_id="u_9")
     revoked = client.revoke("k9", stock_keeping_unit="a").json
-    reply = client.rights()
+    reply = client.list_entitlements()
     assert reply.status == 200
     assert [right["stock_keeping_unit"] for right in reply.json["entitlements"]] == ["B", "a", "b", "é"]
     assert reply.json["entitlements"][1] == {name: revoked[name] for name in revoked if name != "user_id"}
@@ -33,17 +33,17 @@ def test_a_long_list_comes_in_pages(client: Client, rows: Rows) -> None:
     rows.execute("""
         INSERT INTO entitlements SELECT 'u_123', 'sku-' || lpad(n::text, 4, '0'), 'ACTIVE', 1, now()
           FROM generate_series(1, 1001) n""")
-    first = client.rights().json
+    first = client.list_entitlements().json
     assert len(first["entitlements"]) == 1000
     assert first["next_after"] == "sku-1000"
-    rest = client.rights(after=first["next_after"]).json
+    rest = client.list_entitlements(after=first["next_after"]).json
     assert [right["stock_keeping_unit"] for right in rest["entitlements"]] == ["sku-1001"]
     assert "next_after" not in rest
 
     seen: list[str] = []
     after: dict[str, str] = {}
     while True:
-        page = client.rights(limit="300", **after).json
+        page = client.list_entitlements(limit="300", **after).json
         seen += [right["stock_keeping_unit"] for right in page["entitlements"]]
         if "next_after" not in page:
             break
@@ -55,7 +55,7 @@ def test_a_page_that_ends_with_the_last_right_has_no_next(client: Client) -> Non
     """E4: exactly `limit` rights left is the end."""
     for number in range(2):
         client.grant(f"k{number}", stock_keeping_unit=f"s{number}")
-    page = client.rights(limit="2").json
+    page = client.list_entitlements(limit="2").json
     assert len(page["entitlements"]) == 2
     assert "next_after" not in page
 
@@ -73,7 +73,7 @@ def test_a_path_is_decoded_once_wherever_it_comes_from(client: Client) -> None:
         "50%": "50%",
         "a%2Fb": "a/b",
     }.items():
-        reply = client.rights(sent).json
+        reply = client.list_entitlements(sent).json
         assert (reply["user_id"], len(reply["entitlements"])) == (user, 1)
 
 

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from infra.local.servers.postgres import PostgresServer
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE
 from tests.support.workers.relay_support import (

@@ -15,7 +15,7 @@ from grantwire.read_model.model import project
 from grantwire.read_model.summary import _SUMMARIZE, Summaries
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.support.client import Client, Reply, event
+from tests.support.client import Client, Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 SUMMARY = "/v1/users/{user_id}/summary"
 
 
-def send(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Reply:
+def send(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Response:
     """Return the function's response, checked against the API document."""
     request = event(method, SUMMARY, pathParameters={"user_id": user_id}, **parts)
     result = handler.with_runtime(runtime)(request, None)
-    response = Reply(result["statusCode"], result["headers"], result["body"])
+    response = Response(result["statusCode"], result["headers"], result["body"])
     assert_matches_contract(method, SUMMARY, response.status, response.headers, response.body)
     return response
 
@@ -132,7 +132,7 @@ def test_summary_follows_events_not_system_of_record(
     """P1: eventually consistent, as the API document says; the other route is exact."""
     granted = client.grant("k1").json
     assert send(runtime).json["active"] == 0
-    assert len(client.rights().json["entitlements"]) == 1
+    assert len(client.list_entitlements().json["entitlements"]) == 1
     project_events(database_url, entitlement("u_123", 1))
     assert send(runtime).json["active_rights"] == [granted["stock_keeping_unit"]]
 

@@ -20,7 +20,7 @@ from infra.local.system import unprivileged
 from tests.support.certificates import Authority
 from tests.support.client import Client
 from tests.support.servers import STATE
-from tests.support.tls_front import HOST, TlsFront
+from tests.support.tls_proxy import HOST, TlsProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +44,9 @@ def certificate(authority: Authority) -> Certificate:
 
 
 @pytest.fixture
-def front(server: PostgresServer, certificate: Certificate) -> Iterator[TlsFront]:
+def front(server: PostgresServer, certificate: Certificate) -> Iterator[TlsProxy]:
     """A TLS proxy in front of PostgreSQL, with a valid certificate."""
-    with TlsFront(server.url(), certificate) as front:
+    with TlsProxy(server.url(), certificate) as front:
         yield front
 
 
@@ -66,7 +66,7 @@ def _connect_refused(settings: DatabaseSettings, capsys: pytest.CaptureFixture[s
     return str(line["reason"])
 
 
-def test_grant_works_over_tls(front: TlsFront, authority: Authority) -> None:
+def test_grant_works_over_tls(front: TlsProxy, authority: Authority) -> None:
     """Its only connection uses TLS."""
     settings = {**TLS_REQUIRED, "DATABASE_TLS_CA": str(authority.file)}
     with Client(front.url, **settings) as client:
@@ -74,7 +74,7 @@ def test_grant_works_over_tls(front: TlsFront, authority: Authority) -> None:
     assert (front.secured, front.in_clear) == (1, 0)
 
 
-def test_certificates_can_be_set_as_text(front: TlsFront, authority: Authority) -> None:
+def test_certificates_can_be_set_as_text(front: TlsProxy, authority: Authority) -> None:
     """As in a PEM file, or on one line, as a CloudFormation parameter requires."""
     pem = authority.file.read_text()
     for text in (pem, pem.strip().replace("\n", "\\n")):
@@ -83,7 +83,7 @@ def test_certificates_can_be_set_as_text(front: TlsFront, authority: Authority) 
 
 
 def test_certificate_of_unknown_authority_is_refused(
-    front: TlsFront, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    front: TlsProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The log says which setting to change."""
     reason = _connect_refused(_settings(front.url, Authority(tmp_path, "another").file), capsys)
@@ -92,7 +92,7 @@ def test_certificate_of_unknown_authority_is_refused(
     assert front.secured == 0
 
 
-def test_system_authorities_are_trusted_by_default(front: TlsFront, capsys: pytest.CaptureFixture[str]) -> None:
+def test_system_authorities_are_trusted_by_default(front: TlsProxy, capsys: pytest.CaptureFixture[str]) -> None:
     """The test's own authority is not one of them, so it is refused."""
     settings = load(DatabaseSettings, {**TLS_REQUIRED, "DATABASE_URL": front.url})
     assert settings.tls_ca.file is not None
@@ -103,7 +103,7 @@ def test_certificate_for_another_host_is_refused(
     server: PostgresServer, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is signed by a trusted authority; a stolen certificate must not work for another host."""
-    with TlsFront(server.url(), authority.issue("elsewhere.example")) as front:
+    with TlsProxy(server.url(), authority.issue("elsewhere.example")) as front:
         reason = _connect_refused(_settings(front.url, authority.file), capsys)
     assert "does not match host name" in reason
     assert "a host name that the server's certificate contains" in reason
@@ -114,7 +114,7 @@ def test_expired_certificate_is_refused(
 ) -> None:
     """The certificate expired just before the connection."""
     authority = Authority(tmp_path)
-    with TlsFront(server.url(), authority.issue(HOST, expires=datetime.now(UTC))) as front:
+    with TlsProxy(server.url(), authority.issue(HOST, expires=datetime.now(UTC))) as front:
         assert "certificate verify failed" in _connect_refused(_settings(front.url, authority.file), capsys)
 
 
@@ -130,7 +130,7 @@ def test_server_without_tls_is_refused_for_any_url(
 
 @pytest.mark.parametrize("weaker", ["sslmode=disable", "sslmode=require", "sslmode=verify-ca", "sslrootcert={trusted}"])
 def test_url_cannot_weaken_certificate_checks(
-    front: TlsFront, authority: Authority, tmp_path: Path, weaker: str, capsys: pytest.CaptureFixture[str]
+    front: TlsProxy, authority: Authority, tmp_path: Path, weaker: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The URL may come from a secret of another team; the settings override it."""
     url = f"{front.url}?{weaker.format(trusted=authority.file)}"
@@ -152,10 +152,10 @@ def test_unix_socket_is_a_config_error_with_tls(authority: Authority, tmp_path: 
 
 
 def test_listen_connection_uses_the_listen_host(
-    server: PostgresServer, front: TlsFront, certificate: Certificate, authority: Authority
+    server: PostgresServer, front: TlsProxy, certificate: Certificate, authority: Authority
 ) -> None:
     """It bypasses a proxy, with the same credentials and the same TLS checks."""
-    with TlsFront(server.url(), certificate) as direct:
+    with TlsProxy(server.url(), certificate) as direct:
         settings = _settings(front.url, authority.file, DATABASE_LISTEN_HOST=direct.address)
         connect(settings, application_name="tls", listening=True).close()
         assert (front.secured, direct.secured) == (0, 1)

@@ -21,7 +21,7 @@ from grantwire.jetstream.settings import NatsSettings, parse_secret
 from grantwire.settings import load
 from infra.local.system.ports import HOST
 from tests.support.certificates import Authority
-from tests.support.nats_accounts import Company
+from tests.support.nats_accounts import Operator
 from tests.support.plaintext import PLAINTEXT
 from tests.support.secured_nats import SecuredNats, tls, user
 from tests.support.servers import STATE
@@ -167,7 +167,7 @@ def test_token_logs_in() -> None:
 
 def test_credentials_file_logs_in() -> None:
     """It contains the user JWT and the seed that signs the server's nonce."""
-    company, stranger = Company(), Company()
+    company, stranger = Operator(), Operator()
     with _running_nats(company.server_configuration()) as server:
 
         async def log_in(credentials: str) -> None:

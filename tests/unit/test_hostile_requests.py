@@ -20,7 +20,7 @@ from grantwire.entrypoints.request import MAX_BODY_BYTES, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
 from grantwire.runtime.api import ApiRuntime
-from tests.support.client import CHANGE, GRANTS, RIGHTS, event
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, event
 from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 
 # The deadline finds a parser that hangs, and is long enough for a busy machine.
@@ -116,7 +116,9 @@ def test_any_change_is_valid_or_rejected_with_a_reason(
 @example(user_id="u", names={"limit": []})
 def test_any_query_is_valid_or_rejected_with_a_reason(user_id: str, names: dict[str, list[str]]) -> None:
     """E4, E5: the page size is always limited, and PostgreSQL can store every accepted name."""
-    sent = event("GET", RIGHTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=names or None)
+    sent = event(
+        "GET", ENTITLEMENTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=names or None
+    )
     status, error, entitlements = _respond(query, sent)
     if status == 200:
         (page,) = entitlements.pages
