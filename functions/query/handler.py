@@ -6,7 +6,7 @@ from grantwire.runtime.api import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:
-    """One read; the JSON is made by PostgreSQL."""
+    """List one page with one statement; PostgreSQL builds the JSON."""
     page = PageRequest.parse(request.path_parameters.get("user_id"), request.query)
     return Response(200, rt.entitlements.list_for_user(page))
 

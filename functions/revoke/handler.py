@@ -6,7 +6,7 @@ from grantwire.runtime.api import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:
-    """One transaction, one round trip."""
+    """Revoke in one transaction and one round trip."""
     command = ChangeCommand.parse(request.json_object())
     identity = request.identity(command.fields())
     return Response.from_stored(rt.entitlements.change(Operation.REVOKE, command, identity, request.trace_id))

@@ -79,18 +79,18 @@ def _event(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _say_progress(report: Report, progress: Progress) -> None:
-    if report.order.action != "list":
+    if report.command.action != "list":
         progress.say(f"{len(report.seen)} seen, {len(report.done)} {_done(report)}")
 
 
 def _say_result(report: Report, progress: Progress) -> None:
-    for letter in report.letters:
+    for letter in report.dead_letters:
         user = f" {letter.user_id}" if letter.user_id else ""
         progress.say(
             f"{letter.dead_letter_id}  {letter.since:%Y-%m-%d %H:%M}  {letter.event_type or '-'}{user}: {letter.error}"
         )
-    if report.order.action == "list":
-        progress.say(f"{len(report.letters)} open{', and more' if report.more else ''}.")
+    if report.command.action == "list":
+        progress.say(f"{len(report.dead_letters)} open{', and more' if report.more else ''}.")
         return
     _say_ids(f"{len(report.done)} {_done(report)}", report.done, progress)
     for why, ids in report.skipped.items():
@@ -108,5 +108,5 @@ def _say_ids(title: str, ids: Sequence[object], progress: Progress) -> None:
 
 
 def _done(report: Report) -> str:
-    done = "redriven" if report.order.action == "redrive" else "discarded"
-    return f"would be {done}" if report.order.dry_run else done
+    done = "redriven" if report.command.action == "redrive" else "discarded"
+    return f"would be {done}" if report.command.dry_run else done

@@ -99,7 +99,7 @@ def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
 @pytest.fixture
 def rows(databases: Databases, environ: dict[str, str]) -> Iterator[Rows]:
     """A connection of the test's own, as the owner, to look at what was written."""
-    url = databases.of_owner(environ["DATABASE_URL"])
+    url = databases.url_for_owner(environ["DATABASE_URL"])
     with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
         yield connection
 

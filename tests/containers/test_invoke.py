@@ -15,9 +15,9 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
-from tests.support.client import GRANTS, INBOX, REVOKES, RIGHTS, SUMMARY, Client
+from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
-from tests.support.dead_letters import Scene, budget, event_headers
+from tests.support.dead_letters import Pipeline, budget, event_headers
 from tests.support.paths import MIGRATIONS, SQL
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_revoke_takes_the_right_and_enqueues_its_event(sandbox: Sandbox, environ
 def test_query_lists_the_rights(sandbox: Sandbox, environ: dict[str, str]) -> None:
     """E3."""
     _grant(environ)
-    (right,) = _body("GET", RIGHTS, sandbox.invoke("query", environ))["entitlements"]
+    (right,) = _body("GET", ENTITLEMENTS, sandbox.invoke("query", environ))["entitlements"]
     assert (right["stock_keeping_unit"], right["status"]) == ("item1", "ACTIVE")
 
 
@@ -70,8 +70,8 @@ def test_relay_outbox_publishes(sandbox: Sandbox, environ: dict[str, str], rows:
     _grant(environ)
     assert sandbox.invoke("relay_outbox", environ)["published"] == 1
     assert _events(rows) == [("EntitlementGranted", 1, "PUBLISHED")]
-    with Scene(environ) as scene:
-        assert scene.stream_state() == 1
+    with Pipeline(environ) as pipeline:
+        assert pipeline.last_sequence() == 1
 
 
 def test_bridge_events_makes_the_notification(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
@@ -122,8 +122,8 @@ def test_record_advisories_records_a_dead_letter(sandbox: Sandbox, environ: dict
 def test_redrive_dead_letters_lists_them(sandbox: Sandbox, environ: dict[str, str]) -> None:
     """Q2: the event file's order changes nothing."""
     _poison(environ)
-    with Scene(environ) as scene:
-        scene.record()
+    with Pipeline(environ) as pipeline:
+        pipeline.run_recorder()
     report = sandbox.invoke("redrive_dead_letters", environ)
     assert (report["action"], report["kind"], len(report["letters"])) == ("list", "nats", 1)
 
@@ -182,10 +182,10 @@ def _bridge(environ: Mapping[str, str]) -> None:
 
 
 def _poison(environ: Mapping[str, str]) -> None:
-    with Scene(environ) as scene:
-        scene.publish(b"poison", event_headers(uuid.uuid4()))
-        scene.consume()
-        scene.await_advisories(1)
+    with Pipeline(environ) as pipeline:
+        pipeline.publish(b"poison", event_headers(uuid.uuid4()))
+        pipeline.run_bridge()
+        pipeline.wait_for_advisories(1)
 
 
 def _body(method: str, path: str, answer: Mapping[str, Any]) -> Any:

@@ -77,7 +77,7 @@ def test_a_revoked_right_is_listed_as_revoked(http: Http, user: str) -> None:
     """E2, E3."""
     http.grant(f"{user}-1", user_id=user)
     assert http.revoke(f"{user}-2", user_id=user).json["version"] == 2
-    (right,) = http.rights(user).json["entitlements"]
+    (right,) = http.list_entitlements(user).json["entitlements"]
     assert (right["status"], right["version"]) == ("REVOKED", 2)
 
 
@@ -113,7 +113,7 @@ def test_bad_input_gets_a_code(http: Http, path: str, headers: list[tuple[str, s
 
 def test_nobody_gets_in_without_a_token(http: Http, database_url: str, user: str) -> None:
     """E5: 401 without one, 403 with one that nobody made; nothing is written."""
-    http.rights(user)
+    http.list_entitlements(user)
     stranger = Token.mint("dev", generate_client_id())
     asked = [("Idempotency-Key", user), ("Content-Type", "application/json")]
     for token, status in (("", 401), (stranger.text, 403)):

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, Reply
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Response
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ class Http:
         self._address = urlsplit(api_url)
         self._token = token
 
-    def send(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b"") -> Reply:
+    def send(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b""
+    ) -> Response:
         """Send exactly this, and the caller's token; a header may stand twice."""
         token = [("Authorization", f"Bearer {self._token}")] if self._token else []
         connection = http.client.HTTPConnection(self._address.netloc, timeout=60)
@@ -33,29 +35,29 @@ class Http:
                 connection.putheader(name, value)
             connection.endheaders(data)
             answer = connection.getresponse()
-            return Reply(answer.status, _titled(answer.getheaders()), answer.read().decode())
+            return Response(answer.status, _titled(answer.getheaders()), answer.read().decode())
         finally:
             connection.close()
 
-    def change(self, path: str, key: str, **fields: Any) -> Reply:
+    def change(self, path: str, key: str, **fields: Any) -> Response:
         """POST a change; `fields` replace those of `CHANGE`."""
         headers = [("Content-Type", "application/json"), ("Idempotency-Key", key)]
         reply = self.send("POST", path, headers, json.dumps(CHANGE | fields))
         assert_matches_contract("POST", path, reply.status, reply.headers, reply.body)
         return reply
 
-    def grant(self, key: str, **fields: Any) -> Reply:
+    def grant(self, key: str, **fields: Any) -> Response:
         """POST a grant."""
         return self.change(GRANTS, key, **fields)
 
-    def revoke(self, key: str, **fields: Any) -> Reply:
+    def revoke(self, key: str, **fields: Any) -> Response:
         """POST a revoke."""
         return self.change(REVOKES, key, **fields)
 
-    def rights(self, user_id: str, query: str = "") -> Reply:
+    def list_entitlements(self, user_id: str, query: str = "") -> Response:
         """GET a user's rights."""
-        reply = self.send("GET", RIGHTS.replace("{user_id}", quote(user_id, safe="")) + query)
-        assert_matches_contract("GET", RIGHTS, reply.status, reply.headers, reply.body)
+        reply = self.send("GET", ENTITLEMENTS.replace("{user_id}", quote(user_id, safe="")) + query)
+        assert_matches_contract("GET", ENTITLEMENTS, reply.status, reply.headers, reply.body)
         return reply
 
 

@@ -49,7 +49,7 @@ def test_the_life_of_a_right(http: Http, user: str) -> None:
     revoked = http.revoke(f"{user}-3", user_id=user)
     assert (revoked.status, revoked.json["status"], revoked.json["version"]) == (200, "REVOKED", 2)
     assert http.grant(f"{user}-2", user_id=user).body == refused.body
-    (right,) = http.rights(user).json["entitlements"]
+    (right,) = http.list_entitlements(user).json["entitlements"]
     assert (right["status"], right["version"], right["updated_at"]) == ("REVOKED", 2, revoked.json["updated_at"])
 
 
@@ -67,7 +67,7 @@ def test_fifty_keys_for_one_right_have_one_winner(http: Http, user: str) -> None
         replies = list(pool.map(lambda number: http.grant(f"{user}-{number}", user_id=user), range(50)))
     assert sorted(reply.status for reply in replies) == [200] + [409] * 49
     assert {reply.code for reply in replies if reply.status == 409} == {"ENTITLEMENT_STATE_CONFLICT"}
-    assert http.rights(user).json["entitlements"][0]["version"] == 1
+    assert http.list_entitlements(user).json["entitlements"][0]["version"] == 1
 
 
 def test_names_from_all_over_the_world_survive_the_way(http: Http) -> None:
@@ -75,7 +75,7 @@ def test_names_from_all_over_the_world_survive_the_way(http: Http) -> None:
     user = f"ユーザー 50% é/{uuid.uuid4()}".replace("/", "-")
     granted = http.grant(str(uuid.uuid4()), user_id=user, stock_keeping_unit="商品/1")
     assert granted.json["user_id"] == user
-    assert http.rights(user, "?limit=1").json["entitlements"][0]["stock_keeping_unit"] == "商品/1"
+    assert http.list_entitlements(user, "?limit=1").json["entitlements"][0]["stock_keeping_unit"] == "商品/1"
 
 
 @pytest.mark.parametrize(

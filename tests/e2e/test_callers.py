@@ -18,13 +18,13 @@ from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, logged
 from tests.e2e.callers import created, manage
 from tests.e2e.http import Http
-from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, SUMMARY
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.stack.embedded import Stack
-    from tests.support.client import Reply
+    from tests.support.client import Response
 
 # Taken from the template, so that a new route cannot be forgotten here.
 SERVED = [
@@ -52,7 +52,7 @@ def written(stack: Stack) -> Any:
         return connection.execute(WRITTEN).fetchone()
 
 
-def ask(api_url: str, method: str, path: str, authorization: str | None) -> Reply:
+def ask(api_url: str, method: str, path: str, authorization: str | None) -> Response:
     """A request to a route that would succeed, or be refused by state, if the caller were let in."""
     user = f"u_{uuid.uuid4()}"
     headers = [("Content-Type", "application/json"), ("Idempotency-Key", user)]
@@ -132,7 +132,7 @@ def test_a_route_is_open_to_its_own_scope_alone(
 def test_one_token_opens_several_routes_within_the_cache_time(stack: Stack, api_url: str) -> None:
     """The policy that API Gateway keeps for a token names all that its client may do, not only the first route."""
     http, user = Http(api_url, created(stack).token), f"u_{uuid.uuid4()}"
-    assert http.rights(user).status == 200
+    assert http.list_entitlements(user).status == 200
     assert http.grant(f"{user}-1", user_id=user).status == 200
     assert http.revoke(f"{user}-2", user_id=user).status == 200
     assert http.send("GET", SUMMARY.replace("{user_id}", user)).status == 200
@@ -145,7 +145,7 @@ def test_a_retry_with_the_rotated_token_replays(stack: Stack, api_url: str) -> N
     rotated = manage(stack, action="rotate", client_id=caller.client_id)
     again = Http(api_url, rotated["token"]).grant(f"{user}-1", user_id=user)
     assert (first.status, again.status, again.body, again.replayed) == (200, 200, first.body, True)
-    assert Http(api_url, caller.token).rights(user).status == 200
+    assert Http(api_url, caller.token).list_entitlements(user).status == 200
 
 
 def test_a_caller_never_gets_another_s_answer(stack: Stack, api_url: str) -> None:
@@ -166,9 +166,9 @@ def test_a_revoked_token_ends_with_the_cache_time(stack: Stack, api_url: str) ->
     with cached_for(stack, 1):
         caller = created(stack)
         http = Http(api_url, caller.token)
-        assert http.rights("u").status == 200
+        assert http.list_entitlements("u").status == 200
         manage(stack, action="revoke", client_id=caller.client_id)
-        path = RIGHTS.replace("{user_id}", "u")
+        path = ENTITLEMENTS.replace("{user_id}", "u")
         refused = wait_for(lambda: [status for status in [http.send("GET", path).status] if status != 200], 30)
     assert refused == [403]
 
@@ -181,7 +181,7 @@ def test_nobody_is_let_in_while_it_cannot_be_known_who_calls(stack: Stack, api_u
     stack.postgres.stop()
     try:
         statuses = [
-            ask(api_url, *route, f"Bearer {caller.token}").status for route in (("POST", GRANTS), ("GET", RIGHTS))
+            ask(api_url, *route, f"Bearer {caller.token}").status for route in (("POST", GRANTS), ("GET", ENTITLEMENTS))
         ]
     finally:
         stack.postgres.start()
@@ -196,7 +196,7 @@ def test_too_many_requests_are_told_so(stack: Stack, api_url: str) -> None:
     assert http.send("GET", path).status == 200
     with limited(stack, "~1v1~1users~1{user_id}~1summary/GET"):
         assert [http.send("GET", path).status for _ in range(3)] == [200, 429, 429]
-        assert http.rights("u").status == 200
+        assert http.list_entitlements("u").status == 200
     assert http.send("GET", path).status == 200
 
 
@@ -213,7 +213,7 @@ def test_every_route_has_its_limit(stack: Stack) -> None:
 def test_a_token_is_not_logged(stack: Stack, api_url: str) -> None:
     """Neither where it is made nor where it is judged."""
     caller = created(stack)
-    assert Http(api_url, caller.token).rights("u").status == 200
+    assert Http(api_url, caller.token).list_entitlements("u").status == 200
     for name in ("authorize-caller", "manage-clients"):
         text = logged(stack, name, lambda text: caller.client_id in text)
         assert caller.token.rpartition("_")[2] not in text, name

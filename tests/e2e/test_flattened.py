@@ -60,7 +60,7 @@ def test_a_grant_and_its_replay(stack: Stack, flattened: Deployment, emulator: E
     granted, replayed = (http.grant(f"{user}-1", user_id=user) for _ in range(2))
     assert (granted.status, granted.json["version"]) == (200, 1)
     assert (replayed.body, replayed.replayed) == (granted.body, True)
-    assert http.rights(user).json["entitlements"][0]["status"] == "ACTIVE"
+    assert http.list_entitlements(user).json["entitlements"][0]["status"] == "ACTIVE"
 
 
 @pytest.mark.parametrize("name", LOGICAL_NAMES)

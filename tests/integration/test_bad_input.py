@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, Client, event
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Client, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ BODIES: dict[str, tuple[Any, str]] = {
     "Infinity": ("-Infinity", "valid JSON"),
     "a huge number": ("9" * 5000, "valid JSON"),
     "nested too deep": ("[" * 8000, "valid JSON"),
-    "a member twice": ('{"user_id":"a","user_id":"b"}', "twice"),
+    "a member twice": ('{"user_id":"a","user_id":"b"}', 'duplicate key in JSON body: "user_id"'),
     "a control character between quotes": ('{"user_id":"a\nb"}', "valid JSON"),
     "a lone surrogate in the text itself": ('{"user_id":"\ud800"}', "UTF-8"),
 }
@@ -188,7 +188,7 @@ def test_invalid_query_parameter_is_rejected(
     client: Client, user_id: str, query: dict[str, list[str]], message: str
 ) -> None:
     """The route that lists entitlements validates its path and its query parameters."""
-    request = event("GET", RIGHTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=query)
+    request = event("GET", ENTITLEMENTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=query)
     response = client.send(request)
     assert (response.status, response.code) == (400, "BAD_REQUEST")
     assert message in response.json["message"]

@@ -136,7 +136,7 @@ def test_text_is_returned_unchanged(client: Client, rows: Rows) -> None:
     user = 'quote " backslash \\ emoji 🎁 ﷽ <b>'
     response = client.grant("k1", user_id=user, reason="naïve ☕")
     assert response.json["user_id"] == user
-    assert client.rights(user).json["user_id"] == user
+    assert client.list_entitlements(user).json["user_id"] == user
     (event,) = rows.execute("SELECT payload FROM outbox_events").fetchall()
     assert event["payload"]["source"] == "naïve ☕"
 

@@ -13,7 +13,7 @@ from tests.support.client import CHANGE, GRANTS, REVOKES
 from tests.support.client import event as request
 from tests.support.invocations import UNTIL_IDLE, Functions
 from tests.support.workers.bridge_stream import Stream
-from tests.support.workers.deliver_receiver import Received, Receiver
+from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def receiver() -> Iterator[Receiver]:
     """A receiver that fails temporarily for one user and permanently for another."""
     statuses = {"retried": 503, "refused": 400}
 
-    def respond(received: Received) -> int:
+    def respond(received: ReceivedRequest) -> int:
         return statuses.get(received.body["user_id"], 204)
 
     with Receiver(respond) as receiver:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from grantwire.observability import key_fingerprint
-from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Reply, event
+from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Response, event
 from tests.support.concurrency import at_once
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def test_replay_does_not_wait_for_the_lock(client: Client, database_url: str, ro
 
 def test_request_waits_for_an_unfinished_one_and_replays_it(client: Client, database_url: str, rows: Rows) -> None:
     """I5, I6: the second request reads after the first has committed."""
-    responses: list[Reply] = []
+    responses: list[Response] = []
 
     def send() -> None:
         responses.append(_grant_with_own_connection(database_url, "k1"))
@@ -308,12 +308,12 @@ def test_guard_works_in_any_transaction(rows: Rows) -> None:
     assert rows.execute(begin).fetchall() == [{"verdict": "REPLAYED", "status_code": 201, "body": "done"}]
 
 
-def _grant_with_own_connection(database_url: str, key: str, **environ: str) -> Reply:
+def _grant_with_own_connection(database_url: str, key: str, **environ: str) -> Response:
     with Client(database_url, **environ) as client:
         return client.grant(key)
 
 
-def _grant_with_short_wait(database_url: str, key: str) -> Reply:
+def _grant_with_short_wait(database_url: str, key: str) -> Response:
     return _grant_with_own_connection(database_url, key, IDEMPOTENCY_LOCK_WAIT="50ms")
 
 

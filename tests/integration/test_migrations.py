@@ -17,7 +17,7 @@ from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import SQL as SHIPPED_SQL
 from functions.migrate_database.handler import handle
 from grantwire.database import migrations
-from grantwire.database.migrations import SqlFile, read_functions, read_numbered, read_schema
+from grantwire.database.migrations import SqlFile, read_functions, read_migrations, read_schema
 from grantwire.errors import InternalError
 from grantwire.runtime.migration import MigrationRuntime
 from infra.local.errors import CommandError
@@ -25,7 +25,7 @@ from infra.local.stack import database as stack_database
 from infra.local.stack.schema import MAJOR, dump_schema
 from tests.support.client import Client
 from tests.support.concurrency import at_once
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
@@ -88,7 +88,7 @@ def test_files_of_the_library_are_read_from_its_package() -> None:
 def test_schema_of_the_library_works_without_roles_of_the_service(empty_url: str) -> None:
     """The files of the library alone create tables and functions that work."""
     library = resources.files("grantwire_idempotency").joinpath("sql")
-    files = [*read_numbered(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
+    files = [*read_migrations(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
     assert not [file.name for file in files if b"grantwire" in file.sql]
     with psycopg.connect(empty_url) as connection:
         for file in files:
@@ -165,13 +165,13 @@ def test_invalid_migration_name_is_an_error(folder: Path, name: str) -> None:
     """Numbers have four digits and are unique."""
     (folder / name).write_text("SELECT 1;")
     with pytest.raises(InternalError, match=r"not named like|used twice"):
-        read_numbered(folder)
+        read_migrations(folder)
 
 
 def test_folder_without_migrations_is_an_error(tmp_path: Path) -> None:
     """A package that was built without its migrations must not report success."""
     with pytest.raises(InternalError, match="no migrations"):
-        read_numbered(tmp_path)
+        read_migrations(tmp_path)
 
 
 def test_failed_migration_is_rolled_back(empty_url: str, folder: Path) -> None:
@@ -369,7 +369,7 @@ def test_migration_does_not_block_other_statements(
     """It fails after a short wait for a lock, so that other statements do not wait behind it for long."""
     migrate(empty_url, folder)
     (folder / "9999_alter.sql").write_text("ALTER TABLE entitlements ADD note text;")
-    monkeypatch.setattr(migrations, "_LIMIT_WAITING", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(migrations, "_SET_LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     with psycopg.connect(empty_url) as other:
         other.execute("SELECT * FROM entitlements")
         with pytest.raises(InternalError, match="lock timeout"):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def test_unknown_user_has_an_empty_list(client: Client) -> None:
     """E4: an unknown user is not an error."""
-    response = client.rights("unknown")
+    response = client.list_entitlements("unknown")
     assert (response.status, response.body) == (200, '{"user_id":"unknown","entitlements":[]}')
 
 
@@ -21,7 +21,7 @@ def test_entitlements_are_listed_by_sku_with_their_status(client: Client) -> Non
         client.grant(f"k{number}", stock_keeping_unit=sku)
     client.grant("other", user_id="u_9")
     revoked = client.revoke("k9", stock_keeping_unit="a").json
-    response = client.rights()
+    response = client.list_entitlements()
     assert response.status == 200
     assert [entitlement["stock_keeping_unit"] for entitlement in response.json["entitlements"]] == ["B", "a", "b", "é"]
     assert response.json["entitlements"][1] == {name: revoked[name] for name in revoked if name != "user_id"}
@@ -33,17 +33,17 @@ def test_long_list_has_pages(client: Client, rows: Rows) -> None:
     rows.execute("""
         INSERT INTO entitlements SELECT 'u_123', 'sku-' || lpad(n::text, 4, '0'), 'ACTIVE', 1, now()
           FROM generate_series(1, 1001) n""")
-    first = client.rights().json
+    first = client.list_entitlements().json
     assert len(first["entitlements"]) == 1000
     assert first["next_after"] == "sku-1000"
-    rest = client.rights(after=first["next_after"]).json
+    rest = client.list_entitlements(after=first["next_after"]).json
     assert [entitlement["stock_keeping_unit"] for entitlement in rest["entitlements"]] == ["sku-1001"]
     assert "next_after" not in rest
 
     listed: list[str] = []
     after: dict[str, str] = {}
     while True:
-        page = client.rights(limit="300", **after).json
+        page = client.list_entitlements(limit="300", **after).json
         listed += [entitlement["stock_keeping_unit"] for entitlement in page["entitlements"]]
         if "next_after" not in page:
             break
@@ -55,7 +55,7 @@ def test_full_last_page_has_no_next_after(client: Client) -> None:
     """E4: exactly `limit` entitlements are left."""
     for number in range(2):
         client.grant(f"k{number}", stock_keeping_unit=f"s{number}")
-    page = client.rights(limit="2").json
+    page = client.list_entitlements(limit="2").json
     assert len(page["entitlements"]) == 2
     assert "next_after" not in page
 
@@ -73,7 +73,7 @@ def test_path_parameter_is_decoded_once(client: Client) -> None:
         "50%": "50%",
         "a%2Fb": "a/b",
     }.items():
-        response = client.rights(sent).json
+        response = client.list_entitlements(sent).json
         assert (response["user_id"], len(response["entitlements"])) == (user, 1)
 
 

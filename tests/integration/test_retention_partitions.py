@@ -16,7 +16,7 @@ from grantwire.settings import load
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import budget
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ from tests.support.dead_letters import budget
 from tests.support.lock_timeouts import never_wait
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

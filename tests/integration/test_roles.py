@@ -23,10 +23,10 @@ from infra.local.stack import database as local_database
 from tests.support.client import Client
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import budget
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -372,7 +372,7 @@ def test_owner_without_attributes_can_migrate_if_the_role_exists(databases: Data
     """The functions then work in this database."""
     with _unprivileged_owner(databases) as url:
         assert migrate(url, MIGRATIONS)
-        with Client(databases.of_functions(url)) as client:
+        with Client(databases.url_for_functions(url)) as client:
             assert client.grant("k").status == 200
             assert client.revoke("k2").status == 200
         with psycopg.connect(url) as owner:

@@ -15,7 +15,7 @@ from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import UNSAFE, PostgresServer
 from infra.local.system.processes import HAS_PROC, Launch, group_members, spawn
 from infra.local.toolchain.environments import EMULATOR
-from tests.support.environments import environment_of
+from tests.support.process_environment import read_environment
 from tests.support.servers import STATE
 from tests.support.valkey import ValkeyServer
 
@@ -82,7 +82,7 @@ def test_every_process_of_a_server_is_given_its_directory(server: Server) -> Non
     server.start()
     try:
         assert server.pid is not None
-        found = {pid: environment_of(pid) for pid in group_members(server.pid)}
+        found = {pid: read_environment(pid) for pid in group_members(server.pid)}
         given = {pid: environment.get("TMPDIR") for pid, environment in found.items() if environment is not None}
         assert given[server.pid] == str(server.temporary)
         assert set(given.values()) == {str(server.temporary)}

@@ -11,7 +11,7 @@ import yaml
 
 from grantwire import validation
 from grantwire.events import EVENT_TYPES
-from grantwire.notifications.columns import CARRIED
+from grantwire.notifications.columns import SHARED_COLUMNS
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_dead_letter_has_every_column_that_a_notification_carries(rows: Rows) ->
     notification, dead_letter = (
         {row["name"] for row in rows.execute(_COLUMNS, (table,))} for table in ("notifications", "notification_dlq")
     )
-    assert set(CARRIED) == (notification & dead_letter) - {"status", "attempt_count", "last_error"}
+    assert set(SHARED_COLUMNS) == (notification & dead_letter) - {"status", "attempt_count", "last_error"}
     assert notification - dead_letter == {
         *("next_retry_at", "locked_by", "locked_at", "lease_until", "created_at", "sent_at"),
     }

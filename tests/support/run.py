@@ -1,4 +1,4 @@
-"""What belongs to one run of the tests: a state folder for its servers, and a temporary directory inside it."""
+"""The files of one test run: a state folder for its servers, with a temporary directory inside."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ STATE = run_folder(ROOT / ".grantwire" / "test")
 
 
 def program_environment() -> dict[str, str]:
-    """Give the environment of a program that tests start: it finds the layer, and writes where this process does."""
+    """Return the environment for a subprocess: it can import the layer and shares this run's temporary directory."""
     return {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, temporary.VARIABLE: os.environ[temporary.VARIABLE]}
 
 
 def begin() -> None:
-    """Keep temporary files of this process, and of the programs that it starts, in the run's own folder."""
+    """Keep the temporary files of this process and of its subprocesses in the folder of this run."""
     temporary.use(STATE / "tmp")
 
 
 def end() -> None:
-    """Leave nothing behind: no server, no folder."""
+    """Stop every server of this run and delete its folders."""
     for folder in (STATE, memory.memory() / STATE.name):
         stop_below(folder)
     memory.remove(STATE)

@@ -173,7 +173,7 @@ def test_every_response_has_an_example() -> None:
 def test_documented_error_codes_match_the_code() -> None:
     """Every code is documented with its status and in the list of codes."""
     documented = {(code, int(status)) for _, status, response in _responses() for code in _codes(response)}
-    assert documented == set(http._STATUS.items())  # noqa: SLF001
+    assert documented == set(http._STATUS_CODES.items())  # noqa: SLF001
     assert set(document()["components"]["schemas"]["Error"]["properties"]["code"]["enum"]) == {
         code for code, _ in documented
     }

@@ -155,7 +155,7 @@ def test_every_function_has_a_description_and_an_example_event(name: str) -> Non
         route = next(event["Properties"] for event in _events(name) if event["Properties"]["Method"] != "any")
         request = Request.from_api_gateway(example)
         assert request.route == f"{route['Method'].upper()} {route['Path']}"
-        request.require(ROUTES[request.route])
+        request.require_scope(ROUTES[request.route])
     elif name in SCHEDULED and name != "sweep_retention":
         assert example == {"budget": "3s", "until": "idle"}
 

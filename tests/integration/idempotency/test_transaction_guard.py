@@ -101,13 +101,13 @@ def test_work_costs_two_round_trips_beside_its_own(database_url: str, orders: Ro
         guard.run(identity("warm-up"), order())
         before = trips.count
         guard.run(identity("k1"), order())
-        assert trips.of(before) == 2 + 1
+        assert trips.since(before) == 2 + 1
         before = trips.count
         guard.run(identity("k2"), lambda _tx: StoredResponse(204, ""))
-        assert trips.of(before) == 2
+        assert trips.since(before) == 2
         before = trips.count
         assert guard.run(identity("k1"), order()).replayed
-        assert trips.of(before) == 2
+        assert trips.since(before) == 2
     assert count(orders) == 2
 
 

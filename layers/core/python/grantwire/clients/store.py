@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grantwire.clients.tokens import Token, generate_client_id
-from grantwire.database import refusing_data
+from grantwire.database import wrap_exceptions
 from grantwire.errors import NotFoundError, RejectedError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Clients:
             return [dict(zip(names, map(_to_json_value, row), strict=True)) for row in cursor.fetchall()]
 
     def _execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        with self._database.session() as tx, refusing_data():
+        with self._database.session() as tx, wrap_exceptions():
             return tx.execute(statement, parameters).fetchone()
 
 
