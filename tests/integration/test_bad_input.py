@@ -50,7 +50,7 @@ BODIES: dict[str, tuple[Any, str]] = {
     "Infinity": ("-Infinity", "valid JSON"),
     "a huge number": ("9" * 5000, "valid JSON"),
     "nested too deep": ("[" * 8000, "valid JSON"),
-    "a member twice": ('{"user_id":"a","user_id":"b"}', 'duplicate key in JSON body: "user_id"'),
+    "a duplicate key": ('{"user_id":"a","user_id":"b"}', 'duplicate key in JSON body: "user_id"'),
     "a control character between quotes": ('{"user_id":"a\nb"}', "valid JSON"),
     "a lone surrogate in the text itself": ('{"user_id":"\ud800"}', "UTF-8"),
 }
