@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from infra.local.stack.embedded import Stack
+from infra.local.stack.embedded import EmbeddedStack
 from tests.bench.results import Chart, Finding, Line, Section
 from tests.bench.steady import grants
 from tests.bench.ways import ways_of
@@ -48,7 +48,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Grant at an even pace, and read afterwards when each grant got where."""
     if not effort.journey_seconds:
         return Section(TITLE, remarks=["Not measured in so short a run."])
-    stack = Stack(servers.nats.state.with_name("journey"), progress=progress)
+    stack = EmbeddedStack(servers.nats.state.with_name("journey"), progress=progress)
     try:
         stack.up()
         with progress.step("Warming up the functions"):
@@ -61,14 +61,14 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
         stack.down()  # its files go with the run's, after a look at the logs if something failed
 
 
-def _warm_up(stack: Stack) -> None:
+def _warm_up(stack: EmbeddedStack) -> None:
     """Every caller finds a warm function, and every schedule a second environment of a worker that is still busy."""
     for name in _WORKERS:
         invoke(stack, name, {"budget": "1s", "until": "idle"})
     grants(stack, "warm", count=_WARM_UP, rate=10 * RATE)
 
 
-def _handovers(stack: Stack) -> list[float]:
+def _handovers(stack: EmbeddedStack) -> list[float]:
     """When the schedules fired, as the emulator logs it: in local time."""
     moments = _FIRED.findall(stack.aws.log.read_text(errors="replace"))
     return [dt.datetime.fromisoformat(moment).astimezone().timestamp() for moment in moments]

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.local.system.ports import HOST, free_port, port_free
+from infra.local.system.ports import HOST, find_free_port, is_port_free
 from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def install(folder: Path) -> Path:
 
 def start(function: Path, path: list[Path], environ: Mapping[str, str], event: Mapping[str, Any]) -> Start:
     """Start the handler in a folder with one event, with nothing but `path` to import from, and end it."""
-    port, api = free_port(), free_port()
+    port, api = find_free_port(), find_free_port()
     addresses = (
         *("--runtime-interface-emulator-address", f"{HOST}:{port}"),
         *("--runtime-api-address", f"{HOST}:{api}"),
@@ -97,7 +97,7 @@ def start(function: Path, path: list[Path], environ: Mapping[str, str], event: M
 
 
 def _invoke(port: int, event: Mapping[str, Any]) -> Any:
-    if not wait_until(lambda: not port_free(port), _PATIENCE, every=0.005):
+    if not wait_until(lambda: not is_port_free(port), _PATIENCE, every=0.005):
         raise RuntimeError("the runtime interface emulator does not listen")
     connection = http.client.HTTPConnection(HOST, port, timeout=_PATIENCE)
     try:

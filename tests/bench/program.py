@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local.errors import CommandError
-from infra.local.main import INTERRUPTED
+from infra.local.main import EXIT_INTERRUPTED
 from infra.local.progress import Progress
 from tests.bench.alone import become_function
 from tests.bench.effort import FULL, QUICK, SMOKE
@@ -60,15 +60,15 @@ def main(words: Sequence[str]) -> int:
     try:
         report = _measured(arguments.only, arguments.effort, progress)
     except CommandError as error:
-        progress.explain(error)
+        progress.print_error(error)
         return 1
     except KeyboardInterrupt:
-        progress.say("\nInterrupted. The servers are gone, and nothing was written.")
-        return INTERRUPTED
+        progress.print_line("\nInterrupted. The servers are gone, and nothing was written.")
+        return EXIT_INTERRUPTED
     page = arguments.output or _page(report)
     report.write(page)
-    progress.say(f"\n{report.text()}\n\nThe report: {page}")
-    progress.say(report.summary())
+    progress.print_line(f"\n{report.text()}\n\nThe report: {page}")
+    progress.print_line(report.summary())
     return 1 if arguments.strict and report.misses() else 0
 
 
@@ -91,7 +91,7 @@ def _measured(names: Sequence[str], effort: Effort, progress: Progress) -> Repor
     with running(progress) as servers:
         machine = describe(servers)
         for name, measure in chosen.items():
-            progress.say(f"\n{name}")
+            progress.print_line(f"\n{name}")
             try:
                 sections.append(measure(servers, effort, progress))
                 servers.drop_databases()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 CALLERS = 4
 # Time for every caller to be there when the first grant is due.
@@ -32,7 +32,7 @@ class Answers:
     errors: list[str] = field(default_factory=list)
 
 
-def grants(stack: Stack, prefix: str, *, count: int, rate: float) -> Answers:
+def grants(stack: EmbeddedStack, prefix: str, *, count: int, rate: float) -> Answers:
     """So many grants, so many a second, whether or not those before them have been answered."""
     address = urlsplit(stack.api_url)
     caller = partial(_call, address.netloc, address.path + GRANTS, stack.token)

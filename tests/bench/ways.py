@@ -16,7 +16,7 @@ from infra.local.deployment.template import declared_parameters
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 _PATIENCE = 30.0
 
@@ -39,7 +39,7 @@ class Way:
     sent: float
 
 
-def ways_of(stack: Stack, users: Collection[str]) -> list[Way]:
+def ways_of(stack: EmbeddedStack, users: Collection[str]) -> list[Way]:
     """The way of every user's one grant; each must have gone it, and once."""
     deadline = time.monotonic() + _PATIENCE
     with psycopg.connect(stack.database_url, autocommit=True) as connection:

@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from infra.local.containers import engine as engines
-from infra.local.containers.sam_local import SamLocal, build
+from infra.local.containers.sam_local import SamLocal, build_functions
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.servers.nats import NatsServer
@@ -55,7 +55,7 @@ def engine() -> Iterator[Engine]:
 def _connect(stack: contextlib.ExitStack) -> Engine | str:
     """The engine, or why there is none."""
     try:
-        return stack.enter_context(engines.connected())
+        return stack.enter_context(engines.connect_engine())
     except CommandError as error:
         return f"{error} {error.hint}"
 
@@ -65,7 +65,7 @@ def sandbox(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Sandbox]
     """The functions, built once as for Lambda."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled(), Progress().step("Building the functions"):
-        built = build(FOLDER)
+        built = build_functions(FOLDER)
     yield Sandbox(SamLocal(FOLDER, built), engine, FOLDER / "start-api.log")
     shutil.rmtree(FOLDER, ignore_errors=True)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from infra.local.containers.sam_local import SAM, SamLocal
 from infra.local.deployment.template import logical_names
 from infra.local.paths import EVENTS
-from infra.local.system.ports import HOST, free_port
+from infra.local.system.ports import HOST, find_free_port
 from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Sandbox:
     @contextlib.contextmanager
     def api(self, environ: Mapping[str, str]) -> Iterator[str]:
         """`sam local start-api` while inside; the API's address."""
-        port = free_port()
+        port = find_free_port()
         server = ["local", "start-api", "--host", HOST, "--port", str(port), "--warm-containers", "LAZY", "--no-watch"]
         with self._options(environ) as options, self._log.open("ab") as log:
             command = [SAM, *server, *options]

@@ -13,12 +13,12 @@ from infra.local.system.processes import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 LOGGED_WITHIN = 20.0
 
 
-def client(stack: Stack, service: str) -> Any:
+def client(stack: EmbeddedStack, service: str) -> Any:
     """A client of one of the stack's AWS services."""
     return _client(service, stack.emulator_url)
 
@@ -29,7 +29,7 @@ def _client(service: str, url: str) -> Any:
     return aws.client(service, url)
 
 
-def logged(stack: Stack, name: str, complete: Callable[[str], bool]) -> str:
+def logged(stack: EmbeddedStack, name: str, complete: Callable[[str], bool]) -> str:
     """What a deployed function wrote, as CloudWatch has it, as soon as it is complete."""
 
     def look() -> str:
@@ -42,7 +42,7 @@ def logged(stack: Stack, name: str, complete: Callable[[str], bool]) -> str:
     return text
 
 
-def invoke(stack: Stack, name: str, event: Mapping[str, Any] | None = None) -> Any:
+def invoke(stack: EmbeddedStack, name: str, event: Mapping[str, Any] | None = None) -> Any:
     """Invoke a deployed function and wait for what it returns."""
     payload = json.dumps(event or {}).encode()
     answer = client(stack, "lambda").invoke(FunctionName=f"{STACK_NAME}-{name}", Payload=payload)

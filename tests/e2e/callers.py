@@ -10,7 +10,7 @@ from grantwire.clients.scopes import Scope
 from tests.e2e.aws import invoke
 
 if TYPE_CHECKING:
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Caller:
     token: str
 
 
-def created(stack: Stack, *scopes: str) -> Caller:
+def created(stack: EmbeddedStack, *scopes: str) -> Caller:
     """A new client, who may do everything unless scopes are given; API Gateway has not seen its token yet."""
     answer = manage(stack, action="create", name=f"e2e {uuid.uuid4()}", scopes=list(scopes or Scope))
     return Caller(answer["client_id"], answer["token"])
 
 
-def manage(stack: Stack, **order: Any) -> Any:
+def manage(stack: EmbeddedStack, **order: Any) -> Any:
     """What the deployed function manage_clients answers."""
     answer = invoke(stack, "manage-clients", order)
     assert "errorMessage" not in answer

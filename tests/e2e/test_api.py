@@ -24,7 +24,7 @@ from tests.support.paths import MIGRATIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
 # A sandbox that has to be started first is not the database's fault.
@@ -100,7 +100,7 @@ def test_bad_input_gets_a_code(
     assert (reply.status, reply.code) == (status, code)
 
 
-def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, user: str) -> None:
+def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: EmbeddedStack, user: str) -> None:
     """Warm sandboxes answer at once and recover by themselves; nothing was half-written.
 
     The caller is new, so that API Gateway remembers who it is until the end.
@@ -120,7 +120,7 @@ def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, user: s
     assert http.revoke(f"{user}-2", user_id=user).json["version"] == 2
 
 
-def test_the_deployed_function_migrates(stack: Stack) -> None:
+def test_the_deployed_function_migrates(stack: EmbeddedStack) -> None:
     """S1: with the files of its own build: an empty database gets the whole schema, one that has it is left alone."""
     assert invoke(stack, "migrate-database") == {"applied": []}
     with _empty_database(stack) as url, _migrating(stack, url):
@@ -131,7 +131,7 @@ def test_the_deployed_function_migrates(stack: Stack) -> None:
 
 
 @contextmanager
-def _empty_database(stack: Stack) -> Iterator[str]:
+def _empty_database(stack: EmbeddedStack) -> Iterator[str]:
     """A database beside the stack's, of the same owner."""
     parts = urlsplit(stack.database_url)
     names = {"name": sql.Identifier(f"empty_{uuid.uuid4().hex[:12]}"), "owner": sql.Identifier(str(parts.username))}
@@ -144,7 +144,7 @@ def _empty_database(stack: Stack) -> Iterator[str]:
 
 
 @contextmanager
-def _migrating(stack: Stack, url: str) -> Iterator[None]:
+def _migrating(stack: EmbeddedStack, url: str) -> Iterator[None]:
     """Let the deployed function migrate another database for a while."""
     functions, name = client(stack, "lambda"), f"{STACK_NAME}-migrate-database"
     variables = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
@@ -169,7 +169,7 @@ def _schema(url: str) -> list[tuple[Any, ...]]:
              ORDER BY 1, 2, 3""").fetchall()
 
 
-def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) -> None:
+def test_logs_have_neither_keys_nor_bodies(stack: EmbeddedStack, http: Http, user: str) -> None:
     """What the deployed functions really wrote, as CloudWatch has it."""
     secret = f"secret-{uuid.uuid4()}"
     http.grant(secret, user_id=user, reason="do not log me")

@@ -18,7 +18,7 @@ from tests.support.plaintext import PLAINTEXT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 LOGICAL_NAMES = logical_names()
 
@@ -46,7 +46,7 @@ print(json.dumps([handler.__file__, list(grantwire.__path__)]))
 
 
 @pytest.mark.parametrize("name", LOGICAL_NAMES)
-def test_a_built_function_imports_alone(stack: Stack, name: str) -> None:
+def test_a_built_function_imports_alone(stack: EmbeddedStack, name: str) -> None:
     """No site-packages, no checkout: a dependency that the layer forgot is found here, not on AWS."""
     build = stack.deployment.build
     path = [str(build / LOGICAL_NAMES[name]), str(build / "CoreLayer" / "python")]
@@ -68,7 +68,7 @@ def run_alone(name: str, path: list[str]) -> Any:
     return json.loads(answer.stdout)
 
 
-def test_the_built_template_is_plain(stack: Stack) -> None:
+def test_the_built_template_is_plain(stack: EmbeddedStack) -> None:
     """CloudFormation accepts neither anchors, aliases nor merge keys, which template.yaml is written with."""
     text = (stack.deployment.build / "template.yaml").read_text()
     tokens = list(yaml.scan(text))
@@ -77,7 +77,7 @@ def test_the_built_template_is_plain(stack: Stack) -> None:
     assert yaml.safe_load(text)["Resources"].keys() == load_template()["Resources"].keys()
 
 
-def test_the_migrations_are_shipped(stack: Stack) -> None:
+def test_the_migrations_are_shipped(stack: EmbeddedStack) -> None:
     """The links in the function's folder become files in the build, and the layer has the library's."""
     function = stack.deployment.build / LOGICAL_NAMES["migrate_database"]
     library = stack.deployment.build / "CoreLayer" / "python" / "grantwire_idempotency" / "sql"
@@ -95,7 +95,7 @@ def _contents(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_layer_brings_no_sdk(stack: Stack) -> None:
+def test_the_layer_brings_no_sdk(stack: EmbeddedStack) -> None:
     """boto3 comes with the runtime; shipping it would cost size and cold start."""
     shipped = {path.name for path in (stack.deployment.build / "CoreLayer" / "python").iterdir()}
     assert not shipped & {"boto3", "botocore"}
@@ -110,7 +110,7 @@ def test_the_layer_brings_no_sdk(stack: Stack) -> None:
     } <= shipped
 
 
-def test_the_library_is_shipped_whole_and_without_its_optional_packages(stack: Stack) -> None:
+def test_the_library_is_shipped_whole_and_without_its_optional_packages(stack: EmbeddedStack) -> None:
     """All of its files, SQL too; redis, rbloom and cachetools are for whoever uses the parts that need them."""
     layer = stack.deployment.build / "CoreLayer" / "python"
     shipped, source = layer / "grantwire_idempotency", LIBRARY / "grantwire_idempotency"
@@ -121,7 +121,7 @@ def test_the_library_is_shipped_whole_and_without_its_optional_packages(stack: S
     assert not {path.name for path in layer.iterdir()} & {"redis", "rbloom", "cachetools"}
 
 
-def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
+def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: EmbeddedStack) -> None:
     """A cold start compiles nothing: neither /opt nor a new date of a file makes Python do it again."""
     layer = stack.deployment.build / "CoreLayer" / "python"
     packages = ("grantwire", "grantwire_idempotency", "nats", "aws_lambda_powertools")
@@ -134,7 +134,7 @@ def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
         assert (magic, flags) == (importlib.util.MAGIC_NUMBER, UNCHECKED_HASH), source
 
 
-def test_the_layer_is_small(stack: Stack) -> None:
+def test_the_layer_is_small(stack: EmbeddedStack) -> None:
     """What was compiled to machine code is not shipped as source too."""
     layer = stack.deployment.build / "CoreLayer"
     files = [path for path in layer.rglob("*") if path.is_file()]

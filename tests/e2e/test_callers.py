@@ -23,7 +23,7 @@ from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, SUMMARY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
     from tests.support.client import Reply
 
 # Taken from the template, so that a new route cannot be forgotten here.
@@ -46,7 +46,7 @@ UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now(
 AUDITED = "SELECT caller, outcome FROM entitlement_audit WHERE user_id = %s ORDER BY occurred_at"
 
 
-def written(stack: Stack) -> Any:
+def written(stack: EmbeddedStack) -> Any:
     """How many rows there are in every table that a request may write to."""
     with psycopg.connect(stack.database_url) as connection:
         return connection.execute(WRITTEN).fetchone()
@@ -64,13 +64,13 @@ def ask(api_url: str, method: str, path: str, authorization: str | None) -> Repl
 
 
 @pytest.fixture(scope="module")
-def api_url(stack: Stack) -> str:
+def api_url(stack: EmbeddedStack) -> str:
     """The API's address, asked for once."""
     return stack.api_url
 
 
 @pytest.fixture(scope="module")
-def refused(stack: Stack) -> dict[str, str | None]:
+def refused(stack: EmbeddedStack) -> dict[str, str | None]:
     """Authorization headers that let nobody in anywhere, by what is wrong with them."""
     known, expired, revoked = (created(stack) for _ in range(3))
     with psycopg.connect(stack.database_url) as connection:
@@ -93,14 +93,14 @@ def refused(stack: Stack) -> dict[str, str | None]:
 
 
 @pytest.fixture(scope="module")
-def scoped(stack: Stack) -> dict[Scope, str]:
+def scoped(stack: EmbeddedStack) -> dict[Scope, str]:
     """The Authorization header of a client for each scope, who has no other."""
     return {scope: f"Bearer {created(stack, scope).token}" for scope in Scope}
 
 
 @pytest.mark.parametrize(("method", "path"), SERVED)
 def test_a_route_is_closed_to_everybody_without_a_valid_token(
-    stack: Stack, api_url: str, refused: dict[str, str | None], method: str, path: str
+    stack: EmbeddedStack, api_url: str, refused: dict[str, str | None], method: str, path: str
 ) -> None:
     """E5: 401 for what is no token, 403 for one that is not valid; nothing is written."""
     before = written(stack)
@@ -112,7 +112,7 @@ def test_a_route_is_closed_to_everybody_without_a_valid_token(
 
 @pytest.mark.parametrize(("method", "path"), SERVED)
 def test_a_route_is_open_to_its_own_scope_alone(
-    stack: Stack, api_url: str, scoped: dict[Scope, str], method: str, path: str
+    stack: EmbeddedStack, api_url: str, scoped: dict[Scope, str], method: str, path: str
 ) -> None:
     """E5: each wrong scope is a 403 and writes nothing; the right one is let in, with the same request.
 
@@ -129,7 +129,7 @@ def test_a_route_is_open_to_its_own_scope_alone(
         assert (let_in.status, let_in.code) == ((409, "ENTITLEMENT_STATE_CONFLICT") if path == REVOKES else (200, None))
 
 
-def test_one_token_opens_several_routes_within_the_cache_time(stack: Stack, api_url: str) -> None:
+def test_one_token_opens_several_routes_within_the_cache_time(stack: EmbeddedStack, api_url: str) -> None:
     """The policy that API Gateway keeps for a token names all that its client may do, not only the first route."""
     http, user = Http(api_url, created(stack).token), f"u_{uuid.uuid4()}"
     assert http.rights(user).status == 200
@@ -138,7 +138,7 @@ def test_one_token_opens_several_routes_within_the_cache_time(stack: Stack, api_
     assert http.send("GET", SUMMARY.replace("{user_id}", user)).status == 200
 
 
-def test_a_retry_with_the_rotated_token_replays(stack: Stack, api_url: str) -> None:
+def test_a_retry_with_the_rotated_token_replays(stack: EmbeddedStack, api_url: str) -> None:
     """I7: a key belongs to the client, not to its token; both tokens are good for a while."""
     caller, user = created(stack), f"u_{uuid.uuid4()}"
     first = Http(api_url, caller.token).grant(f"{user}-1", user_id=user)
@@ -148,7 +148,7 @@ def test_a_retry_with_the_rotated_token_replays(stack: Stack, api_url: str) -> N
     assert Http(api_url, caller.token).rights(user).status == 200
 
 
-def test_a_caller_never_gets_another_s_answer(stack: Stack, api_url: str) -> None:
+def test_a_caller_never_gets_another_s_answer(stack: EmbeddedStack, api_url: str) -> None:
     """I7, A1: the same key and body by somebody else is another request, and the audit names who asked."""
     ours, theirs = created(stack), created(stack)
     user = f"u_{uuid.uuid4()}"
@@ -161,7 +161,7 @@ def test_a_caller_never_gets_another_s_answer(stack: Stack, api_url: str) -> Non
     assert audited == [(ours.client_id, "APPLIED"), (theirs.client_id, "ENTITLEMENT_STATE_CONFLICT")]
 
 
-def test_a_revoked_token_ends_with_the_cache_time(stack: Stack, api_url: str) -> None:
+def test_a_revoked_token_ends_with_the_cache_time(stack: EmbeddedStack, api_url: str) -> None:
     """A token that is in use is refused as soon as API Gateway asks again."""
     with cached_for(stack, 1):
         caller = created(stack)
@@ -173,7 +173,7 @@ def test_a_revoked_token_ends_with_the_cache_time(stack: Stack, api_url: str) ->
     assert refused == [403]
 
 
-def test_nobody_is_let_in_while_it_cannot_be_known_who_calls(stack: Stack, api_url: str) -> None:
+def test_nobody_is_let_in_while_it_cannot_be_known_who_calls(stack: EmbeddedStack, api_url: str) -> None:
     """PostgreSQL is down and nothing is cached: a valid token is turned away, and works when it is back."""
     caller, user = created(stack), f"u_{uuid.uuid4()}"
     http = Http(api_url, caller.token)
@@ -190,7 +190,7 @@ def test_nobody_is_let_in_while_it_cannot_be_known_who_calls(stack: Stack, api_u
     assert http.grant(f"{user}-1", user_id=user).status == 200
 
 
-def test_too_many_requests_are_told_so(stack: Stack, api_url: str) -> None:
+def test_too_many_requests_are_told_so(stack: EmbeddedStack, api_url: str) -> None:
     """E5: the limit of one route, which stops nobody at another one."""
     http, path = Http(api_url, created(stack).token), SUMMARY.replace("{user_id}", "u")
     assert http.send("GET", path).status == 200
@@ -200,7 +200,7 @@ def test_too_many_requests_are_told_so(stack: Stack, api_url: str) -> None:
     assert http.send("GET", path).status == 200
 
 
-def test_every_route_has_its_limit(stack: Stack) -> None:
+def test_every_route_has_its_limit(stack: EmbeddedStack) -> None:
     """The parameters' values reach the deployed stage."""
     outputs = stack.deployment.outputs()
     stage = client(stack, "apigateway").get_stage(restApiId=outputs["ApiId"], stageName=outputs["ApiStage"])
@@ -210,7 +210,7 @@ def test_every_route_has_its_limit(stack: Stack) -> None:
     assert limits[f"/{GRANTS}/POST"] == load_template()["Parameters"]["GrantRateLimit"]["Default"]
 
 
-def test_a_token_is_not_logged(stack: Stack, api_url: str) -> None:
+def test_a_token_is_not_logged(stack: EmbeddedStack, api_url: str) -> None:
     """Neither where it is made nor where it is judged."""
     caller = created(stack)
     assert Http(api_url, caller.token).rights("u").status == 200
@@ -220,7 +220,7 @@ def test_a_token_is_not_logged(stack: Stack, api_url: str) -> None:
 
 
 @contextlib.contextmanager
-def cached_for(stack: Stack, seconds: int) -> Iterator[None]:
+def cached_for(stack: EmbeddedStack, seconds: int) -> Iterator[None]:
     """Let API Gateway remember what a token may do for so long."""
     gateway, api = client(stack, "apigateway"), stack.deployment.outputs()["ApiId"]
     (found,) = gateway.get_authorizers(restApiId=api)["items"]
@@ -238,7 +238,7 @@ def cached_for(stack: Stack, seconds: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limited(stack: Stack, method: str) -> Iterator[None]:
+def limited(stack: EmbeddedStack, method: str) -> Iterator[None]:
     """Let one method take one request, and the next one after a long time."""
     gateway, outputs = client(stack, "apigateway"), stack.deployment.outputs()
     where = {"restApiId": outputs["ApiId"], "stageName": outputs["ApiStage"]}

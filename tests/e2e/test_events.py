@@ -25,7 +25,7 @@ from tests.support.contract import assert_matches_contract
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
     from tests.e2e.http import Http
 
 # A worker is started every minute and works for 63 seconds; the first one may have to start its sandbox.
@@ -54,7 +54,7 @@ def test_a_grant_is_sent_without_anyone_invoking_a_worker(http: Http, user: str)
     assert told[1]["created_at"] >= granted["updated_at"]
 
 
-def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: Stack, http: Http, user: str) -> None:
+def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: EmbeddedStack, http: Http, user: str) -> None:
     """P1, P2, S3: over HTTP, without anyone invoking a worker; what was lost comes back by the operator's function."""
     granted = http.grant(f"{user}-1", user_id=user).json
     http.grant(f"{user}-2", user_id=user, stock_keeping_unit="item2")
@@ -79,7 +79,7 @@ def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: Stack, http: Http
         assert _summary(http, user, revoked=1) == summary
 
 
-def test_the_stream_has_the_event_as_a_protocol_buffer(stack: Stack, http: Http, user: str) -> None:
+def test_the_stream_has_the_event_as_a_protocol_buffer(stack: EmbeddedStack, http: Http, user: str) -> None:
     """N1, O3: what any other consumer of the stream reads."""
     granted = http.grant(f"{user}-1", user_id=user).json
     (told,) = _eventually(lambda: _sent(http, user, 1))
@@ -91,7 +91,7 @@ def test_the_stream_has_the_event_as_a_protocol_buffer(stack: Stack, http: Http,
     assert headers["Nats-Msg-Id"] == headers["event_id"] == event.event_id
 
 
-def test_an_event_that_cannot_be_published_waits_for_the_operator(stack: Stack, http: Http, user: str) -> None:
+def test_an_event_that_cannot_be_published_waits_for_the_operator(stack: EmbeddedStack, http: Http, user: str) -> None:
     """O5, O8, Q2: FAILED at once, its successor waits; mended and redriven by the function, both arrive in order."""
     broken, successor = uuid7(), uuid7()
     with psycopg.connect(stack.database_url, autocommit=True) as tx:
@@ -110,7 +110,7 @@ def test_an_event_that_cannot_be_published_waits_for_the_operator(stack: Stack, 
     assert [(one["version"], one["event_id"]) for one in told] == [(2, str(successor)), (1, str(broken))]
 
 
-def test_a_message_that_makes_no_sense_becomes_a_dead_letter(stack: Stack) -> None:
+def test_a_message_that_makes_no_sense_becomes_a_dead_letter(stack: EmbeddedStack) -> None:
     """N5, Q1: published by somebody else; terminated, advised, recorded with its bytes, without stopping anything."""
     poison = f"poison {uuid.uuid4()}".encode()
     asyncio.run(_publish(stack, poison))
@@ -121,7 +121,7 @@ def test_a_message_that_makes_no_sense_becomes_a_dead_letter(stack: Stack) -> No
     assert reason
 
 
-def test_the_sns_sender_reaches_a_queue(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sns_sender_reaches_a_queue(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> None:
     """D3: on the local AWS, with the notification's id for the receiver to recognise a repeat by."""
     sns, sqs = client(stack, "sns"), client(stack, "sqs")
     topic = sns.create_topic(Name=f"t-{uuid.uuid4()}")["TopicArn"]
@@ -178,7 +178,7 @@ def _payload(event_id: uuid.UUID, user: str, version: object) -> dict[str, Any]:
     }
 
 
-async def _last_event(stack: Stack) -> tuple[EntitlementEvent, dict[str, str]]:
+async def _last_event(stack: EmbeddedStack) -> tuple[EntitlementEvent, dict[str, str]]:
     client = await nats.connect(stack.nats_url)
     names = declared_parameters()
     message = await client.jetstream().get_last_msg(names["EventStream"], names["EventSubject"])
@@ -188,7 +188,7 @@ async def _last_event(stack: Stack) -> tuple[EntitlementEvent, dict[str, str]]:
     return event, dict(message.headers or {})
 
 
-async def _publish(stack: Stack, payload: bytes) -> None:
+async def _publish(stack: EmbeddedStack, payload: bytes) -> None:
     client = await nats.connect(stack.nats_url)
     await client.jetstream().publish(declared_parameters()["EventSubject"], payload)
     await client.close()

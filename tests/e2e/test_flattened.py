@@ -18,7 +18,7 @@ from tests.support.servers import STATE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def emulator() -> Iterator[EmulatorServer]:
 
 
 @pytest.fixture(scope="module")
-def flattened(stack: Stack, emulator: EmulatorServer) -> Deployment:
+def flattened(stack: EmbeddedStack, emulator: EmulatorServer) -> Deployment:
     """What the session has built, without layers, on the session's PostgreSQL and NATS."""
     folder = STATE / "flattened" / "deployment"
     deployment = Deployment(folder, emulator, stack.deployment.parameters, layers=False)
@@ -53,7 +53,7 @@ def test_no_function_has_a_layer(flattened: Deployment, emulator: EmulatorServer
     assert [one["FunctionName"] for one in deployed if one.get("Layers")] == []
 
 
-def test_a_grant_and_its_replay(stack: Stack, flattened: Deployment, emulator: EmulatorServer) -> None:
+def test_a_grant_and_its_replay(stack: EmbeddedStack, flattened: Deployment, emulator: EmulatorServer) -> None:
     """S4: the API answers from the database, and a repeat gets the stored answer."""
     outputs = flattened.outputs()
     http, user = Http(emulator.api_url(outputs["ApiId"], outputs["ApiStage"]), stack.token), f"u_{uuid.uuid4()}"

@@ -21,7 +21,7 @@ from tests.support.paths import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
     Case = schemathesis.Case[Any]
 
@@ -41,7 +41,7 @@ SELECT (SELECT count(*) FROM entitlements), (SELECT count(*) FROM idempotency_ke
 
 
 @pytest.fixture(scope="module")
-def rows(stack: Stack) -> Iterator[psycopg.Connection[Any]]:
+def rows(stack: EmbeddedStack) -> Iterator[psycopg.Connection[Any]]:
     """The owner's view of what was written; the workers only follow what a change wrote."""
     with psycopg.connect(stack.database_url, autocommit=True) as connection:
         yield connection
@@ -59,7 +59,7 @@ as_described_or_not = pytest.mark.parametrize("mode", list(schemathesis.Generati
 @each_operation
 @as_described_or_not
 def test_a_caller_s_requests_are_answered_as_the_document_says(
-    operation: str, mode: schemathesis.GenerationMode, stack: Stack, rows: psycopg.Connection[Any]
+    operation: str, mode: schemathesis.GenerationMode, stack: EmbeddedStack, rows: psycopg.Connection[Any]
 ) -> None:
     """E5: 200 or a documented refusal; only a 200 and a refusal by state, which is kept, leave rows."""
 
@@ -84,7 +84,9 @@ def test_a_caller_s_requests_are_answered_as_the_document_says(
 
 
 @each_operation
-def test_nobody_else_s_requests_write_anything(operation: str, stack: Stack, rows: psycopg.Connection[Any]) -> None:
+def test_nobody_else_s_requests_write_anything(
+    operation: str, stack: EmbeddedStack, rows: psycopg.Connection[Any]
+) -> None:
     """I7: without a token every request is refused before a function sees it, whatever else is in it."""
 
     @settings(BOUNDED, max_examples=5)

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from infra.local.commands.logs import FunctionLogs
 from infra.local.deployment.sam import STACK_NAME
-from infra.local.stack.database import RIGHTS
+from infra.local.stack.database import FUNCTIONS_ROLE
 from infra.local.system.processes import HAS_PROC, PROC, wait_until
 from tests.e2e.aws import client, invoke
 from tests.e2e.http import Http
@@ -27,11 +27,11 @@ from tests.support.client import SUMMARY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
 @pytest.fixture
-def secrets(stack: Stack) -> dict[str, str]:
+def secrets(stack: EmbeddedStack) -> dict[str, str]:
     """Everything that the stack must keep to itself, by what it is."""
     given = stack.deployment.parameters
     urls = {name: value for name, value in given.items() if "://" in value and urlsplit(value).password}
@@ -43,7 +43,7 @@ def secrets(stack: Stack) -> dict[str, str]:
     return {**found, "superuser": stack.postgres.password, "token": stack.token.rpartition("_")[2]}
 
 
-def test_no_secret_is_in_a_log(stack: Stack, http: Http, secrets: dict[str, str]) -> None:
+def test_no_secret_is_in_a_log(stack: EmbeddedStack, http: Http, secrets: dict[str, str]) -> None:
     """Of the servers, of SAM, of the emulator and of every function: also after things went wrong."""
     user = f"u_{uuid.uuid4()}"
     assert http.grant(f"{user}-1", user_id=user).status == 200
@@ -58,7 +58,7 @@ def test_no_secret_is_in_a_log(stack: Stack, http: Http, secrets: dict[str, str]
     assert _told(secrets, {**files, "functions": "\n".join(lines)}) == []
 
 
-def test_no_secret_is_an_output_of_the_stack(stack: Stack, secrets: dict[str, str]) -> None:
+def test_no_secret_is_an_output_of_the_stack(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
     """Whoever may look at a deployment sees them."""
     (found,) = client(stack, "cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"]
     assert found["Outputs"]
@@ -66,7 +66,7 @@ def test_no_secret_is_an_output_of_the_stack(stack: Stack, secrets: dict[str, st
 
 
 @pytest.mark.skipif(not HAS_PROC, reason="only Linux shows command lines as files")
-def test_no_secret_is_in_a_command_line(stack: Stack, secrets: dict[str, str]) -> None:
+def test_no_secret_is_in_a_command_line(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
     """Of any process of this machine, which any account can read: servers, emulator, functions."""
     lines = {str(path): _read(path).replace("\0", " ") for path in PROC.glob("[0-9]*/cmdline")}
     assert stack.postgres.pid is not None
@@ -74,7 +74,7 @@ def test_no_secret_is_in_a_command_line(stack: Stack, secrets: dict[str, str]) -
     assert _told(secrets, lines) == []
 
 
-def test_files_with_secrets_are_their_owner_s_alone(stack: Stack, secrets: dict[str, str]) -> None:
+def test_files_with_secrets_are_their_owner_s_alone(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
     """What the stack and the emulator keep for themselves; the parameters of the deployment are not kept at all."""
     known = [stack.description, stack.state / "token", stack.postgres.state / "password", stack.emulator.state]
     assert [path.name for path in known if path.stat().st_mode & 0o077] == []
@@ -82,12 +82,12 @@ def test_files_with_secrets_are_their_owner_s_alone(stack: Stack, secrets: dict[
     assert _told(secrets, {str(path): _read(path) for path in kept}) == []
 
 
-def test_a_function_reads_its_secret_and_notices_a_rotation(stack: Stack, http: Http) -> None:
+def test_a_function_reads_its_secret_and_notices_a_rotation(stack: EmbeddedStack, http: Http) -> None:
     """On the local AWS as on the real one: no address in its environment, and no deployment for a new password."""
     path = SUMMARY.replace("{user_id}", "u_rotation")
     with psycopg.connect(stack.postgres.url("grantwire"), autocommit=True) as admin:
         name = f"rotating_{uuid.uuid4().hex[:8]}"
-        role = {"role": sql.Identifier(name), "rights": sql.Identifier(RIGHTS)}
+        role = {"role": sql.Identifier(name), "rights": sql.Identifier(FUNCTIONS_ROLE)}
         admin.execute(sql.SQL("CREATE ROLE {role} LOGIN PASSWORD 'first' IN ROLE {rights}").format(**role))
         admin.execute(sql.SQL("GRANT CONNECT ON DATABASE grantwire TO {role}").format(**role))
         manager = client(stack, "secretsmanager")
@@ -105,14 +105,14 @@ def test_a_function_reads_its_secret_and_notices_a_rotation(stack: Stack, http: 
             admin.execute(sql.SQL("DROP ROLE {role}").format(**role))
 
 
-def _secret(stack: Stack, name: str, password: str) -> str:
+def _secret(stack: EmbeddedStack, name: str, password: str) -> str:
     where = urlsplit(stack.database_url)
     parts = {"username": name, "password": password, "host": where.hostname, "port": where.port, "dbname": "grantwire"}
     return json.dumps(parts)
 
 
 @contextmanager
-def _variables(stack: Stack, function: str, **changed: str) -> Iterator[None]:
+def _variables(stack: EmbeddedStack, function: str, **changed: str) -> Iterator[None]:
     """Give a deployed function other variables for a while."""
     functions, name = client(stack, "lambda"), f"{STACK_NAME}-{function}"
     before = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]

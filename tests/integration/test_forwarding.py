@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from infra.local.containers.engine import Bridge
-from infra.local.containers.forwarding import forwarding
+from infra.local.containers.forwarding import forward_ports
 from infra.local.errors import CommandError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_a_server_is_reached_through_the_bridge(server: PostgresServer) -> None:
     """Both ways, more than one chunk, two connections at once; and no longer than it is needed."""
     url = server.url().replace("127.0.0.1", ADDRESS)
     bridge = Bridge(ADDRESS, EVERYONE)
-    with forwarding(bridge, [server.port]), psycopg.connect(url) as one, psycopg.connect(url) as other:
+    with forward_ports(bridge, [server.port]), psycopg.connect(url) as one, psycopg.connect(url) as other:
         for connection in (one, other):
             echoed = connection.execute("SELECT %s::text || repeat('y', 300000)", ("x" * 300_000,)).fetchone()
             assert echoed == ("x" * 300_000 + "y" * 300_000,)
@@ -39,7 +39,7 @@ def test_a_server_is_reached_through_the_bridge(server: PostgresServer) -> None:
 def test_only_the_bridge_s_own_network_is_served(server: PostgresServer) -> None:
     """A stranger's connection ends without a byte."""
     with (
-        forwarding(Bridge(ADDRESS, NOBODY), [server.port]),
+        forward_ports(Bridge(ADDRESS, NOBODY), [server.port]),
         socket.create_connection((ADDRESS, server.port), timeout=5) as stranger,
     ):
         assert stranger.recv(1) == b""
@@ -51,7 +51,7 @@ def test_a_server_that_is_down_ends_the_connection() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refuses
         port = taken.getsockname()[1]
         with (
-            forwarding(Bridge(ADDRESS, EVERYONE), [port]),
+            forward_ports(Bridge(ADDRESS, EVERYONE), [port]),
             socket.create_connection((ADDRESS, port), timeout=5) as client,
         ):
             assert client.recv(1) == b""
@@ -59,5 +59,5 @@ def test_a_server_that_is_down_ends_the_connection() -> None:
 
 def test_an_address_that_is_not_ours_is_explained() -> None:
     """As with an engine on another machine."""
-    with pytest.raises(CommandError, match="Cannot listen"), forwarding(Bridge("192.0.2.1", NOBODY), [4222]):
+    with pytest.raises(CommandError, match="Cannot listen"), forward_ports(Bridge("192.0.2.1", NOBODY), [4222]):
         pass

@@ -87,13 +87,13 @@ def test_the_command_compares_and_mends(
     assert "1 missing, 0 behind, 0 wrong, 0 ahead, 0 extra.\nMissing or behind is normal" in capsys.readouterr().out
     assert model(rows) == []
     assert command.rebuild(order, Progress()) == 0
-    assert "1 mended, 0 removed.\n" in capsys.readouterr().out
+    assert "1 repaired, 0 removed.\n" in capsys.readouterr().out
     assert model(rows) == [right("u", 2)]
     rows.execute("INSERT INTO user_entitlements VALUES ('u', 'never', 'ACTIVE', 1, now())")
     with rows.transaction():
         rows.execute("SELECT FROM user_entitlements FOR UPDATE")
         assert command.rebuild(order, Progress()) == 1
-    assert "find out who, and repeat" in capsys.readouterr().out
+    assert "repeat the command" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_command")
@@ -102,21 +102,21 @@ def test_the_command_replays_and_shows_how_far_it_is(
 ) -> None:
     """P2: a line now and then, and what was left out."""
     clear(rows)
-    monkeypatch.setattr(command, "SPOKEN", 2)
+    monkeypatch.setattr(command, "PROGRESS_INTERVAL", 2)
     monkeypatch.setattr("grantwire.read_model.from_stream._BATCH", 1)
     with Stream(environ) as stream:
         stream.publish(*(event_of(right("u", version)) for version in (1, 2, 3, 4)), b"poison")
     _set(monkeypatch, environ)
     order = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
     assert command.rebuild([*order, "--dry-run"], Progress()) == 0
-    assert "4 events would be replayed; 1 messages left out." in capsys.readouterr().out
+    assert "4 events would be projected, 1 messages skipped." in capsys.readouterr().out
     assert model(rows) == []
     assert command.rebuild([*order, "--from-sequence", "2"], Progress()) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "… up to 2 of 5",
-        "… up to 4 of 5",
-        "3 events replayed, 3 times a right was brought up; 1 messages left out.",
-        "From 2 to 5 of 5.",
+        "… message 2 of 5",
+        "… message 4 of 5",
+        "3 events projected, which changed the read model 3 times, 1 messages skipped.",
+        "Messages 2 to 5 of 5.",
     ]
     assert model(rows) == [right("u", 4)]
 

@@ -260,7 +260,7 @@ def test_the_command_does_the_same(
     assert f"1 redriven:\n  {failed}\n" in capsys.readouterr().out
     again = ["--kind", "outbox", "--discard", "--ids", str(failed), "--reason", "again"]
     assert command.redrive(again, Progress()) == 1
-    assert "1 left: not open" in capsys.readouterr().out
+    assert "1 skipped: not open" in capsys.readouterr().out
     (kept,) = rows.execute("SELECT actor, reason FROM operator_actions WHERE NOT dry_run AND count > 0").fetchall()
     assert kept == {"actor": "bob", "reason": "NATS is back"}
 

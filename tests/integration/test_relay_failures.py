@@ -255,7 +255,7 @@ def _frozen(server: NatsServer) -> Iterator[None]:
     try:
         yield
     finally:
-        if server.alive():
+        if server.is_alive():
             os.kill(server.pid, signal.SIGCONT)
 
 

@@ -15,7 +15,7 @@ import pytest
 from grantwire.database import Database, DatabaseSettings, connect
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.settings import load
-from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system import unprivileged
 from tests.support.certificates import Authority
 from tests.support.client import Client
@@ -163,7 +163,7 @@ def test_listening_takes_a_way_of_its_own(
 
 def test_a_postgresql_with_tls_of_its_own(authority: Authority, certificate: Certificate) -> None:
     """No front: the server itself, which tells that the session is secured, and scram bound to the channel."""
-    able = [one for one in installations() if b"libssl" in (one.binaries / "postgres").read_bytes()]
+    able = [one for one in list_installations() if b"libssl" in (one.binaries / "postgres").read_bytes()]
     if not able:
         pytest.skip("no PostgreSQL of this machine is built with TLS")
     server = PostgresServer(STATE / "tls", binaries=able[0].binaries, settings=UNSAFE)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from infra.local.servers.nats import NatsServer
-from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system.memory import in_memory
 from tests.support.run import STATE
 
@@ -67,7 +67,7 @@ class Embedded:
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
         """One of each major version, the newest first."""
-        found = {f"pg{one.major}": one.binaries for one in reversed(installations())}
+        found = {f"pg{one.major}": one.binaries for one in reversed(list_installations())}
         return {
             name: partial(PostgresServer, in_memory(STATE) / name, binaries=binaries, settings=UNSAFE)
             for name, binaries in sorted(found.items(), reverse=True)

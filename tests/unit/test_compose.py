@@ -16,7 +16,7 @@ from infra.local.containers import compose
 from infra.local.containers.compose import FILE, LICENSED_IMAGE, Compose
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
-from infra.local.stack import database, kinds
+from infra.local.stack import database, selection
 from infra.local.stack.localstack import LocalStackStack
 
 if TYPE_CHECKING:
@@ -115,12 +115,12 @@ def test_up_waits_for_health_and_down_keeps_the_data(docker: FakeDocker, tmp_pat
     """The two commands that matter, in the words that docker gets."""
     project = Compose(tmp_path / "state")
     project.up()
-    assert project.started()
+    assert project.may_have_containers()
     project.down()
-    assert not project.started()
+    assert not project.may_have_containers()
     project.down(volumes=True)
     assert docker.actions() == [
-        ["up", "--detach", "--wait", "--wait-timeout", str(compose.HEALTHY_WITHIN)],
+        ["up", "--detach", "--wait", "--wait-timeout", str(compose.HEALTH_TIMEOUT_SECONDS)],
         ["down", "--remove-orphans"],
         ["down", "--remove-orphans", "--volumes"],
     ]
@@ -135,7 +135,7 @@ def test_two_checkouts_are_two_projects(docker: FakeDocker, tmp_path: Path) -> N
 def test_the_password_is_chosen_once_and_for_the_owner_only(docker: FakeDocker, tmp_path: Path) -> None:
     """The volume remembers it, so it must be the same at the next start."""
     project = Compose(tmp_path / "state")
-    assert not project.used()
+    assert not project.may_have_volumes()
     project.up()
     record = tmp_path / "state" / "compose.json"
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
@@ -184,7 +184,7 @@ def test_functions_and_people_get_different_addresses(docker: FakeDocker, tmp_pa
     password = stack.compose.password
     owner = f"postgresql://grantwire:{password}@postgres:5432/grantwire"
     assert stack.deployment.parameters == {
-        "DatabaseUrl": database.for_functions(owner, stack.cluster),
+        "DatabaseUrl": database.functions_url(owner, stack.cluster),
         "MigrationDatabaseUrl": owner,
         "TokenEnvironment": "dev",
         "NatsUrl": "nats://nats:4222",
@@ -195,7 +195,7 @@ def test_functions_and_people_get_different_addresses(docker: FakeDocker, tmp_pa
     assert stack.nats_url == "nats://127.0.0.1:44222"
     assert stack.emulator_url == "http://127.0.0.1:4566"
     assert stack.aws.api_url("abc", "local") == "http://127.0.0.1:4566/_aws/execute-api/abc/local"
-    assert [server.alive() for server in stack.servers] == [True, False, True]
+    assert [server.is_alive() for server in stack.servers] == [True, False, True]
     assert stack.description == tmp_path / "stack.json"
 
 
@@ -213,9 +213,9 @@ def test_the_port_that_was_asked_for_is_remembered(
 @pytest.mark.parametrize(
     ("failing", "message"),
     [
-        (("FAKE_COMPOSE_FAILS", "version"), "There is no `docker compose`"),
-        (("FAKE_DOCKER_FAILS", "version"), "engine does not answer"),
-        (("PATH", "/nonexistent"), "There is no `docker compose`"),
+        (("FAKE_COMPOSE_FAILS", "version"), "`docker compose` was not found"),
+        (("FAKE_DOCKER_FAILS", "version"), "engine does not respond"),
+        (("PATH", "/nonexistent"), "`docker compose` was not found"),
     ],
 )
 def test_what_is_missing_is_said_before_anything_is_started(
@@ -258,7 +258,7 @@ def test_without_docker_the_rest_is_still_stopped(
     Compose(tmp_path / "localstack").up()
     monkeypatch.setenv("FAKE_DOCKER_FAILS", "version")
     down.stop(Progress(), volumes=True)
-    assert "left as they are" in capsys.readouterr().out
+    assert "are not removed" in capsys.readouterr().out
     assert len(docker.actions()) == 1
 
 
@@ -267,9 +267,9 @@ def test_a_checkout_has_one_stack_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: str, wanted: str
 ) -> None:
     """Both would write the same stack.json."""
-    monkeypatch.setattr(kinds, "STATE", tmp_path)
+    monkeypatch.setattr(selection, "STATE", tmp_path)
     (tmp_path / "stack.json").write_text(json.dumps({"stack": up}))
-    assert kinds.current(Progress()).kind == up
-    assert kinds.chosen(up, Progress()).kind == up
+    assert selection.current_stack(Progress()).kind == up
+    assert selection.select_stack(up, Progress()).kind == up
     with pytest.raises(CommandError, match=f"{up} stack is up"):
-        kinds.chosen(wanted, Progress())
+        selection.select_stack(wanted, Progress())

@@ -63,8 +63,8 @@ def test_a_later_layer_hides_an_earlier_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "files", "message"),
     [
-        ("arn:aws:lambda:us-east-1:1:layer:x:1", {}, "a layer that the template does not make"),
-        ({"Ref": "Parameter"}, {}, "a layer that the template does not make"),
+        ("arn:aws:lambda:us-east-1:1:layer:x:1", {}, "a layer that the template does not define"),
+        ({"Ref": "Parameter"}, {}, "a layer that the template does not define"),
         ({"Ref": "Core"}, {"Core/bin/tool": ""}, "more than Python code"),
     ],
 )

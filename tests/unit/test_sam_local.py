@@ -37,7 +37,7 @@ def test_each_function_is_known_by_its_folder() -> None:
 
 def test_addresses_of_this_machine_are_rewritten(sam: SamLocal) -> None:
     """Only the host, and only of addresses on the loopback interface."""
-    variables = sam.variables(GIVEN)["RelayOutboxFunction"]
+    variables = sam.function_environments(GIVEN)["RelayOutboxFunction"]
     assert {name: variables[name] for name in ("DATABASE_URL", "NATS_URL")} == {
         "DATABASE_URL": "postgresql://u:127.0.0.1%3A1@host.docker.internal:5432/grantwire",
         "NATS_URL": "nats://host.docker.internal:4222,nats://host.docker.internal:4223,tls://nats.example.com:4222",
@@ -47,7 +47,9 @@ def test_addresses_of_this_machine_are_rewritten(sam: SamLocal) -> None:
 def test_conditions_are_decided_for_the_parameters_that_are_given(sam: SamLocal) -> None:
     """The stage says whether anything may travel in clear; the defaults, which SAM takes, are those of production."""
     names = ("DATABASE_TLS", "NATS_TLS", "PLAINTEXT_ALLOWED")
-    local, production = (sam.variables(GIVEN | more)["RelayOutboxFunction"] for more in ({"Stage": "local"}, {}))
+    local, production = (
+        sam.function_environments(GIVEN | more)["RelayOutboxFunction"] for more in ({"Stage": "local"}, {})
+    )
     assert [local[name] for name in names] == ["off", "off", "true"]
     assert [production[name] for name in names] == ["verify-full", "verify", "false"]
 
@@ -55,7 +57,7 @@ def test_conditions_are_decided_for_the_parameters_that_are_given(sam: SamLocal)
 def test_only_declared_variables_are_set(sam: SamLocal) -> None:
     """SAM would drop others without a word: a function that talks to no NATS gets no address of it."""
     declared = function_variables(load_template())
-    variables = sam.variables(GIVEN)
+    variables = sam.function_environments(GIVEN)
     assert variables.keys() == set(logical_names().values())
     assert "NATS_URL" not in variables["GrantFunction"]
     for name, chosen in variables.items():
@@ -65,13 +67,13 @@ def test_only_declared_variables_are_set(sam: SamLocal) -> None:
 def test_a_parameter_that_the_template_has_not_is_refused(sam: SamLocal) -> None:
     """Instead of doing nothing."""
     with pytest.raises(CommandError, match="Colour"):
-        sam.variables({"Colour": "green"})
+        sam.function_environments({"Colour": "green"})
 
 
 def test_the_authorizer_is_named_in_a_way_that_sam_understands(sam: SamLocal) -> None:
     """Otherwise `start-api` serves its routes without it; the build's own template stays as it is."""
     before = json.dumps(sam.template)
-    api = yaml.safe_load(sam.written().read_text())["Resources"]["Api"]["Properties"]
+    api = yaml.safe_load(sam.write_sam_template().read_text())["Resources"]["Api"]["Properties"]
     (authorizer,) = api["Auth"]["Authorizers"].values()
     assert authorizer["FunctionArn"].rpartition(":")[2] == logical_names()["authorize_caller"]
     assert json.dumps(sam.template) == before

@@ -15,7 +15,7 @@ import pytest
 from infra.local import main as program
 from infra.local.errors import CommandError
 from infra.local.system import temporary
-from infra.local.system.runs import abandoned, run_folder
+from infra.local.system.runs import list_abandoned, run_folder
 from infra.local.system.temporary import temporary_directory
 from tests.support.run import STATE
 
@@ -59,7 +59,7 @@ def test_what_a_killed_command_left_is_removed_and_a_running_one_keeps_its_own(t
     running, other = tmp_path / f"run-{os.getppid()}", tmp_path / "run-of-somebody"
     for folder in (killed, running, other):
         folder.joinpath("deep").mkdir(parents=True)
-    assert list(abandoned(tmp_path)) == [killed]
+    assert list(list_abandoned(tmp_path)) == [killed]
     with temporary_directory(tmp_path):
         pass
     assert sorted(tmp_path.iterdir()) == sorted([running, other])
@@ -67,7 +67,7 @@ def test_what_a_killed_command_left_is_removed_and_a_running_one_keeps_its_own(t
 
 @pytest.mark.parametrize(
     ("outcome", "code"),
-    [(0, 0), (CommandError("expected"), 1), (KeyboardInterrupt(), program.INTERRUPTED)],
+    [(0, 0), (CommandError("expected"), 1), (KeyboardInterrupt(), program.EXIT_INTERRUPTED)],
     ids=["done", "failed", "interrupted"],
 )
 def test_every_end_of_a_command_removes_its_folder(
@@ -84,7 +84,7 @@ def test_every_end_of_a_command_removes_its_folder(
 
     monkeypatch.setattr(program, "STATE", tmp_path)
     monkeypatch.setattr(program, "temporary_directory", lambda: temporary_directory(tmp_path / "tmp"))
-    monkeypatch.setattr(program, "_function", lambda _name: command)
+    monkeypatch.setattr(program, "_load_function", lambda _name: command)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert program.main(["down"]) == code
     assert seen == [run_folder(tmp_path / "tmp")]
@@ -99,7 +99,7 @@ def test_a_fresh_checkout_gets_no_state_folder_by_a_command_that_has_nothing_to_
     monkeypatch.setattr(program, "STATE", tmp_path / "absent")
     monkeypatch.setattr(program, "temporary_directory", lambda: pytest.fail("a folder was made"))
     monkeypatch.setattr(program, "_enter_environment", lambda *_: None)
-    monkeypatch.setattr(program, "_function", lambda _name: lambda *_: 0)
+    monkeypatch.setattr(program, "_load_function", lambda _name: lambda *_: 0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert program.main([command]) == 0
 
