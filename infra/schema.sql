@@ -656,7 +656,7 @@ UNION ALL
   WHERE (notification_dlq.closed_at IS NULL)
 UNION ALL
  SELECT 'nats'::text AS kind,
-    notification_nats_dlq.dead_letter_id AS dead_letter_id,
+    notification_nats_dlq.dead_letter_id,
     (notification_nats_dlq.headers ->> 'event_type'::text) AS event_type,
     NULL::text AS user_id,
     ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)) AS error,

@@ -75,7 +75,7 @@ def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: EmbeddedStack, ht
     for source in ("record", "stream"):
         with psycopg.connect(stack.database_url) as tx:
             tx.execute("DELETE FROM user_entitlements WHERE user_id = %s", (user,))
-        assert invoke(stack, "rebuild-summaries", {"source": source})["complete"]
+        assert invoke(stack, "rebuild-read-model", {"source": source})["complete"]
         assert _summary(http, user, revoked=1) == summary
 
 
