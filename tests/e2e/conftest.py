@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def stack(request: pytest.FixtureRequest) -> Iterator[EmbeddedStack]:
-    """The template, built and deployed to an emulator of the tests' own, beside whatever else runs."""
+    """A separate stack for the tests, with the template built and deployed."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     stack = EmbeddedStack(STATE / "e2e", progress=Progress(), database_settings={"fsync": "off"})
     try:
@@ -31,5 +31,5 @@ def stack(request: pytest.FixtureRequest) -> Iterator[EmbeddedStack]:
 
 @pytest.fixture
 def http(stack: EmbeddedStack) -> Http:
-    """The development client of the deployed API, who may do everything."""
+    """The development client of the deployed API, with all scopes."""
     return Http(stack.api_url, stack.token)
