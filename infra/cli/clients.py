@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
 
 
+EPILOG = """\
+Works with the running stack. For another stack, set these variables:
+  DATABASE_URL or DATABASE_SECRET_ARN
+  TOKEN_ENVIRONMENT (default: live)
+
+examples:
+  make clients ARGS="create --name shop --scope entitlements:write --expires-in 90d"
+  make clients ARGS=list
+  make clients ARGS="rotate 4k2j9x0q7w1z --overlap 1h"
+
+exit codes:
+  0  done
+  1  the command failed
+"""
+
+
 def clients(arguments: Sequence[str], progress: Progress) -> int:
     """Execute the command like the function manage_clients, and print the result.
 
@@ -41,11 +57,12 @@ def _environ(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    epilog = (
-        "Works with the running stack. For another stack, set DATABASE_URL or DATABASE_SECRET_ARN, and "
-        "TOKEN_ENVIRONMENT. Example: make clients ARGS='create --name shop --scope entitlements:write'"
+    parser = argparse.ArgumentParser(
+        prog="clients",
+        description="Manage clients of the API.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser = argparse.ArgumentParser(prog="clients", description="Manage clients of the API.", epilog=epilog)
     actions = parser.add_subparsers(dest="action", required=True, metavar="create | list | rotate | revoke")
     create = actions.add_parser("create", help="create a client and print its token once")
     create.add_argument("--name", required=True, help="the client's name")

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from grantwire.read_model.from_stream import StreamRebuildReport
     from infra.local.progress import Progress
 
+EXAMPLES = """
+examples:
+  make rebuild ARGS="--source record --dry-run"
+  make rebuild ARGS="--source stream --from-sequence 1000"
+
+exit codes:
+  0  done
+  1  the rebuild is not complete, or the command failed
+"""
 PROGRESS_INTERVAL = 10_000  # messages between two progress lines
 BUDGET = "30d"  # no Lambda timeout ends a command
 
@@ -48,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rebuild",
         description="Rebuild the read model. The workers can keep running.",
-        epilog=target.EPILOG,
+        epilog=target.EPILOG + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--source",

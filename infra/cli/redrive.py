@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from grantwire.dead_letters.dead_letter import Report
     from infra.local.progress import Progress
 
+EXAMPLES = """
+examples:
+  make redrive ARGS="--kind outbox --list"
+  make redrive ARGS="--kind outbox --all --reason 'NATS is back' --dry-run"
+  make redrive ARGS="--kind nats --ids 42 --discard --reason 'test message'"
+
+exit codes:
+  0  done
+  1  a selected dead letter was skipped, or the command failed
+"""
 FILTERS = ("event_type", "user_id", "error", "older_than", "newer_than")
 MAX_PRINTED_IDS = 20
 
@@ -41,7 +51,10 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="redrive", description="List, redrive or discard dead letters.", epilog=target.EPILOG
+        prog="redrive",
+        description="List, redrive or discard dead letters. Without --list and --discard, redrive them.",
+        epilog=target.EPILOG + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--kind", required=True, choices=("outbox", "notification", "nats"), help="the kind of dead letters"

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 DATABASE = ("DATABASE_URL", "DATABASE_SECRET_ARN")
 NATS = ("NATS_URL", "NATS_SECRET_ARN")
-EPILOG = (
-    "Works with the running stack. For another stack, set DATABASE_URL or DATABASE_SECRET_ARN, and NATS_URL or "
-    "NATS_SECRET_ARN."
-)
+EPILOG = """\
+Works with the running stack. For another stack, set these variables:
+  DATABASE_URL or DATABASE_SECRET_ARN
+  NATS_URL or NATS_SECRET_ARN
+"""
 
 
 def environment(environ: Mapping[str, str], *, needs_nats: bool) -> dict[str, str]:

@@ -54,7 +54,7 @@ def test_symbolic_link_at_the_new_file_is_not_followed(tmp_path: Path) -> None:
     assert (elsewhere.read_text(), path.read_text(), path.is_symlink()) == ("mine", "secret", False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 def test_private_file_can_belong_to_another_account(tmp_path: Path) -> None:
     """`initdb` reads the password in such a file."""
     files.write_private(tmp_path / "password", "secret", owner=Account(65534, 65534))
