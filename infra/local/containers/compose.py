@@ -111,13 +111,13 @@ class Compose:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the file reads; the user's own images and ports are kept."""
-        own = {"GRANTWIRE_POSTGRES_PASSWORD": self.password, "GRANTWIRE_API_PORT": str(self.api_port)}
+        variables = {"GRANTWIRE_POSTGRES_PASSWORD": self.password, "GRANTWIRE_API_PORT": str(self.api_port)}
         if self.is_licensed:
-            own["LOCALSTACK_IMAGE"] = os.environ.get("LOCALSTACK_IMAGE") or LICENSED_IMAGE
+            variables["LOCALSTACK_IMAGE"] = os.environ.get("LOCALSTACK_IMAGE") or LICENSED_IMAGE
         scheme, _, path = os.environ.get("DOCKER_HOST", "").partition("://")
         if scheme == "unix":
-            own["GRANTWIRE_DOCKER_SOCKET"] = path
-        return {**os.environ, **own}
+            variables["GRANTWIRE_DOCKER_SOCKET"] = path
+        return {**os.environ, **variables}
 
     @property
     def _record_file(self) -> Path:

@@ -180,9 +180,9 @@ def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
     # Once a week SAM checks the package index for a newer version, and waits for the response.
     (home / "metadata.json").write_text(json.dumps({"lastVersionCheck": time.time()}))
     # `python_environment` keeps byte code away from the sources, where it would invalidate SAM's cache.
-    kept = {name: value for name, value in python_environment().items() if not name.startswith(("AWS_", "SAM_"))}
+    inherited = {name: value for name, value in python_environment().items() if not name.startswith(("AWS_", "SAM_"))}
     return {
-        **kept,
+        **inherited,
         **CREDENTIALS,
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_DEFAULT_REGION": REGION,

@@ -33,11 +33,11 @@ class Installation(NamedTuple):
 
 def list_installations() -> list[Installation]:
     """Return every usable PostgreSQL, the preferred one first."""
-    found: dict[Path, Installation] = {}
+    by_program: dict[Path, Installation] = {}
     for folder in _candidates():
         if (installation := _inspect(folder)) and installation.major >= MIN_MAJOR_VERSION:
-            found.setdefault((folder / "postgres").resolve(), installation)
-    return list(found.values())
+            by_program.setdefault((folder / "postgres").resolve(), installation)
+    return list(by_program.values())
 
 
 def find_installation(binaries: Path | None = None) -> Installation:

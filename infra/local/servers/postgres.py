@@ -120,17 +120,17 @@ class PostgresServer(Server):
 
     def _initialise(self) -> None:
         """Create the cluster in a new folder and rename it, so that an interrupt leaves no incomplete cluster."""
-        fresh = self.folder / "data.new"
-        shutil.rmtree(fresh, ignore_errors=True)
+        incomplete = self.folder / "data.new"
+        shutil.rmtree(incomplete, ignore_errors=True)
         pwfile = self._write_password()
-        names: list[str | Path] = ["--pgdata", fresh, "--username", SUPERUSER, "--pwfile", pwfile]
+        names: list[str | Path] = ["--pgdata", incomplete, "--username", SUPERUSER, "--pwfile", pwfile]
         options = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-instructions"]
         unsafe = ["--no-sync"] if self._settings.get("fsync") == "off" else []
         code = self._spawn(self._launch_program("initdb", *names, *options, *unsafe), detached=False).wait()
         pwfile.unlink()
         if code:
             raise CommandError("initdb failed.", log=self.log)
-        fresh.rename(self._data)
+        incomplete.rename(self._data)
 
     def _write_password(self) -> Path:
         """Choose the superuser's password, save it, and return a copy that the account of initdb can read."""

@@ -162,7 +162,7 @@ class Server(ABC):
         self._write({"port": port} if process is None else {"port": port, **process._asdict()})
 
     def _wait_until_ready(self) -> bool:
-        """Wait until the server is ready. Return False if another process took its port, so that another is tried."""
+        """Wait until the server is ready. Return False if another process took the port, so that the next is tried."""
         if wait_until(lambda: self._is_ready() or not self.is_alive(), self.ready_timeout) and self.is_alive():
             return True
         has_ended = not self.is_alive()
@@ -206,5 +206,5 @@ class Server(ABC):
 
 def base_environment() -> dict[str, str]:
     """Return a minimal environment for a server, without the user's own settings."""
-    kept = ("PATH", "HOME", "LANG", "TZ", "SYSTEMROOT")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    inherited = ("PATH", "HOME", "LANG", "TZ", "SYSTEMROOT")
+    return {name: os.environ[name] for name in inherited if name in os.environ}

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def write_private(path: Path, text: str, *, owner: Account | None = None) -> None:
     """Replace a file atomically with one of mode 0600 that belongs to `owner`, or to this account."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    new_file = path.with_name(f"{path.name}.new")
+    new_file.unlink(missing_ok=True)
+    descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         if owner is not None:
             os.fchown(descriptor, owner.uid, owner.gid)
         file.write(text)
-    fresh.replace(path)
+    new_file.replace(path)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROC = Path("/proc")
-HAS_PROC = (PROC / "self" / "stat").exists()  # Linux, where a small image may lack the `ps` used elsewhere
+HAS_PROC = (
+    PROC / "self" / "stat"
+).exists()  # on Linux; other systems need `ps`, which a small Linux image may not have
 
 
 class ProcessId(NamedTuple):
@@ -89,10 +91,10 @@ def command_line(pid: int) -> str:
     if not HAS_PROC:
         return _ps(pid, "command")
     try:
-        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        arguments = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return b" ".join(words).decode(errors="replace").strip()
+    return b" ".join(arguments).decode(errors="replace").strip()
 
 
 def stop_process(process: ProcessId, *, signal_number: signal.Signals, timeout: float) -> bool:

@@ -64,11 +64,11 @@ def accessible_binaries(binaries: Path, version: str) -> Path:
         return binaries
     copy = _create_external_folder() / f"postgresql-{version}"
     if not copy.exists():
-        fresh = copy.with_name(f"{copy.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        _copy_installation(binaries.parent, fresh)
-        _make_readable(fresh)
-        fresh.rename(copy)
+        incomplete = copy.with_name(f"{copy.name}.new")
+        shutil.rmtree(incomplete, ignore_errors=True)
+        _copy_installation(binaries.parent, incomplete)
+        _make_readable(incomplete)
+        incomplete.rename(copy)
     return copy / binaries.relative_to(binaries.parents[2])
 
 

@@ -30,20 +30,20 @@ def generate(target: Path = LAYER) -> list[Path]:
 
 def find_problems(source: Path = PROTO) -> list[str]:
     """Return the problems: style, a change that breaks consumers of the release, or code that is not current."""
-    found = []
+    problems = []
     buf = programs.program_path("buf")
     commands: list[list[str | Path]] = [[buf, "lint", source], [buf, "breaking", source, "--against", RELEASED]]
     for command in commands:
         try:
             _run(*command)
         except CommandError as error:
-            found.append(str(error))
+            problems.append(str(error))
     with tempfile.TemporaryDirectory() as folder:
-        for fresh in generate(Path(folder)):
-            committed = LAYER / fresh.relative_to(folder)
-            if committed.read_bytes() != fresh.read_bytes():
-                found.append(f"{committed.relative_to(CHECKOUT)} is not current with {SOURCE}: run `make proto`")
-    return found
+        for generated in generate(Path(folder)):
+            committed = LAYER / generated.relative_to(folder)
+            if committed.read_bytes() != generated.read_bytes():
+                problems.append(f"{committed.relative_to(CHECKOUT)} is not current with {SOURCE}: run `make proto`")
+    return problems
 
 
 def _run(*command: str | Path) -> None:
