@@ -25,7 +25,7 @@ T = TypeVar("T")
 PROC = Path("/proc")
 HAS_PROC = (
     PROC / "self" / "stat"
-).exists()  # on Linux; other systems need `ps`, which a small Linux image may not have
+).exists()  # elsewhere `ps` is used, which small Linux images lack
 
 
 class ProcessId(NamedTuple):
