@@ -29,7 +29,7 @@ class Nowhere:
         """None."""
         return {stack: ""}
 
-    def make_bucket(self, name: str) -> None:
+    def create_bucket(self, name: str) -> None:
         """Not really."""
 
     def reset(self) -> None:
