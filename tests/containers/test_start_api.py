@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from grantwire.clients.scopes import Scope
-from grantwire.clients.tokens import Token, new_client_id
+from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.runtime.clients import CallerRuntime
 from tests.containers.conftest import environment
 from tests.e2e.http import Http
@@ -116,7 +116,7 @@ def test_bad_input_is_refused_with_an_error_code(
 def test_request_without_a_valid_token_is_refused(http: Http, database_url: str, user: str) -> None:
     """E5: 401 without a token, 403 with the token of an unknown client; nothing is written."""
     http.list_entitlements(user)
-    unknown = Token.mint("dev", new_client_id())
+    unknown = Token.mint("dev", generate_client_id())
     headers = [("Idempotency-Key", user), ("Content-Type", "application/json")]
     for token, status in (("", 401), (unknown.text, 403)):
         response = Http(http.url, token).send("POST", GRANTS, headers, json.dumps(CHANGE | {"user_id": user}))

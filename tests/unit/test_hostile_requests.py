@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
 from grantwire.clients.scopes import Scope
-from grantwire.entitlements import Change, Entitlements, Operation, Page
+from grantwire.entitlements import ChangeCommand, Entitlements, Operation, PageRequest
 from grantwire.entrypoints.request import MAX_BODY_BYTES, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
@@ -54,16 +54,18 @@ class FakeEntitlements(Entitlements):
     """A replacement of the database that records all calls."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[Change, RequestIdentity]] = []
-        self.pages: list[Page] = []
+        self.changes: list[tuple[ChangeCommand, RequestIdentity]] = []
+        self.pages: list[PageRequest] = []
 
-    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> StoredResponse:
+    def change(
+        self, operation: Operation, command: ChangeCommand, identity: RequestIdentity, trace_id: str
+    ) -> StoredResponse:
         """Record the change and return a response with status 200."""
         assert (operation, bool(trace_id)) == (Operation.GRANT, True)
-        self.changes.append((change, identity))
+        self.changes.append((command, identity))
         return StoredResponse(200, "{}")
 
-    def of_user(self, page: Page) -> str:
+    def of_user(self, page: PageRequest) -> str:
         """Record the page and return an empty object."""
         self.pages.append(page)
         return "{}"

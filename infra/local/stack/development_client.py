@@ -55,13 +55,13 @@ def _is_valid(runtime: CallerRuntime, token: str) -> bool:
     from grantwire.errors import UnauthenticatedError  # noqa: PLC0415
 
     try:
-        parsed = Token.of_header(f"Bearer {token}")
+        parsed = Token.from_header(f"Bearer {token}")
     except UnauthenticatedError:
         return False
     client = runtime.clients.find(parsed.client_id)
-    if client is None or client.refusal or client.scopes != frozenset(Scope):
+    if client is None or client.inactive_reason or client.scopes != frozenset(Scope):
         return False
-    return hmac.compare_digest(client.hashes[0], parsed.hash) and parsed.environment == TOKEN_ENVIRONMENT
+    return hmac.compare_digest(client.token_hashes[0], parsed.hash) and parsed.environment == TOKEN_ENVIRONMENT
 
 
 def _issue_token(runtime: CallerRuntime) -> str:
@@ -70,7 +70,7 @@ def _issue_token(runtime: CallerRuntime) -> str:
     from grantwire.clients.scopes import Scope  # noqa: PLC0415
 
     event: dict[str, object] = {"action": "create", "name": NAME, "scopes": list(Scope)}
-    for known in runtime.clients.all():
+    for known in runtime.clients.list_all():
         if known["name"] == NAME and known["revoked_at"] is None:
             if set(known["scopes"]) == set(Scope):
                 event = {"action": "rotate", "client_id": known["client_id"]}
