@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from tests.support.client import CHANGE, GRANTS
 
 if TYPE_CHECKING:
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 CALLERS = 4
 # Every caller must be ready when the first grant is due.
@@ -35,7 +35,7 @@ class Responses:
     errors: list[str] = field(default_factory=list)
 
 
-def send_grants(stack: Stack, prefix: str, *, count: int, rate: float) -> Responses:
+def send_grants(stack: EmbeddedStack, prefix: str, *, count: int, rate: float) -> Responses:
     """Send `count` grants, `rate` per second, and return their responses."""
     address = urlsplit(stack.api_url)
     caller = partial(_send, address.netloc, address.path + GRANTS, stack.token)

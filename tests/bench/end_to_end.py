@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from infra.local.stack.embedded import Stack
+from infra.local.stack.embedded import EmbeddedStack
 from tests.bench.constant_rate import send_grants
 from tests.bench.event_times import read_event_times
 from tests.bench.results import Chart, Finding, Line, Section
@@ -48,7 +48,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Send grants at a constant rate, then read when each was committed, stored and sent."""
     if not effort.end_to_end_seconds:
         return Section(TITLE, remarks=["Not measured in a smoke run."])
-    stack = Stack(servers.nats.state.with_name("end_to_end"), progress=progress)
+    stack = EmbeddedStack(servers.nats.state.with_name("end_to_end"), progress=progress)
     try:
         stack.up()
         with progress.step("Warming up the functions"):
@@ -61,14 +61,14 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
         stack.down()  # its files are removed with those of the run, after a failed run has kept the logs
 
 
-def _warm_up(stack: Stack) -> None:
+def _warm_up(stack: EmbeddedStack) -> None:
     """Start the environments that the measurement needs: for every caller, and for the first run of each worker."""
     for name in _WORKERS:
         invoke(stack, name, {"budget": "1s", "until": "idle"})
     send_grants(stack, "warm", count=_WARM_UP, rate=10 * RATE)
 
 
-def _read_handovers(stack: Stack) -> list[float]:
+def _read_handovers(stack: EmbeddedStack) -> list[float]:
     """Return the times at which the schedule started the relay, from the emulator's log, which has local time."""
     moments = _FIRED.findall(stack.aws.log.read_text(errors="replace"))
     return [dt.datetime.fromisoformat(moment).astimezone().timestamp() for moment in moments]

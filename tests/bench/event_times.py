@@ -16,7 +16,7 @@ from infra.local.deployment.template import declared_parameters
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -39,7 +39,7 @@ class EventTimes:
     sent: float
 
 
-def read_event_times(stack: Stack, users: Collection[str]) -> list[EventTimes]:
+def read_event_times(stack: EmbeddedStack, users: Collection[str]) -> list[EventTimes]:
     """Wait until the one grant of every user is SENT, and return its times.
 
     Raises RuntimeError unless each user has one sent notification and each event is in the stream exactly once.

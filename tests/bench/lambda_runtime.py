@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.local.system.ports import HOST, free_port, port_free
+from infra.local.system.ports import HOST, find_free_port, is_port_free
 from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def start_function(function: Path, path: list[Path], environ: Mapping[str, str],
 
     Raises RuntimeError if the init phase or the request fails.
     """
-    port, api = free_port(), free_port()
+    port, api = find_free_port(), find_free_port()
     addresses = (
         *("--runtime-interface-emulator-address", f"{HOST}:{port}"),
         *("--runtime-api-address", f"{HOST}:{api}"),
@@ -103,7 +103,7 @@ def start_function(function: Path, path: list[Path], environ: Mapping[str, str],
 
 
 def _invoke(port: int, event: Mapping[str, Any]) -> Any:
-    if not wait_until(lambda: not port_free(port), _TIMEOUT_SECONDS, every=0.005):
+    if not wait_until(lambda: not is_port_free(port), _TIMEOUT_SECONDS, every=0.005):
         raise RuntimeError("the runtime interface emulator does not accept connections")
     connection = http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_SECONDS)
     try:

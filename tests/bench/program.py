@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local.errors import CommandError
-from infra.local.main import INTERRUPTED
+from infra.local.main import EXIT_INTERRUPTED
 from infra.local.progress import Progress
 from tests.bench.effort import FULL, QUICK, SMOKE
 from tests.bench.machine import describe
@@ -72,15 +72,15 @@ def main(argv: Sequence[str]) -> int:
     try:
         report = _run_sections(arguments.only, arguments.effort, progress)
     except CommandError as error:
-        progress.explain(error)
+        progress.print_error(error)
         return 1
     except KeyboardInterrupt:
-        progress.say("\nInterrupted. The servers are stopped and no report was written.")
-        return INTERRUPTED
+        progress.print_line("\nInterrupted. The servers are stopped and no report was written.")
+        return EXIT_INTERRUPTED
     page = arguments.output or _default_page(report)
     report.write(page)
-    progress.say(f"\n{report.text()}\n\nReport: {page}")
-    progress.say(report.summary())
+    progress.print_line(f"\n{report.text()}\n\nReport: {page}")
+    progress.print_line(report.summary())
     return 1 if arguments.strict and report.misses() else 0
 
 
@@ -113,7 +113,7 @@ def _run_sections(names: Sequence[str], effort: Effort, progress: Progress) -> R
     with start_servers(progress) as servers:
         machine = describe(servers)
         for name, measure in selected.items():
-            progress.say(f"\n{name}")
+            progress.print_line(f"\n{name}")
             try:
                 sections.append(measure(servers, effort, progress))
                 servers.drop_databases()

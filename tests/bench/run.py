@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from infra.local.errors import CommandError
 from infra.local.paths import STATE
-from infra.local.servers.group import stop_below
+from infra.local.servers.group import destroy_servers_below
 from infra.local.system import temporary
-from infra.local.system.runs import abandoned, run_folder
+from infra.local.system.runs import list_abandoned, run_folder
 from tests.bench.servers import Servers
 from tests.support.valkey import ValkeyServer
 
@@ -30,7 +30,7 @@ LOGS = FOLDER / "logs"
 @contextlib.contextmanager
 def start_servers(progress: Progress) -> Iterator[Servers]:
     """Start the servers of a run and remove them afterwards. After a failure, their logs are kept in LOGS."""
-    for folder in abandoned(FOLDER):
+    for folder in list_abandoned(FOLDER):
         _remove(folder)
     state = run_folder(FOLDER)
     temporary.use(state / "tmp")
@@ -55,5 +55,5 @@ def _keep_logs(state: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    stop_below(folder, ValkeyServer)
+    destroy_servers_below(folder, ValkeyServer)
     shutil.rmtree(folder, ignore_errors=True)

@@ -76,4 +76,4 @@ class Servers:
     def binary(self, name: str) -> Path:
         """Return the path of one of PostgreSQL's programs."""
         installation = self.postgres.installation
-        return unprivileged.installed(installation.binaries, installation.version) / name
+        return unprivileged.accessible_binaries(installation.binaries, installation.version) / name

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from infra.local.system.processes import end, identify
+from infra.local.system.processes import identify, stop_process
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _bench(*arguments: str) -> tuple[int, str]:
         output, _ = program.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         if process := identify(program.pid):
-            end(process, first=signal.SIGTERM, within=60)
+            stop_process(process, signal_number=signal.SIGTERM, timeout=60)
         pytest.fail(f"still running after {TIMEOUT_SECONDS:.0f} s: {program.communicate()[0]}")
     return program.returncode, output
 

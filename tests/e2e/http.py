@@ -1,4 +1,4 @@
-"""Calls the deployed API as a client would: over HTTP, knowing nothing but its address and a token."""
+"""A client of the deployed API, which knows only its address and a token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Http:
-    """A caller, with a token or without one."""
+    """A caller of the API, with or without a token."""
 
     def __init__(self, api_url: str, token: str = "") -> None:
         self.url = api_url
@@ -25,7 +25,7 @@ class Http:
     def send(
         self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b""
     ) -> Response:
-        """Send exactly this, and the caller's token; a header may stand twice."""
+        """Send exactly this request, with the caller's token; a header may be repeated."""
         token = [("Authorization", f"Bearer {self._token}")] if self._token else []
         connection = http.client.HTTPConnection(self._address.netloc, timeout=60)
         try:
@@ -34,17 +34,17 @@ class Http:
             for name, value in (*token, *headers, ("Content-Length", str(len(data)))):
                 connection.putheader(name, value)
             connection.endheaders(data)
-            answer = connection.getresponse()
-            return Response(answer.status, _titled(answer.getheaders()), answer.read().decode())
+            response = connection.getresponse()
+            return Response(response.status, _with_title_case(response.getheaders()), response.read().decode())
         finally:
             connection.close()
 
     def change(self, path: str, key: str, **fields: Any) -> Response:
-        """POST a change; `fields` replace those of `CHANGE`."""
+        """POST a change and check its response against openapi.yaml; `fields` replace those of `CHANGE`."""
         headers = [("Content-Type", "application/json"), ("Idempotency-Key", key)]
-        reply = self.send("POST", path, headers, json.dumps(CHANGE | fields))
-        assert_matches_contract("POST", path, reply.status, reply.headers, reply.body)
-        return reply
+        response = self.send("POST", path, headers, json.dumps(CHANGE | fields))
+        assert_matches_contract("POST", path, response.status, response.headers, response.body)
+        return response
 
     def grant(self, key: str, **fields: Any) -> Response:
         """POST a grant."""
@@ -55,12 +55,12 @@ class Http:
         return self.change(REVOKES, key, **fields)
 
     def list_entitlements(self, user_id: str, query: str = "") -> Response:
-        """GET a user's rights."""
-        reply = self.send("GET", ENTITLEMENTS.replace("{user_id}", quote(user_id, safe="")) + query)
-        assert_matches_contract("GET", ENTITLEMENTS, reply.status, reply.headers, reply.body)
-        return reply
+        """GET a user's entitlements and check the response against openapi.yaml."""
+        response = self.send("GET", ENTITLEMENTS.replace("{user_id}", quote(user_id, safe="")) + query)
+        assert_matches_contract("GET", ENTITLEMENTS, response.status, response.headers, response.body)
+        return response
 
 
-def _titled(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """HTTP does not care for case; the tests spell names as the API document does."""
+def _with_title_case(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return headers with title-case names, as in openapi.yaml: HTTP ignores case."""
     return {name.title(): value for name, value in headers}

@@ -148,7 +148,7 @@ def test_make_up_explains_that_a_database_is_from_before_the_baseline(server: Po
     stack_database.migrate(server, tmp_path / "state")
     change = "UPDATE schema_migrations SET name = %s WHERE name = %s"
     names = ("0001_idempotency_keys.sql", "0001_roles.sql")
-    with psycopg.connect(stack_database.url(server), autocommit=True) as connection:
+    with psycopg.connect(stack_database.owner_url(server), autocommit=True) as connection:
         connection.execute(change, names)
         with pytest.raises(CommandError) as caught:
             stack_database.migrate(server, tmp_path / "state")

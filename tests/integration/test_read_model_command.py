@@ -87,13 +87,13 @@ def test_make_rebuild_compares_and_repairs(
     assert "1 missing, 0 behind, 0 wrong, 0 ahead, 0 extra.\nMissing or behind is normal" in capsys.readouterr().out
     assert read_model_rows(rows) == []
     assert cli.rebuild(arguments, Progress()) == 0
-    assert "1 mended, 0 removed.\n" in capsys.readouterr().out
+    assert "1 repaired, 0 removed.\n" in capsys.readouterr().out
     assert read_model_rows(rows) == [entitlement("u", 2)]
     rows.execute("INSERT INTO user_entitlements VALUES ('u', 'never', 'ACTIVE', 1, now())")
     with rows.transaction():
         rows.execute("SELECT FROM user_entitlements FOR UPDATE")
         assert cli.rebuild(arguments, Progress()) == 1
-    assert "find out who, and repeat" in capsys.readouterr().out
+    assert "repeat the command" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_command")
@@ -102,21 +102,21 @@ def test_make_rebuild_from_stream_prints_progress(
 ) -> None:
     """P2: it prints the number of skipped messages, too."""
     clear_tables(rows)
-    monkeypatch.setattr(cli, "SPOKEN", 2)
+    monkeypatch.setattr(cli, "PROGRESS_INTERVAL", 2)
     monkeypatch.setattr("grantwire.read_model.from_stream._BATCH_SIZE", 1)
     with Stream(environ) as stream:
         stream.publish(*(event_for(entitlement("u", version)) for version in (1, 2, 3, 4)), b"not an event")
     _set_environment(monkeypatch, environ)
     arguments = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
     assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0
-    assert "4 events would be replayed; 1 messages left out." in capsys.readouterr().out
+    assert "4 events would be projected, 1 messages skipped." in capsys.readouterr().out
     assert read_model_rows(rows) == []
     assert cli.rebuild([*arguments, "--from-sequence", "2"], Progress()) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "… up to 2 of 5",
-        "… up to 4 of 5",
-        "3 events replayed, 3 times a right was brought up; 1 messages left out.",
-        "From 2 to 5 of 5.",
+        "… message 2 of 5",
+        "… message 4 of 5",
+        "3 events projected, which changed the read model 3 times, 1 messages skipped.",
+        "Messages 2 to 5 of 5.",
     ]
     assert read_model_rows(rows) == [entitlement("u", 4)]
 

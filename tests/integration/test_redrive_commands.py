@@ -266,7 +266,7 @@ def test_make_redrive_does_the_same(
     assert f"1 redriven:\n  {failed}\n" in capsys.readouterr().out
     again = ["--kind", "outbox", "--discard", "--ids", str(failed), "--reason", "again"]
     assert cli.redrive(again, Progress()) == 1
-    assert "1 left: not open" in capsys.readouterr().out
+    assert "1 skipped: not open" in capsys.readouterr().out
     (action,) = rows.execute("SELECT actor, reason FROM operator_actions WHERE NOT dry_run AND count > 0").fetchall()
     assert action == {"actor": "bob", "reason": "NATS is back"}
 

@@ -265,7 +265,7 @@ def _suspended(server: NatsServer) -> Iterator[None]:
     try:
         yield
     finally:
-        if server.alive():
+        if server.is_alive():
             os.kill(server.pid, signal.SIGCONT)
 
 

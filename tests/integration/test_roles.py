@@ -384,8 +384,8 @@ def test_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -> No
     local_database.create(server)
     local_database.migrate(server, tmp_path / "migrations")
     local_database.create(server)  # as at every start
-    owner = local_database.url(server)
-    url = local_database.for_functions(owner, server)
+    owner = local_database.owner_url(server)
+    url = local_database.functions_url(owner, server)
     assert urlsplit(url).password not in {server.password, None}
     assert urlsplit(url).password != urlsplit(owner).password
     with Client(url) as client:

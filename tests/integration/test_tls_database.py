@@ -15,7 +15,7 @@ import pytest
 from grantwire.database import Database, DatabaseSettings, connect
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.settings import load
-from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system import unprivileged
 from tests.support.certificates import Authority
 from tests.support.client import Client
@@ -165,7 +165,7 @@ def test_listen_connection_uses_the_listen_host(
 
 def test_connects_to_a_postgresql_with_native_tls(authority: Authority, certificate: Certificate) -> None:
     """Without the TLS proxy: the server reports that the session uses TLS, and SCRAM uses channel binding."""
-    with_tls = [each for each in installations() if b"libssl" in (each.binaries / "postgres").read_bytes()]
+    with_tls = [each for each in list_installations() if b"libssl" in (each.binaries / "postgres").read_bytes()]
     if not with_tls:
         pytest.skip("no PostgreSQL on this machine is built with TLS")
     server = PostgresServer(STATE / "tls", binaries=with_tls[0].binaries, settings=UNSAFE)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from infra.local.servers.nats import NatsServer
-from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system.memory import in_memory
 from tests.support.run import STATE
 
@@ -68,7 +68,7 @@ class Embedded:
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
         """Return one PostgreSQL for each installed major version, the newest first."""
-        by_name = {f"pg{installation.major}": installation.binaries for installation in reversed(installations())}
+        by_name = {f"pg{installation.major}": installation.binaries for installation in reversed(list_installations())}
         return {
             name: partial(PostgresServer, in_memory(STATE) / name, binaries=binaries, settings=UNSAFE)
             for name, binaries in sorted(by_name.items(), reverse=True)

@@ -22,7 +22,7 @@ from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from infra.local.containers.engine import connected
+from infra.local.containers.engine import connect_engine
 from infra.local.errors import CommandError
 from infra.local.servers.postgres import SETTINGS, UNSAFE
 from tests.support.backends import Embedded
@@ -40,7 +40,7 @@ class Containers:
 
     def __init__(self) -> None:
         try:
-            with connected():
+            with connect_engine():
                 pass
         except CommandError as error:
             raise pytest.UsageError(f"GRANTWIRE_TEST_BACKEND=containers: {error}") from error

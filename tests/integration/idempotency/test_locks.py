@@ -467,7 +467,7 @@ def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, caplog
     database.close()
 
 
-def test_a_killed_redis_is_told_and_survived(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_killed_redis_told_and_survived(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
     """C7: RetryableError while it is away; a server that keeps nothing has lost the lock, and says so."""
     with connect(private_valkey.url) as client:
         locks = RedisLocks(client)

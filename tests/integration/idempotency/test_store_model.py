@@ -186,7 +186,7 @@ def test_the_store_in_memory_is_as_the_model(memory_harness: MemoryHarness) -> N
     _compare(memory_harness)
 
 
-def test_the_store_in_redis_is_as_the_model(redis_harness: RedisHarness) -> None:
+def test_the_store_in_redis_as_the_model(redis_harness: RedisHarness) -> None:
     """The same."""
     _compare(redis_harness)
 
