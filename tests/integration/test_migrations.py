@@ -369,7 +369,7 @@ def test_migration_does_not_block_other_statements(
     """It fails after a short wait for a lock, so that other statements do not wait behind it for long."""
     migrate(empty_url, folder)
     (folder / "9999_alter.sql").write_text("ALTER TABLE entitlements ADD note text;")
-    monkeypatch.setattr(migrations, "_LIMIT_WAITING", "SET LOCAL lock_timeout = '50ms'")
+    monkeypatch.setattr(migrations, "_SET_LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
     with psycopg.connect(empty_url) as other:
         other.execute("SELECT * FROM entitlements")
         with pytest.raises(InternalError, match="lock timeout"):

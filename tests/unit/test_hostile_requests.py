@@ -65,7 +65,7 @@ class FakeEntitlements(Entitlements):
         self.changes.append((command, identity))
         return StoredResponse(200, "{}")
 
-    def of_user(self, page: PageRequest) -> str:
+    def list_for_user(self, page: PageRequest) -> str:
         """Record the page and return an empty object."""
         self.pages.append(page)
         return "{}"
