@@ -78,7 +78,7 @@ COMMANDS = {
         "test every function in a container; needs Docker", "local.commands.test", Needs.CURRENT
     ),
     "bench": Command(
-        "measure performance and compare it with limits and other products; QUICK=1 takes minutes, with rough figures",
+        "measure performance and compare it with limits and alternatives; QUICK=1 takes minutes, with rough figures",
         "local.commands.bench",
         Needs.CURRENT,
     ),
