@@ -219,14 +219,14 @@ def test_an_old_failure_does_not_count_after_it_closed(breaker: CircuitBreaker, 
     assert breaker.closed
 
 
-def test_a_call_that_insists_is_made_and_counts_like_a_trial(breaker: CircuitBreaker, clock: Clock) -> None:
+def test_a_forced_call_is_made_and_counts_like_a_trial(breaker: CircuitBreaker, clock: Clock) -> None:
     """C10: also while it is open; its failure puts the next trial off, its answer closes the circuit."""
     fail(breaker, 3)
     clock.now += 3
-    with pytest.raises(RetryableError, match="still away"), breaker.guard(insist=True):
+    with pytest.raises(RetryableError, match="still away"), breaker.guard(force=True):
         raise RetryableError("still away")
     assert breaker.open_for() == 5
-    with breaker.guard(insist=True):
+    with breaker.guard(force=True):
         pass
     assert breaker.closed
 
@@ -234,7 +234,7 @@ def test_a_call_that_insists_is_made_and_counts_like_a_trial(breaker: CircuitBre
 def test_of_many_threads_one_makes_the_trial(breaker: CircuitBreaker, clock: Clock) -> None:
     """C10: real threads, again and again; and guarded calls run side by side."""
     for _ in range(20):
-        with pytest.raises(RetryableError), breaker.guard(insist=True):
+        with pytest.raises(RetryableError), breaker.guard(force=True):
             raise RetryableError("away")
         if breaker.closed:
             fail(breaker, 2)
@@ -297,7 +297,7 @@ def test_it_says_when_it_opens_and_when_it_closes(
 @pytest.mark.parametrize(("failures", "rest"), [(0, REST), (-1, REST), (1, timedelta(0))])
 def test_a_circuit_that_makes_no_sense_is_refused(failures: int, rest: timedelta) -> None:
     """One that is always open, or never."""
-    with pytest.raises(ConfigError, match="opens after 1 failure or more"):
+    with pytest.raises(ConfigError, match="failures must be at least 1"):
         CircuitBreaker("receiver", failures=failures, rest=rest)
 
 

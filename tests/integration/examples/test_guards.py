@@ -91,7 +91,7 @@ def test_consumer(database: Database, sent: list[str]) -> None:
     # example consumer
     from datetime import timedelta
 
-    from grantwire_idempotency import Backoff, IdempotentConsumer, Message, PostgresStore, Retry
+    from grantwire_idempotency import Backoff, IdempotentConsumer, Message, PostgresStore, RetryPolicy
 
     def process(message: Message) -> None:
         print_label(message.payload)
@@ -104,7 +104,7 @@ def test_consumer(database: Database, sent: list[str]) -> None:
         process,
         name="labels",
         # RejectedError is permanent; everything else is tried again, twice, and then by the queue.
-        retry=Retry(attempts=3, backoff=Backoff(timedelta(0), timedelta(0), timedelta(0), 1, 1)),
+        retry=RetryPolicy(max_attempts=3, backoff=Backoff(timedelta(0), timedelta(0), timedelta(0), 1, 1)),
         dead_letter=put_in_dead_letter_table,
     )
     handler = consumer.handle_sqs  # the event source has FunctionResponseTypes: [ReportBatchItemFailures]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency import Duplicate, Key, New
+from grantwire_idempotency import Claim, Duplicate, Key
 from grantwire_idempotency.errors import LockHeldError
 from tests.support.plaintext import PLAINTEXT
 
@@ -22,10 +22,10 @@ def assert_remembers(store: Store) -> None:
     from datetime import timedelta
 
     claim = store.check(Key("order:17"), ttl=timedelta(minutes=5))
-    if isinstance(claim, New):
+    if isinstance(claim, Claim):
         store.store_result(claim, '{"parcel": 1}', ttl=timedelta(hours=24))
     # end of example
-    assert isinstance(claim, New)
+    assert isinstance(claim, Claim)
     assert store.check(Key("order:17"), ttl=timedelta(minutes=5)) == Duplicate(Key("order:17"), '{"parcel": 1}')
 
 
@@ -75,7 +75,7 @@ def test_breaker_and_hints(valkey_server: ValkeyServer) -> None:
     # example in-front
     from datetime import timedelta
 
-    from grantwire_idempotency import BloomHint, BreakerStore, HintedStore, LruHint, RedisStore
+    from grantwire_idempotency import BloomFilter, BreakerStore, FilteredStore, LruFilter, RedisStore
     from grantwire_idempotency.circuit_breaker import CircuitBreaker
     from grantwire_idempotency.stores.redis import connect
 
@@ -83,8 +83,8 @@ def test_breaker_and_hints(valkey_server: ValkeyServer) -> None:
         RedisStore(connect(url), prefix="example-in-front:"),
         CircuitBreaker("keys", failures=5, rest=timedelta(seconds=10)),
     )
-    few = HintedStore(store, LruHint(capacity=10_000))
-    many = HintedStore(store, BloomHint(expected_keys=1_000_000, false_positive_rate=0.01))
+    few = FilteredStore(store, LruFilter(capacity=10_000))
+    many = FilteredStore(store, BloomFilter(expected_keys=1_000_000, false_positive_rate=0.01))
     # end of example
     assert_remembers(few)
     assert isinstance(many.check(Key("order:17"), timedelta(minutes=1)), Duplicate)

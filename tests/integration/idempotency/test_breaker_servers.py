@@ -12,8 +12,8 @@ from grantwire.settings import load
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from grantwire_idempotency.errors import CircuitOpenError, RetryableError
 from grantwire_idempotency.stores.breaker import BreakerStore
-from grantwire_idempotency.stores.hints import BloomHint, HintedStore, LruHint
-from grantwire_idempotency.stores.interface import Duplicate, Key, New
+from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, LruFilter
+from grantwire_idempotency.stores.interface import Claim, Duplicate, Key
 from grantwire_idempotency.stores.postgres import PostgresStore
 from grantwire_idempotency.stores.redis import RedisStore, connect
 from tests.support.concurrency import at_once
@@ -23,8 +23,8 @@ from tests.support.round_trips import RoundTrips
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire_idempotency.stores.hints import Hint
-    from grantwire_idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.filters import KeyFilter
+    from grantwire_idempotency.stores.interface import CheckResult, Store
     from infra.local.servers.postgres import PostgresServer
     from infra.local.servers.server import Server
     from tests.integration.idempotency.harness import RedisHarness
@@ -55,7 +55,7 @@ def test_a_server_that_is_away_is_not_asked_until_it_may_be_back(stoppable: tupl
     breaker = CircuitBreaker("store", failures=3, rest=timedelta(seconds=5), clock=lambda: seconds)
     store = BreakerStore(inner, breaker)
     key, held = Key("breaker:1"), store.check(Key("breaker:2"), DAY)
-    assert isinstance(held, New)
+    assert isinstance(held, Claim)
     server.kill()
     try:
         for _ in range(3):
@@ -78,30 +78,30 @@ def test_a_server_that_is_away_is_not_asked_until_it_may_be_back(stoppable: tupl
         store.check(key, MINUTE)
     store.store_result(held, "done", DAY)
     assert breaker.closed
-    assert isinstance(store.check(key, MINUTE), New)
+    assert isinstance(store.check(key, MINUTE), Claim)
     assert store.check(held.key, MINUTE) == Duplicate(held.key, "done")
 
 
-@pytest.mark.parametrize("hint", [LruHint(10), BloomHint(10)], ids=["lru", "bloom"])
-def test_a_known_duplicate_in_redis_costs_one_round_trip(redis_harness: RedisHarness, hint: Hint) -> None:
+@pytest.mark.parametrize("hint", [LruFilter(10), BloomFilter(10)], ids=["lru", "bloom"])
+def test_a_known_duplicate_in_redis_costs_one_round_trip(redis_harness: RedisHarness, hint: KeyFilter) -> None:
     """C10: instead of two; a new key costs what it did."""
     new, known = Key("new"), Key("known")
     with RoundTrips(redis_harness.url) as way, connect(way.url) as client:
         bare = RedisStore(client)
-        store = HintedStore(bare, hint)
+        store = FilteredStore(bare, hint)
 
-        def trips(store: Store, key: Key) -> tuple[type[Check], int]:
+        def trips(store: Store, key: Key) -> tuple[type[CheckResult], int]:
             before = way.count
             found = store.check(key, MINUTE)
             return type(found), way.count - before
 
         claim = store.check(known, MINUTE)
-        assert isinstance(claim, New)
+        assert isinstance(claim, Claim)
         store.store_result(claim, "done", DAY)
         bare.check(known, MINUTE)  # which loads the script
         assert trips(bare, known) == (Duplicate, 2)
         assert trips(store, known) == (Duplicate, 1)
-        assert trips(store, new) == (New, 1)
+        assert trips(store, new) == (Claim, 1)
 
 
 def test_of_many_workers_with_hints_one_gets_a_key(redis_harness: RedisHarness) -> None:
@@ -110,20 +110,20 @@ def test_of_many_workers_with_hints_one_gets_a_key(redis_harness: RedisHarness) 
     class Sure:
         """Has seen everything."""
 
-        def may_have(self, _: str) -> bool:
+        def may_contain(self, _: str) -> bool:
             """Yes."""
             return True
 
         def add(self, _: str) -> None:
             """It knew."""
 
-    stores = [HintedStore(store, Sure()) for store in redis_harness.stores(8)]
+    stores = [FilteredStore(store, Sure()) for store in redis_harness.stores(8)]
     for number in range(10):
         key = Key(f"order:{number}")
 
-        def check(worker: int, key: Key = key) -> Check:
+        def check(worker: int, key: Key = key) -> CheckResult:
             return stores[worker].check(key, MINUTE)
 
-        (claim,) = [found for found in at_once(8, check) if isinstance(found, New)]
+        (claim,) = [found for found in at_once(8, check) if isinstance(found, Claim)]
         stores[0].store_result(claim, "done", DAY)
         assert at_once(8, check) == [Duplicate(key, "done")] * 8

@@ -20,7 +20,7 @@ from grantwire_idempotency import (
     Message,
     NoMetrics,
     Outcome,
-    Retry,
+    RetryPolicy,
     by_timestamp,
     by_version,
     entity_key,
@@ -46,7 +46,7 @@ def message(identifier: str, **payload: Any) -> Message:
 
 def consumer_of(store: Store, process: Callable[[Message], Any], **options: Any) -> IdempotentConsumer:
     """A consumer that does not try again by itself."""
-    return IdempotentConsumer(store, process, NoMetrics(), name="orders", retry=Retry(attempts=1), **options)
+    return IdempotentConsumer(store, process, NoMetrics(), name="orders", retry=RetryPolicy(max_attempts=1), **options)
 
 
 def redelivered(consumer: IdempotentConsumer, one: Message) -> Outcome:

@@ -10,7 +10,15 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from grantwire_idempotency import FailMode, IdempotentConsumer, Message, PostgresStore, RedisStore, Retry, idempotent
+from grantwire_idempotency import (
+    FailMode,
+    IdempotentConsumer,
+    Message,
+    PostgresStore,
+    RedisStore,
+    RetryPolicy,
+    idempotent,
+)
 from grantwire_idempotency.errors import RequestInProgressError, RetryableError
 from grantwire_idempotency.stores.redis import connect
 from tests.support.plaintext import PLAINTEXT
@@ -59,7 +67,7 @@ class Shop:
 
     def consumer(self, **options: Any) -> IdempotentConsumer:
         """The work as a consumer."""
-        retry = Retry(attempts=1)
+        retry = RetryPolicy(max_attempts=1)
         return IdempotentConsumer(
             self.store, lambda one: self.sell(one.id), self.metrics, name=self.name, retry=retry, **options
         )

@@ -14,7 +14,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
-from grantwire_idempotency import Duplicate, InProgress, Key, New, PostgresStore, Record, Status
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, PostgresStore
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores import postgres
 from tests.support.concurrency import at_once
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import LiteralString
 
-    from grantwire_idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.interface import CheckResult, Store
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness
@@ -65,10 +65,10 @@ def at(database: Database, moment: datetime) -> PostgresStore:
     return PostgresStore(database, clock=lambda: moment)
 
 
-def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> New:
+def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> Claim:
     """A claim, which must be granted."""
     check = store.check(key, ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     return check
 
 
@@ -150,7 +150,7 @@ def test_the_database_s_clock_decides(store: PostgresStore, rows: Rows) -> None:
     assert timedelta(0) < check.free_in <= HOUR
     rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
     store.store_result(claimed(store), "done", HOUR)
-    assert store.get_result(KEY) == Record(Status.COMPLETED, "done")
+    assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "done")
     rows.execute("UPDATE processed_messages SET completed_until = now(), expires_at = now()")
     assert store.get_result(KEY) is None
     assert store.cleanup() == 1
@@ -177,8 +177,8 @@ def test_a_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
     before = rows.execute(version).fetchall()
     assert isinstance(store.check(KEY, MINUTE), Duplicate)
     with pytest.raises(LeaseLostError):
-        store.store_result(New(KEY), "other", HOUR)
-    assert store.get_result(KEY) == Record(Status.COMPLETED, "done")
+        store.store_result(Claim(KEY), "other", HOUR)
+    assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "done")
     # A refused result locks the row to decide, but leaves it as it is.
     assert [found["ctid"] for found in rows.execute(version).fetchall()] == [before[0]["ctid"]]
 
@@ -197,7 +197,7 @@ def test_a_statement_whose_answer_was_lost_may_be_sent_again(database_url: str) 
     database = SentTwice(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     store = PostgresStore(database)
     store.store_failure(claimed(store), "no", HOUR)
-    assert store.get_result(KEY) == Record(Status.FAILED, error="no")
+    assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="no")
     claim = claimed(store)
     assert isinstance(store.check(KEY, MINUTE), InProgress)
     store.store_result(claim, "done", HOUR)
@@ -216,10 +216,10 @@ def test_a_connection_killed_in_mid_check_is_made_again(database_url: str, rows:
         assert _until_blocked(rows, other_than=session) != session
     thread.join()
     database.close()
-    assert [type(check) for check in checks] == [New]
+    assert [type(check) for check in checks] == [Claim]
 
 
-@pytest.mark.parametrize(("end", "expected"), [("COMMIT", InProgress), ("ROLLBACK", New)])
+@pytest.mark.parametrize(("end", "expected"), [("COMMIT", InProgress), ("ROLLBACK", Claim)])
 @pytest.mark.parametrize("before", ["nothing", "a dead claim"])
 def test_a_check_waits_for_whoever_is_at_the_key_and_then_sees_what_they_did(
     database_url: str, rows: Rows, end: str, expected: type, before: str
@@ -286,7 +286,7 @@ def test_cleanups_at_once_share_the_work(database_url: str, rows: Rows) -> None:
         store = PostgresStore(database)
         try:
             if number == 0:
-                return sum(isinstance(store.check(Key(str(n)), HOUR), New) for n in range(1, 200))
+                return sum(isinstance(store.check(Key(str(n)), HOUR), Claim) for n in range(1, 200))
             return store.cleanup() + store.cleanup()
         finally:
             database.close()
@@ -358,11 +358,11 @@ def test_while_the_server_is_away_every_method_says_so_and_then_works_again(serv
 
 def test_a_store_without_a_database_is_refused_when_it_is_made() -> None:
     """Not when the first message comes."""
-    with pytest.raises(ConfigError, match="PostgresStore needs a Database"):
+    with pytest.raises(ConfigError, match="PostgresStore requires a Database"):
         PostgresStore(cast("Database", None))
 
 
-def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
+def _methods(store: Store, claim: Claim) -> list[Callable[[], object]]:
     return [
         lambda: store.check(claim.key, MINUTE),
         lambda: store.check(Key(claim.key.value, mark=1), MINUTE),
@@ -373,8 +373,8 @@ def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
     ]
 
 
-def _in_background(check: Callable[[], Check]) -> tuple[list[Check], threading.Thread]:
-    checks: list[Check] = []
+def _in_background(check: Callable[[], CheckResult]) -> tuple[list[CheckResult], threading.Thread]:
+    checks: list[CheckResult] = []
     thread = threading.Thread(target=lambda: checks.append(check()))
     thread.start()
     return checks, thread

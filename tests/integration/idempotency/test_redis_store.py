@@ -17,9 +17,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
 
-from grantwire_idempotency import Duplicate, InProgress, Key, New, Record, RedisStore, Status
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, RedisStore
 from grantwire_idempotency.errors import ConfigError, InternalError, LeaseLostError, RetryableError
-from grantwire_idempotency.stores.redis import connect, translated
+from grantwire_idempotency.stores.redis import connect, convert_error
 from tests.integration.idempotency.harness import shorten
 from tests.unit.idempotency.doubles import logged
 
@@ -40,10 +40,10 @@ def store(valkey: Redis) -> RedisStore:
     return RedisStore(valkey)
 
 
-def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> New:
+def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> Claim:
     """A claim, which must be granted."""
     check = store.check(key, ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     return check
 
 
@@ -112,15 +112,15 @@ def test_a_client_may_decode_or_not(valkey_server: ValkeyServer, valkey: Redis, 
         key = Key("schlüssel", mark=3)
         claim = claimed(store, key)
         assert isinstance(store.check(key, MINUTE), InProgress)
-        assert store.get_result(key) == Record(Status.IN_PROGRESS, mark=3)
+        assert store.get_result(key) == KeyState(KeyStatus.IN_PROGRESS, mark=3)
         store.store_failure(claim, "größer", HOUR)
-        assert store.get_result(key) == Record(Status.FAILED, error="größer")
+        assert store.get_result(key) == KeyState(KeyStatus.FAILED, error="größer")
         claim = claimed(store, key)
         store.store_result(claim, "größer", HOUR)
         assert store.check(key, MINUTE) == Duplicate(key, "größer")
         with pytest.raises(LeaseLostError):
-            store.store_result(New(key), "other", HOUR)
-        assert store.get_result(key) == Record(Status.COMPLETED, "größer", mark=3)
+            store.store_result(Claim(key), "other", HOUR)
+        assert store.get_result(key) == KeyState(KeyStatus.COMPLETED, "größer", mark=3)
 
 
 def test_stores_with_different_prefixes_know_nothing_of_each_other(valkey: Redis) -> None:
@@ -159,7 +159,7 @@ def test_a_command_whose_answer_was_lost_may_be_sent_again(
     with SentTwice(host=host, port=int(port)) as client:
         again = RedisStore(client)
         again.store_failure(claimed(again, key), "no", HOUR)
-        assert store.get_result(key) == Record(Status.FAILED, error="no")
+        assert store.get_result(key) == KeyState(KeyStatus.FAILED, error="no")
         claim = claimed(again, key)
         assert isinstance(again.check(key, MINUTE), InProgress)
         again.store_result(claim, "done", HOUR)
@@ -188,7 +188,7 @@ def test_a_connection_that_breaks_in_mid_command_is_mended_once(valkey_server: V
                 valkey.client_kill_filter(_id=first)
                 second = _until_paused(valkey, other_than=first)
                 valkey.client_unpause()
-                assert isinstance(check.result(), New)
+                assert isinstance(check.result(), Claim)
                 valkey.client_pause(60_000, all=False)
                 check = pool.submit(store.check, Key("another"), MINUTE)
                 assert _until_paused(valkey) == second
@@ -248,7 +248,7 @@ def test_a_server_that_cannot_write_now_is_temporary(private_valkey: ValkeyServe
                 for method in _methods(store, claim)[: 3 if refusing is _full else 4]:
                     with pytest.raises(RetryableError):
                         method()
-            assert store.get_result(KEY) == Record(Status.IN_PROGRESS)
+            assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
             assert store.get_result(Key("another")) is None
         store.store_result(claim, "done", HOUR)
         store.store_result(ordered, "done", HOUR)
@@ -261,7 +261,7 @@ def test_a_full_server_still_lets_a_key_go(private_valkey: ValkeyServer) -> None
         claim = claimed(store, ttl=HOUR)
         with _full(client):
             store.store_failure(claim, "no", HOUR)
-        assert isinstance(store.check(KEY, HOUR), New)
+        assert isinstance(store.check(KEY, HOUR), Claim)
 
 
 def test_a_wrong_password_is_loud(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -280,8 +280,8 @@ def test_a_wrong_password_is_loud(private_valkey: ValkeyServer, caplog: pytest.L
 @pytest.mark.parametrize("code", ["BUSY", "MISCONF", "NOREPLICAS"])
 def test_what_the_client_has_no_class_for_is_known_by_its_code(code: str) -> None:
     """A script that runs too long, a disk that is full."""
-    assert isinstance(translated(ResponseError(f"{code} try later")), RetryableError)
-    assert isinstance(translated(ResponseError(f"ERR {code}")), InternalError)
+    assert isinstance(convert_error(ResponseError(f"{code} try later")), RetryableError)
+    assert isinstance(convert_error(ResponseError(f"ERR {code}")), InternalError)
 
 
 def test_a_foreign_entry_is_an_error_and_stays(store: RedisStore, valkey: Redis) -> None:
@@ -289,13 +289,13 @@ def test_a_foreign_entry_is_an_error_and_stays(store: RedisStore, valkey: Redis)
     valkey.set("idempotency:text", "1")
     valkey.rpush("idempotency:list", "1")
     for key in (Key("text"), Key("text", mark=1), Key("list"), Key("list", mark=1)):
-        with pytest.raises(InternalError, match="Redis refused a command"):
+        with pytest.raises(InternalError, match="Redis rejected a command"):
             store.check(key, MINUTE)
-        with pytest.raises(InternalError, match="Redis refused a command"):
-            store.store_result(New(key), "done", HOUR)
-        with pytest.raises(InternalError, match="Redis refused a command"):
-            store.store_failure(New(key), "no", HOUR)
-    with pytest.raises(InternalError, match="does somebody else use its prefix"):
+        with pytest.raises(InternalError, match="Redis rejected a command"):
+            store.store_result(Claim(key), "done", HOUR)
+        with pytest.raises(InternalError, match="Redis rejected a command"):
+            store.store_failure(Claim(key), "no", HOUR)
+    with pytest.raises(InternalError, match="no other application uses the prefix"):
         store.get_result(Key("text"))
     assert valkey.get("idempotency:text") == "1"
     assert valkey.lrange("idempotency:list", 0, -1) == ["1"]
@@ -317,9 +317,9 @@ def test_all_entries_of_a_key_are_on_one_node(valkey_cluster: ValkeyServer, valu
         first, second = Key(value, mark=1), Key(value, mark=2)
         store.store_result(claimed(store, first), "one", HOUR)
         claim = claimed(store, second)
-        assert store.get_result(first) == Record(Status.IN_PROGRESS, mark=2)
+        assert store.get_result(first) == KeyState(KeyStatus.IN_PROGRESS, mark=2)
         store.store_failure(claim, "no", HOUR)
-        assert store.get_result(first) == Record(Status.COMPLETED, "one", "no", 1)
+        assert store.get_result(first) == KeyState(KeyStatus.COMPLETED, "one", "no", 1)
         assert store.check(Key(value), MINUTE) == Duplicate(Key(value), "one")
         names = list(client.scan_iter("*"))
         assert len(names) == 3
@@ -328,7 +328,7 @@ def test_all_entries_of_a_key_are_on_one_node(valkey_cluster: ValkeyServer, valu
 
 def test_in_a_cluster_without_hash_tags_is_an_error(valkey_cluster: ValkeyServer) -> None:
     """The entries of a key are on different nodes: no script can look at both."""
-    with _cluster(valkey_cluster) as client, pytest.raises(ConfigError, match="needs hash_tags=True"):
+    with _cluster(valkey_cluster) as client, pytest.raises(ConfigError, match="requires hash_tags=True"):
         RedisStore(client)
     with connect(valkey_cluster.url) as direct, pytest.raises(InternalError, match="ClusterCrossSlotError"):
         RedisStore(direct).check(Key("a", mark=1), MINUTE)
@@ -348,13 +348,13 @@ def test_a_cluster_that_is_away_is_temporary(valkey_cluster: ValkeyServer) -> No
         finally:
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
         store.store_result(claim, "done", HOUR)
-    assert isinstance(translated(RedisClusterException("cannot be connected")), RetryableError)
+    assert isinstance(convert_error(RedisClusterException("cannot be connected")), RetryableError)
 
 
 def test_wiring_mistakes_are_found_when_the_store_is_made(valkey: Redis) -> None:
     """Not when the first message comes."""
     for client in (None, AsyncRedis()):
-        with pytest.raises(ConfigError, match="RedisStore needs a synchronous Redis client"):
+        with pytest.raises(ConfigError, match="RedisStore requires a synchronous Redis client"):
             RedisStore(cast("Redis", client))
     for prefix in ("a{b:", "a}b:", "{a}:"):
         with pytest.raises(ConfigError, match="must not contain braces"):
@@ -362,7 +362,7 @@ def test_wiring_mistakes_are_found_when_the_store_is_made(valkey: Redis) -> None
     RedisStore(valkey, prefix="{a}:")
 
 
-def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
+def _methods(store: Store, claim: Claim) -> list[Callable[[], object]]:
     """Everything that one can ask of a store; what changes something comes first."""
     return [
         lambda: store.check(Key("another", mark=claim.key.mark), MINUTE),

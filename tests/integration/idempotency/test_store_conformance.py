@@ -15,21 +15,21 @@ import pytest
 
 from grantwire_idempotency.errors import BadRequestError, LeaseLostError
 from grantwire_idempotency.stores.interface import (
-    LARGEST_MARK,
-    LONGEST_ERROR,
-    LONGEST_KEY,
+    MAX_ERROR_LENGTH,
+    MAX_KEY_LENGTH,
+    MAX_MARK,
+    Claim,
     Duplicate,
     InProgress,
     Key,
-    New,
-    Record,
-    Status,
+    KeyState,
+    KeyStatus,
 )
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
-    from grantwire_idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.interface import CheckResult, Store
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
 
 MINUTE = timedelta(minutes=1)
@@ -42,10 +42,10 @@ def version(mark: int) -> Key:
     return Key("order:42", mark=mark)
 
 
-def claimed(store: Store, key: Key, ttl: timedelta = MINUTE) -> New:
+def claimed(store: Store, key: Key, ttl: timedelta = MINUTE) -> Claim:
     """A claim, which must be granted."""
     check = store.check(key, ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     assert check.key == key
     return check
 
@@ -55,7 +55,7 @@ def complete(store: Store, key: Key, result: str | None, ttl: timedelta = DAY) -
     store.store_result(claimed(store, key), result, ttl)
 
 
-def outcome(check: Check) -> str:
+def outcome(check: CheckResult) -> str:
     """What a check came to."""
     return type(check).__name__
 
@@ -74,7 +74,7 @@ class Conformance:
         complete(store, KEY, '{"total": 1}')
         for _ in range(2):
             assert store.check(KEY, MINUTE) == Duplicate(KEY, '{"total": 1}')
-        assert store.get_result(KEY) == Record(Status.COMPLETED, '{"total": 1}')
+        assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, '{"total": 1}')
 
     @pytest.mark.parametrize(
         "result",
@@ -85,7 +85,7 @@ class Conformance:
         """No result is not the same as an empty one."""
         complete(store, KEY, result)
         assert store.check(KEY, MINUTE) == Duplicate(KEY, result)
-        assert store.get_result(KEY) == Record(Status.COMPLETED, result)
+        assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, result)
 
     def test_a_key_in_progress_is_nobody_elses(self, harness: Harness, store: Store) -> None:
         """Whoever comes meanwhile is told for how long at most."""
@@ -95,7 +95,7 @@ class Conformance:
         assert isinstance(check, InProgress)
         # The last minute is for Redis, whose clock ticks while this test runs.
         assert timedelta(minutes=19) < check.free_in <= timedelta(minutes=20)
-        assert store.get_result(KEY) == Record(Status.IN_PROGRESS)
+        assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
 
     def test_what_nobody_knows_is_nothing(self, store: Store) -> None:
         """To look does not claim."""
@@ -120,16 +120,16 @@ class Conformance:
         claim = claimed(store, KEY, timedelta(days=30))
         store.store_result(claim, "done", timedelta(hours=1))
         harness.advance(timedelta(hours=2))
-        assert isinstance(store.check(KEY, MINUTE), New)
+        assert isinstance(store.check(KEY, MINUTE), Claim)
 
     def test_a_failed_run_releases_the_key(self, harness: Harness, store: Store) -> None:
         """C5: so that a retry runs at once; the error can be looked up for its time."""
         store.store_failure(claimed(store, KEY), "ValueError: no", timedelta(hours=1))
-        assert store.get_result(KEY) == Record(Status.FAILED, error="ValueError: no")
+        assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="ValueError: no")
         claim = claimed(store, KEY)
-        assert store.get_result(KEY) == Record(Status.IN_PROGRESS)
+        assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
         store.store_failure(claim, "", timedelta(hours=1))
-        assert store.get_result(KEY) == Record(Status.FAILED, error="")
+        assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="")
         harness.advance(timedelta(hours=2))
         assert store.get_result(KEY) is None
 
@@ -137,7 +137,7 @@ class Conformance:
         """Also when the record has expired and the failure would not have."""
         store.store_failure(claimed(store, KEY), "no", timedelta(hours=9))
         complete(store, KEY, "yes", timedelta(hours=1))
-        assert store.get_result(KEY) == Record(Status.COMPLETED, "yes")
+        assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "yes")
         harness.advance(timedelta(hours=2))
         assert store.get_result(KEY) is None
 
@@ -164,7 +164,7 @@ class Conformance:
         harness.advance(timedelta(hours=1))
         store.cleanup()
         store.store_failure(late, "too slow", DAY)
-        assert store.get_result(KEY) == Record(Status.FAILED, error="too slow")
+        assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="too slow")
         claimed(store, KEY)
 
     def test_late_completion_after_take_over_is_refused_and_changes_nothing(
@@ -176,7 +176,7 @@ class Conformance:
         other = claimed(store, KEY)
         with pytest.raises(LeaseLostError):
             store.store_result(late, "late", DAY)
-        assert store.get_result(KEY) == Record(Status.IN_PROGRESS)
+        assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
         store.store_result(other, "in time", DAY)
         with pytest.raises(LeaseLostError):
             store.store_result(late, "late", DAY)
@@ -191,7 +191,7 @@ class Conformance:
         assert outcome(store.check(KEY, MINUTE)) == "InProgress"
         store.store_result(other, "in time", DAY)
         store.store_failure(late, "late", DAY)
-        assert store.get_result(KEY) == Record(Status.COMPLETED, "in time")
+        assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "in time")
 
     def test_of_two_late_ones_the_first_to_finish_wins(self, harness: Harness, store: Store) -> None:
         """Both claims are dead, so nobody has the key; then somebody has completed it."""
@@ -242,16 +242,16 @@ class Conformance:
         assert store.check(version(2), MINUTE) == Duplicate(version(2), "two")
         complete(store, version(5), "five")
         assert store.check(version(4), MINUTE) == Duplicate(version(4), "five")
-        assert store.get_result(version(1)) == Record(Status.COMPLETED, "five", mark=5)
+        assert store.get_result(version(1)) == KeyState(KeyStatus.COMPLETED, "five", mark=5)
 
-    @pytest.mark.parametrize("mark", [0, 1, 1_767_225_600_000_001, LARGEST_MARK])
+    @pytest.mark.parametrize("mark", [0, 1, 1_767_225_600_000_001, MAX_MARK])
     def test_an_equal_mark_is_skipped_and_the_next_is_not(self, store: Store, mark: int) -> None:
         """001: an equal timestamp is a duplicate, one microsecond later is not; exact up to the largest."""
         complete(store, version(mark), "first")
         assert outcome(store.check(version(mark), MINUTE)) == "Duplicate"
-        if mark < LARGEST_MARK:
+        if mark < MAX_MARK:
             complete(store, version(mark + 1), "next")
-            assert store.get_result(version(mark)) == Record(Status.COMPLETED, "next", mark=mark + 1)
+            assert store.get_result(version(mark)) == KeyState(KeyStatus.COMPLETED, "next", mark=mark + 1)
 
     def test_marks_are_numbers(self, store: Store) -> None:
         """Not text: 10 comes after 9."""
@@ -266,7 +266,7 @@ class Conformance:
         assert store.check(version(2), MINUTE) == Duplicate(version(2), "two")
         for mark in (3, 4, 5):
             assert outcome(store.check(version(mark), MINUTE)) == "InProgress"
-        assert store.get_result(version(0)) == Record(Status.IN_PROGRESS, mark=4)
+        assert store.get_result(version(0)) == KeyState(KeyStatus.IN_PROGRESS, mark=4)
         store.store_result(claim, "four", DAY)
         assert store.check(version(3), MINUTE) == Duplicate(version(3), "four")
 
@@ -274,10 +274,10 @@ class Conformance:
         """The failed one is new again, the completed one is not."""
         complete(store, version(2), "two")
         store.store_failure(claimed(store, version(3)), "no", DAY)
-        assert store.get_result(version(3)) == Record(Status.COMPLETED, "two", "no", 2)
+        assert store.get_result(version(3)) == KeyState(KeyStatus.COMPLETED, "two", "no", 2)
         assert store.check(version(2), MINUTE) == Duplicate(version(2), "two")
         complete(store, version(3), "three")
-        assert store.get_result(version(3)) == Record(Status.COMPLETED, "three", mark=3)
+        assert store.get_result(version(3)) == KeyState(KeyStatus.COMPLETED, "three", mark=3)
 
     @pytest.mark.parametrize("error_lives", [timedelta(hours=1), timedelta(hours=9)])
     def test_a_record_and_an_error_each_live_for_their_time(
@@ -288,9 +288,9 @@ class Conformance:
         store.store_failure(claimed(store, version(3)), "no", error_lives)
         harness.advance(timedelta(hours=3))
         error = "no" if error_lives > timedelta(hours=3) else None
-        assert store.get_result(version(3)) == Record(Status.COMPLETED, "two", error, 2)
+        assert store.get_result(version(3)) == KeyState(KeyStatus.COMPLETED, "two", error, 2)
         harness.advance(timedelta(hours=3))
-        assert store.get_result(version(3)) == (None if error is None else Record(Status.FAILED, error="no"))
+        assert store.get_result(version(3)) == (None if error is None else KeyState(KeyStatus.FAILED, error="no"))
 
     @pytest.mark.parametrize("record_lives", [timedelta(hours=1), timedelta(hours=9)])
     def test_a_record_and_a_later_claim_each_live_for_their_time(
@@ -305,7 +305,7 @@ class Conformance:
         assert outcome(store.check(version(2), MINUTE)) == outcome(store.check(Key("order:42"), MINUTE)) == expected
         assert outcome(store.check(version(4), MINUTE)) == "InProgress"
         harness.advance(timedelta(hours=3))
-        assert outcome(store.check(Key("order:42"), MINUTE)) == ("Duplicate" if lives else "New")
+        assert outcome(store.check(Key("order:42"), MINUTE)) == ("Duplicate" if lives else "Claim")
 
     @pytest.mark.parametrize("record_lives", [timedelta(hours=1), timedelta(hours=9)])
     def test_a_later_claim_that_ends_leaves_the_record_its_time(
@@ -363,7 +363,7 @@ class Conformance:
             "{x}",
             "}x",
             "\\}x",
-            "x" * LONGEST_KEY,
+            "x" * MAX_KEY_LENGTH,
         ]
         entries = [f"{kind}:{value}" for kind in ("result", "error", "other", "key", "claim") for value in ("x", "")]
         nested = ["key:key:x", "result:result:x", "key:result:x", "result:key:x", "idempotency:x"]
@@ -372,7 +372,7 @@ class Conformance:
         for key, claim in claims.items():
             store.store_failure(claim, f"failed {key.value}", DAY)
         for key in keys:
-            assert store.get_result(key) == Record(Status.FAILED, error=f"failed {key.value}")
+            assert store.get_result(key) == KeyState(KeyStatus.FAILED, error=f"failed {key.value}")
             complete(store, key, f"done {key.value}")
         for key in keys:
             assert store.check(key, MINUTE) == Duplicate(key, f"done {key.value}")
@@ -410,7 +410,7 @@ class Conformance:
         store.store_failure(claimed(store, KEY), "a\x00b\udfffc" + "x" * 10_000, DAY)
         record = store.get_result(KEY)
         assert record is not None
-        assert record.error == ("a\ufffdb\ufffdc" + "x" * 10_000)[:LONGEST_ERROR]
+        assert record.error == ("a\ufffdb\ufffdc" + "x" * 10_000)[:MAX_ERROR_LENGTH]
 
     def test_cleanup_takes_nothing_that_counts(self, harness: Harness, store: Store) -> None:
         """C4: whatever it deletes, every later check is what it would have been."""
@@ -425,7 +425,7 @@ class Conformance:
         store.cleanup()
         assert store.cleanup() == 0
         assert store.check(Key("kept"), MINUTE) == Duplicate(Key("kept"), "kept")
-        assert store.get_result(Key("failed")) == Record(Status.FAILED, error="no")
+        assert store.get_result(Key("failed")) == KeyState(KeyStatus.FAILED, error="no")
         assert outcome(store.check(Key("claimed"), MINUTE)) == "InProgress"
         assert store.check(version(2), MINUTE) == Duplicate(version(2), "two")
         for key in (Key("gone"), Key("dead"), version(3)):
@@ -451,11 +451,11 @@ class Conformance:
             harness.advance(timedelta(hours=1))
             key = Key(entity, mark=2 if "version" in before or "record" in before else None)
 
-            def check(number: int, key: Key = key) -> Check:
+            def check(number: int, key: Key = key) -> CheckResult:
                 return stores[number].check(key, MINUTE)
 
             checks = at_once(count, check)
-            assert sorted(map(outcome, checks)) == ["InProgress"] * (count - 1) + ["New"]
+            assert sorted(map(outcome, checks)) == ["Claim"] + ["InProgress"] * (count - 1)
 
     def test_versions_at_once_end_at_the_last_and_run_no_stale_one(self, harness: Harness, store: Store) -> None:
         """001, C3: versions 2 to 5 at once, in any order; whoever finds another at work comes again."""
@@ -471,14 +471,14 @@ class Conformance:
                 check = stores[number].check(key, DAY)
                 while isinstance(check, InProgress):
                     check = stores[number].check(key, DAY)
-                if isinstance(check, New):
+                if isinstance(check, Claim):
                     ran.append(order[number])
                     stores[number].store_result(check, str(order[number]), DAY)
 
             at_once(len(marks), consume)
             assert ran[-1] == 5
             assert all(earlier < later for earlier, later in pairwise(ran)), f"a stale version ran: {ran}"
-            assert store.get_result(Key(entity)) == Record(Status.COMPLETED, "5", mark=5)
+            assert store.get_result(Key(entity)) == KeyState(KeyStatus.COMPLETED, "5", mark=5)
 
     def test_a_late_result_and_a_take_over_at_once(self, harness: Harness, store: Store) -> None:
         """Either the late one is in time and the other finds a duplicate, or it is refused; never do both go on."""
@@ -488,7 +488,7 @@ class Conformance:
             late = claimed(store, key)
             harness.advance(timedelta(hours=1))
 
-            def act(number: int, key: Key = key, late: New = late) -> str:
+            def act(number: int, key: Key = key, late: Claim = late) -> str:
                 if number:
                     return outcome(other_store.check(key, MINUTE))
                 try:
@@ -497,7 +497,7 @@ class Conformance:
                     return "refused"
                 return "completed"
 
-            assert at_once(2, act) in (["completed", "Duplicate"], ["refused", "New"])
+            assert at_once(2, act) in (["completed", "Duplicate"], ["refused", "Claim"])
 
 
 class SharedConformance(Conformance):
@@ -521,7 +521,7 @@ class SharedConformance(Conformance):
             command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as worker:
             assert worker.stdout is not None
-            assert worker.stdout.readline() == "New\n"
+            assert worker.stdout.readline() == "Claim\n"
             worker.kill()
             assert worker.wait() == -signal.SIGKILL
         assert outcome(store.check(KEY, MINUTE)) == "InProgress"

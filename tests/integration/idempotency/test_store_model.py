@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 
 if TYPE_CHECKING:
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
@@ -76,7 +76,7 @@ class Model:
         completion = self.completion(key)
         return completion is not None and (key.mark is None or completion[1] is None or key.mark <= completion[1])
 
-    def taken(self, claim: New) -> bool:
+    def taken(self, claim: Claim) -> bool:
         """Whether somebody else has what this claim was for."""
         other = self.claim(claim.key)
         return self.done(claim.key) or (other is not None and other[0] != claim.token)
@@ -94,7 +94,7 @@ class Comparison:
         self.harness = harness
         (self.store,) = harness.stores(1)
         self.model = Model()
-        self.claims: list[New] = []
+        self.claims: list[Claim] = []
 
     def check(self, value: str, mark: int | None, life: int) -> None:
         """Somebody asks for a key."""
@@ -109,7 +109,7 @@ class Comparison:
             left = (claim[2] - model.now) * MINUTE
             assert left - 5 * MINUTE < check.free_in <= left
         else:
-            assert isinstance(check, New)
+            assert isinstance(check, Claim)
             assert check.key == key
             self.claims.append(check)
             model.of(key).claims.append((check.token, mark, model.now + life))
@@ -143,9 +143,9 @@ class Comparison:
             self.model.end_claims(claim.key)
         self.look(claim.key.value)
 
-    def _holder(self, which: int) -> New:
+    def _holder(self, which: int) -> Claim:
         """Whoever got a key last, or before that; somebody whom the store never heard of if there is none."""
-        return self.claims[-1 - which] if which < len(self.claims) else New(Key(VALUES[which % 2]))
+        return self.claims[-1 - which] if which < len(self.claims) else Claim(Key(VALUES[which % 2]))
 
     def wait(self, minutes: int, tidy: bool) -> None:
         """Time passes. What counts no more may be deleted, which nobody must notice."""
@@ -162,11 +162,11 @@ class Comparison:
         claim, completion, error = model.claim(key), model.completion(key), model.error(key)
         expected = None
         if claim is not None:
-            expected = Record(Status.IN_PROGRESS, mark=claim[1])
+            expected = KeyState(KeyStatus.IN_PROGRESS, mark=claim[1])
         elif completion is not None:
-            expected = Record(Status.COMPLETED, completion[2], error, completion[1])
+            expected = KeyState(KeyStatus.COMPLETED, completion[2], error, completion[1])
         elif error is not None:
-            expected = Record(Status.FAILED, error=error)
+            expected = KeyState(KeyStatus.FAILED, error=error)
         assert self.store.get_result(key) == expected
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import Key, NoMetrics, Status, idempotent
+from grantwire_idempotency import Key, KeyStatus, NoMetrics, idempotent
 from grantwire_idempotency.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
 from tests.support.concurrency import at_once
 
@@ -56,7 +56,7 @@ class Suite:
             guarded(one, fail)("o1")
         kept = one.get_result(Key("job:o1"))
         assert kept is not None
-        assert kept.status is Status.FAILED
+        assert kept.status is KeyStatus.FAILED
         assert (kept.error or "").startswith("ValueError: ")
         assert guarded(other, lambda _: "second")("o1") == "second"
 
@@ -142,7 +142,7 @@ class Suite:
             job("o1")
         kept = store.get_result(Key("job:o1"))
         assert kept is not None
-        assert (kept.status, kept.result) == (Status.COMPLETED, None)
+        assert (kept.status, kept.result) == (KeyStatus.COMPLETED, None)
         assert job("o1") is None
         assert ran == ["o1"]
 

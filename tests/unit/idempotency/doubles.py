@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from grantwire_idempotency import Check, Key, New, Record
-    from grantwire_idempotency.metrics import CheckResult
+    from grantwire_idempotency import CheckResult, Claim, Key, KeyState
+    from grantwire_idempotency.metrics import CheckLabel
 
 _PLAIN_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
@@ -61,12 +61,12 @@ class Counted:
     unguarded_runs: list[str] = field(default_factory=list)
     flushes: int = 0
 
-    def checked(self, name: str, result: CheckResult, seconds: float) -> None:
+    def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
         self.checks.append((name, result))
         self.seconds.append(seconds)
 
-    def unguarded(self, name: str) -> None:
+    def record_unguarded_run(self, name: str) -> None:
         """See `IdempotencyMetrics`."""
         self.unguarded_runs.append(name)
 
@@ -83,22 +83,22 @@ class Trouble:
         self.failing: dict[str, list[Exception]] = {}
         self.calls: list[str] = []
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
         self._fail("check")
         return self.inner.check(key, ttl)
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""
         self._fail("store_result")
         self.inner.store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
         self._fail("store_failure")
         self.inner.store_failure(claim, error, ttl)
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
         self._fail("get_result")
         return self.inner.get_result(key)

@@ -11,7 +11,7 @@ from grantwire_idempotency import FailMode, idempotent
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from grantwire_idempotency.errors import CircuitOpenError, ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores.breaker import BreakerStore
-from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Time
@@ -19,7 +19,7 @@ from tests.unit.idempotency.doubles import Time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire_idempotency.stores.interface import Check
+    from grantwire_idempotency.stores.interface import CheckResult
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -39,22 +39,22 @@ class Unsteady(MemoryStore):
         if self.down:
             raise RetryableError("temporarily unavailable")
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """Unless it is down."""
         self._ask()
         return super().check(key, ttl)
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """Unless it is down."""
         self._ask()
         super().store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """Unless it is down."""
         self._ask()
         super().store_failure(claim, error, ttl)
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """Unless it is down."""
         self._ask()
         return super().get_result(key)
@@ -83,10 +83,10 @@ def store(inner: Unsteady, time: Time) -> BreakerStore:
     return BreakerStore(inner, CircuitBreaker("store", failures=3, rest=timedelta(seconds=5), clock=time.clock))
 
 
-def claimed(store: BreakerStore, key: Key = KEY) -> New:
+def claimed(store: BreakerStore, key: Key = KEY) -> Claim:
     """A claim, which must be granted."""
     found = store.check(key, MINUTE)
-    assert isinstance(found, New)
+    assert isinstance(found, Claim)
     return found
 
 
@@ -104,7 +104,7 @@ def test_a_store_that_is_well_is_itself(store: BreakerStore) -> None:
     claim = claimed(store)
     assert store.check(KEY, MINUTE) == InProgress(KEY, MINUTE)
     store.store_failure(claim, "no", DAY)
-    assert store.get_result(KEY) == Record(Status.FAILED, error="no")
+    assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="no")
     store.store_result(claimed(store), "done", DAY)
     assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
     assert store.cleanup() == 0
@@ -126,8 +126,8 @@ def test_a_store_that_keeps_failing_is_not_asked(store: BreakerStore, inner: Uns
     assert inner.asked == 0
     inner.down = False
     time.now += 5
-    assert isinstance(store.check(KEY, MINUTE), New)
-    assert isinstance(store.check(Key("other"), MINUTE), New)
+    assert isinstance(store.check(KEY, MINUTE), Claim)
+    assert isinstance(store.check(Key("other"), MINUTE), Claim)
 
 
 @pytest.mark.parametrize("name", ["check", "store_result", "store_failure", "get_result", "cleanup"])

@@ -16,7 +16,7 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire_idempotency.stores.interface import Key, New, Record, Status
+from grantwire_idempotency.stores.interface import Claim, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
 from tests.unit.idempotency.doubles import Time
@@ -88,7 +88,7 @@ def test_a_duplicate_is_told(checker: IdempotencyChecker, another: IdempotencyCh
     checker.mark_completed("order:1", "first")
     assert not another.mark_processing("order:1", MINUTE)
     assert not checker.mark_processing("order:1", MINUTE)
-    assert store.get_result(Key("order:1")) == Record(Status.COMPLETED, "first")
+    assert store.get_result(Key("order:1")) == KeyState(KeyStatus.COMPLETED, "first")
 
 
 def test_what_somebody_is_at_is_refused_for_now(checker: IdempotencyChecker, another: IdempotencyChecker) -> None:
@@ -133,19 +133,19 @@ def test_the_error_of_a_failure_may_be_looked_up(checker: IdempotencyChecker, st
     for kept, error in errors.items():
         checker.mark_processing("order:1", MINUTE)
         checker.mark_failed("order:1", error)
-        assert store.get_result(Key("order:1")) == Record(Status.FAILED, error=kept)
+        assert store.get_result(Key("order:1")) == KeyState(KeyStatus.FAILED, error=kept)
 
 
 def test_only_who_claimed_a_key_completes_it(checker: IdempotencyChecker, another: IdempotencyChecker) -> None:
     """C1: anything else is a bug, and changes nothing."""
-    with pytest.raises(InternalError, match="without a mark_processing"):
+    with pytest.raises(InternalError, match="requires a mark_processing"):
         checker.mark_completed("order:1")
     checker.mark_processing("order:1", MINUTE)
-    with pytest.raises(InternalError, match="without a mark_processing"):
+    with pytest.raises(InternalError, match="requires a mark_processing"):
         another.mark_completed("order:1")
     assert not checker.is_processed("order:1")
     checker.mark_completed("order:1")
-    with pytest.raises(InternalError, match="without a mark_processing"):
+    with pytest.raises(InternalError, match="requires a mark_processing"):
         checker.mark_completed("order:1")
 
 
@@ -192,13 +192,13 @@ class Fragile(MemoryStore):
 
     down = False
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """Unless it is down."""
         if self.down:
             raise RetryableError("temporarily unavailable")
         super().store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """Unless it is down."""
         if self.down:
             raise RetryableError("temporarily unavailable")

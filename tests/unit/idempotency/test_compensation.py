@@ -119,7 +119,7 @@ def test_one_can_be_used_again_but_not_inside_itself() -> None:
     buy("first", None)
     with pytest.raises(ValueError, match="stop"):
         buy("second", ValueError("stop"))
-    with undo, pytest.raises(InternalError, match="one block at a time"), undo:
+    with undo, pytest.raises(InternalError, match="one `with` block at a time"), undo:
         pass
     assert undone == ["second"]
 

@@ -16,16 +16,16 @@ from aws_lambda_powertools.utilities.batch import (
 
 from grantwire_idempotency import (
     Backoff,
+    Claim,
     FailMode,
     IdempotentConsumer,
     Key,
+    KeyState,
+    KeyStatus,
     MemoryStore,
     Message,
-    New,
     Outcome,
-    Record,
-    Retry,
-    Status,
+    RetryPolicy,
     business_key,
     by_content_hash,
     by_message_id,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FIFO = "arn:aws:sqs:us-east-1:123456789012:orders.fifo"
 STANDARD = "arn:aws:sqs:us-east-1:123456789012:orders"
-NO_RETRY = Retry(attempts=1)
+NO_RETRY = RetryPolicy(max_attempts=1)
 ENTITY = entity_key("order", "id")
 
 
@@ -74,7 +74,7 @@ class Shop:
         self.sold.append(message.id)
         return {"sale": len(self.sold)}
 
-    def kept(self, message_id: str) -> Record | None:
+    def kept(self, message_id: str) -> KeyState | None:
         """What the store knows of a message."""
         return self.store.inner.get_result(Key(f"shop:{message_id}"))
 
@@ -176,7 +176,7 @@ class TestIdempotentConsumer:
         shop.consumer.process(message("m_1"))
         shop.consumer.process(message("m_2"))
         assert shop.sold == ["m_1", "m_2"]
-        assert shop.kept("m_1") == Record(Status.COMPLETED, '{"sale": 1}')
+        assert shop.kept("m_1") == KeyState(KeyStatus.COMPLETED, '{"sale": 1}')
 
     @pytest.mark.parametrize(("given", "days"), [({}, 1), ({"ttl": timedelta(days=7)}, 7)])
     def test_after_its_time_to_live_a_key_is_new(self, given: dict[str, Any], days: int) -> None:
@@ -220,7 +220,7 @@ class TestIdempotentConsumer:
         shop.failing = {"1": [ValueError("no")]}
         with pytest.raises(ValueError, match="no"):
             shop.consumer.process(message("1"))
-        assert shop.kept("1") == Record(Status.FAILED, error="ValueError: no")
+        assert shop.kept("1") == KeyState(KeyStatus.FAILED, error="ValueError: no")
         assert shop.consumer.process(message("1")).value == {"sale": 1}
 
 
@@ -242,7 +242,7 @@ class TestRetry:
 
     def test_after_the_last_attempt_the_last_error_is_raised(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: and logged with its traceback, the message's id and the number of attempts."""
-        shop = Shop(retry=Retry(attempts=2))
+        shop = Shop(retry=RetryPolicy(max_attempts=2))
         last = OSError("two")
         shop.failing = {"1": [OSError("one"), last, OSError("three")]}
         with pytest.raises(OSError, match="two") as raised:
@@ -261,7 +261,7 @@ class TestRetry:
         self, permanent: tuple[type[Exception], ...], error: Exception
     ) -> None:
         """C12: told apart by kind."""
-        shop = Shop(retry=Retry(permanent=permanent))
+        shop = Shop(retry=RetryPolicy(permanent_errors=permanent))
         shop.failing = {"1": [error]}
         with pytest.raises(type(error)):
             shop.consumer.process(message("1"))
@@ -271,7 +271,7 @@ class TestRetry:
     def test_what_is_permanent_is_the_author_s_choice(self) -> None:
         """C12: also of a refusal; while attempts are left, it is given up for lack of time alone, and not for good."""
         letters: list[Message] = []
-        shop = Shop(retry=Retry(permanent=()), dead_letter=lambda one, _: letters.append(one))
+        shop = Shop(retry=RetryPolicy(permanent_errors=()), dead_letter=lambda one, _: letters.append(one))
         shop.failing = {"1": [BadRequestError("not yet"), BadRequestError("not yet")]}
         assert shop.consumer.process_batch([message("1")], Context(shop.time, shop.time.now + 3)) == ["1"]
         assert shop.consumer.process_batch([message("1")]) == []
@@ -279,7 +279,7 @@ class TestRetry:
 
     def test_no_attempt_is_begun_that_the_claim_might_not_outlive(self) -> None:
         """C12: each attempt takes 20 s of a minute; the second ends at 45 s, a third would end at 70 s."""
-        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=5))))
+        shop = Shop(retry=RetryPolicy(max_attempts=9, backoff=_every(timedelta(seconds=5))))
         shop.lasting = timedelta(seconds=20)
         shop.failing = {"1": [OSError("no")] * 9}
         with pytest.raises(OSError, match="no"):
@@ -288,7 +288,7 @@ class TestRetry:
 
     def test_no_attempt_is_begun_when_the_lambda_is_about_to_end(self) -> None:
         """C12: with 10 s left and pauses of 4.75 s, a third attempt would begin in the last second."""
-        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4.75))))
+        shop = Shop(retry=RetryPolicy(max_attempts=9, backoff=_every(timedelta(seconds=4.75))))
         shop.failing = {"1": [OSError("no")] * 9}
         context = Context(shop.time, shop.time.now + 10)
         assert shop.consumer.process_batch([message("1")], context) == ["1"]
@@ -321,7 +321,7 @@ class TestDeadLetters:
         shop.failing = {"1": [OSError("one"), OSError("two"), error]}
         assert shop.consumer.process_batch([message("1"), message("2")]) == []
         assert letters == [(message("1"), error)]
-        assert shop.kept("1") == Record(Status.FAILED, error="OSError: three")
+        assert shop.kept("1") == KeyState(KeyStatus.FAILED, error="OSError: three")
         assert shop.consumer.process(message("1")) == Outcome({"sale": 2}, replayed=False)
 
     def test_the_outcome_says_so(self) -> None:
@@ -405,7 +405,7 @@ class TestDeadLetters:
         letters: list[Message] = []
         shop = Shop(dead_letter=lambda one, _: letters.append(one))
         claim = shop.store.inner.check(Key("shop:1"), timedelta(minutes=1))
-        assert isinstance(claim, New)
+        assert isinstance(claim, Claim)
         assert shop.consumer.process_batch([message("1"), message("2")]) == ["1"]
         assert (shop.sold, letters, shop.time.slept) == (["2"], [], [])
         (line,) = logged(caplog, "INFO", "WARNING", "ERROR")
@@ -621,7 +621,7 @@ class TestPowertools:
 
     def test_powertools_hands_on_the_context(self) -> None:
         """C8: so claims end with the Lambda."""
-        shop = Shop(retry=Retry(attempts=9, backoff=_every(timedelta(seconds=4))))
+        shop = Shop(retry=RetryPolicy(max_attempts=9, backoff=_every(timedelta(seconds=4))))
         shop.failing = {"1": [OSError("no")] * 9}
         processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
         context: Any = Context(shop.time, shop.time.now + 10)
@@ -646,13 +646,13 @@ class TestPowertools:
     [
         ({"storage": None}, "the store must be a Store, not None"),
         ({"processor": None}, "processor must be a function, not None"),
-        ({"processor": lambda _: None}, "name must be given"),
+        ({"processor": lambda _: None}, "name is required"),
         ({"metrics": "none"}, "metrics must be IdempotencyMetrics"),
         ({"identify": None}, "identify must be a function"),
         ({"ttl": None}, "ttl must be a positive timedelta"),
         ({"ttl": timedelta(0)}, "ttl must be a positive timedelta"),
         ({"fail_mode": None}, "fail_mode must be"),
-        ({"retry": None}, "retry must be a Retry"),
+        ({"retry": None}, "retry must be a RetryPolicy"),
         ({"dead_letter": "queue"}, "dead_letter must be a function"),
         ({"name": "a:b"}, "name must be"),
     ],
@@ -684,24 +684,24 @@ def test_every_problem_is_named_at_once() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        {"attempts": 0},
-        {"attempts": True},
-        {"attempts": 2.0},
+        {"max_attempts": 0},
+        {"max_attempts": True},
+        {"max_attempts": 2.0},
         {"backoff": None},
-        {"permanent": ValueError},
-        {"permanent": ("ValueError",)},
-        {"permanent": (ValueError, int)},
+        {"permanent_errors": ValueError},
+        {"permanent_errors": ("ValueError",)},
+        {"permanent_errors": (ValueError, int)},
     ],
 )
 def test_a_retry_that_could_not_work_is_an_error_at_wiring_time(parts: dict[str, Any]) -> None:
     """C12."""
     with pytest.raises(ConfigError, match="must be"):
-        Retry(**parts)
+        RetryPolicy(**parts)
 
 
 def test_pauses_grow_up_to_a_minute() -> None:
     """C12, O4: 1 s, 2 s, 4 s and so on, with jitter."""
-    backoff = Retry().backoff
+    backoff = RetryPolicy().backoff
     assert [backoff.delay(attempt, lambda: 0.5).total_seconds() for attempt in (1, 2, 6, 7, 99)] == [1, 2, 32, 60, 60]
     assert [backoff.delay(1, rand).total_seconds() for rand in (lambda: 0.0, lambda: 1.0)] == [0.5, 1.5]
 

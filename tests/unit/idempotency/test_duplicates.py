@@ -68,7 +68,7 @@ def test_a_version_orders_the_messages_of_an_entity() -> None:
 @pytest.mark.parametrize("version", [-1, 1.0, "1", True, 2**53, [1]])
 def test_a_version_is_a_whole_number(version: object) -> None:
     """C3: and one that every store can count with."""
-    with pytest.raises(BadRequestError, match="version must be a whole number"):
+    with pytest.raises(BadRequestError, match="version must be an integer"):
         by_version(ENTITY)(message(version=version))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import FailMode, Key, MemoryStore, New, Outcome, Record, Status
+from grantwire_idempotency import Claim, FailMode, Key, KeyState, KeyStatus, MemoryStore, Outcome
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
@@ -53,7 +53,7 @@ class Job:
 
         return self.execution.run(key, LEASE, work)
 
-    def kept(self, key: str = "job:order:1") -> Record | None:
+    def kept(self, key: str = "job:order:1") -> KeyState | None:
         """What the store knows."""
         return self.store.inner.get_result(Key(key))
 
@@ -92,7 +92,7 @@ def test_while_it_runs_others_are_told_to_come_back() -> None:
     job = Job()
 
     def nested() -> str:
-        with pytest.raises(RequestInProgressError, match="in progress; try again when it is done, in 60 s") as refused:
+        with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 60 s") as refused:
             job.run("never")
         assert isinstance(refused.value, RetryableError)
         return "done"
@@ -125,7 +125,7 @@ def test_a_run_that_fails_frees_its_key(error: BaseException) -> None:
     assert raised.value is error
     kept = job.kept()
     assert kept is not None
-    assert kept.status is Status.FAILED
+    assert kept.status is KeyStatus.FAILED
     assert type(error).__name__ in (kept.error or "")
     assert job.run("second") == Outcome("second", replayed=False)
 
@@ -225,7 +225,7 @@ def test_a_key_that_somebody_else_took_is_a_loud_error(fail_mode: FailMode, capl
         job.run(slow)
     (line,) = logged(caplog, "WARNING", "ERROR")
     assert line["level"] == "ERROR"
-    assert "the effect may be doubled" in line["message"]
+    assert "effect may be duplicated" in line["message"]
     assert job.time.slept == []
     assert job.run() == Outcome("the other's", replayed=True)
 
@@ -263,7 +263,7 @@ def test_a_result_that_is_no_json_leaves_nothing_in_progress(make: Callable[[], 
     job = Job()
     with pytest.raises(InternalError, match="return JSON values only"):
         job.run(make())
-    assert job.kept() == Record(Status.COMPLETED)
+    assert job.kept() == KeyState(KeyStatus.COMPLETED)
     assert job.run() == Outcome(None, replayed=True)
     assert job.runs == 1
 
@@ -274,7 +274,7 @@ def test_a_result_that_the_store_refuses_is_treated_alike() -> None:
     job.store.failing = {"store_result": [BadRequestError("the result is too large")]}
     with pytest.raises(InternalError, match="the result is too large"):
         job.run()
-    assert job.kept() == Record(Status.COMPLETED)
+    assert job.kept() == KeyState(KeyStatus.COMPLETED)
 
 
 @pytest.mark.parametrize("again", [[], [InternalError("another bug")], [LeaseLostError("taken")]])
@@ -285,7 +285,7 @@ def test_a_store_that_breaks_after_the_work_is_not_hidden(again: list[Exception]
     with pytest.raises(InternalError, match="a bug"):
         job.run()
     assert job.store.calls == ["check", "store_result", "store_result"]
-    assert job.kept() == (Record(Status.IN_PROGRESS) if again else Record(Status.COMPLETED))
+    assert job.kept() == (KeyState(KeyStatus.IN_PROGRESS) if again else KeyState(KeyStatus.COMPLETED))
 
 
 @pytest.mark.parametrize("trouble", [RetryableError(DOWN), InternalError("a bug")])
@@ -296,7 +296,7 @@ def test_the_work_s_own_error_comes_first(trouble: Exception, caplog: pytest.Log
     with pytest.raises(ValueError, match="the work's own"):
         job.run(ValueError("the work's own"))
     (line,) = logged(caplog, "ERROR")
-    assert "a retry has to wait until the claim ends" in line["message"]
+    assert "retry must wait until claim expires" in line["message"]
     job.time.advance(LEASE)
     assert not job.run().replayed
 
@@ -326,7 +326,7 @@ def test_what_people_find_in_the_store() -> None:
     seen: list[Key] = []
     inner = job.store.inner.store_result
 
-    def note(claim: New, result: str | None, ttl: timedelta) -> None:
+    def note(claim: Claim, result: str | None, ttl: timedelta) -> None:
         seen.append(claim.key)
         inner(claim, result, ttl)
 
@@ -339,7 +339,7 @@ def test_a_stored_result_that_is_no_json_is_an_internal_error() -> None:
     """Somebody else wrote under this job's keys."""
     job = Job()
     claim = job.store.inner.check(Key("job:order:1"), LEASE)
-    assert isinstance(claim, New)
+    assert isinstance(claim, Claim)
     job.store.inner.store_result(claim, "not JSON", HOUR)
     with pytest.raises(InternalError, match="not JSON"):
         job.run()
@@ -349,10 +349,10 @@ def test_metrics_that_fail_cost_no_work(caplog: pytest.LogCaptureFixture) -> Non
     """C11: counting is never a reason to lose a claim, a result or a message."""
 
     class Broken:
-        def checked(self, *_: object) -> None:
+        def record_check(self, *_: object) -> None:
             raise OSError("metrics are down")
 
-        unguarded = checked
+        record_unguarded_run = record_check
 
         def flush(self) -> None:
             raise OSError("metrics are down")

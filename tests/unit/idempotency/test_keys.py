@@ -160,7 +160,7 @@ def test_the_subject_is_found_among_the_arguments() -> None:
     """Handlers, methods, and calls by name: the first message or mapping counts."""
     key = entity_key("order", "order_id")
     assert key(object(), ORDER, {"order_id": "o_2"}) == key(context=None, event=ORDER) == "order:o_1"
-    with pytest.raises(BadRequestError, match="needs a message or a payload"):
+    with pytest.raises(BadRequestError, match="requires an argument that is a Message or a mapping"):
         key("o_1", 5)
 
 

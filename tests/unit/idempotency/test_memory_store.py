@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from grantwire_idempotency import Duplicate, InProgress, Key, MemoryStore, New, Record, Status
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, MemoryStore
 from grantwire_idempotency.errors import ConfigError
 from tests.support.concurrency import at_once
 
@@ -38,10 +38,10 @@ def small(clock: Clock) -> MemoryStore:
     return MemoryStore(2, clock=clock)
 
 
-def claim(store: MemoryStore, value: str, ttl: timedelta = HOUR) -> New:
+def claim(store: MemoryStore, value: str, ttl: timedelta = HOUR) -> Claim:
     """A claim, which must be granted."""
     check = store.check(Key(value), ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     return check
 
 
@@ -56,7 +56,7 @@ def test_the_record_that_was_not_used_for_longest_is_forgotten_first(small: Memo
     complete(small, "b")
     assert small.check(Key("a"), HOUR) == Duplicate(Key("a"), "a")
     complete(small, "c")
-    assert small.get_result(Key("a")) == Record(Status.COMPLETED, "a")
+    assert small.get_result(Key("a")) == KeyState(KeyStatus.COMPLETED, "a")
     assert small.get_result(Key("b")) is None
 
 
@@ -134,7 +134,7 @@ def test_a_decision_is_not_interrupted() -> None:
 
     store = MemoryStore(clock=slow)
     checks = at_once(8, lambda _: store.check(Key("a"), HOUR))
-    assert sum(isinstance(check, New) for check in checks) == 1
+    assert sum(isinstance(check, Claim) for check in checks) == 1
 
 
 def test_time_goes_by_itself() -> None:

@@ -14,7 +14,7 @@ from tests.support.concurrency import at_once
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from grantwire_idempotency.metrics import CheckResult
+    from grantwire_idempotency.metrics import CheckLabel
 
 
 class CloudWatch:
@@ -43,11 +43,11 @@ class CloudWatch:
         return self.values.get((name, tuple(sorted(dimensions.items()))), [])
 
 
-def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckResult]]) -> CloudWatch:
+def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckLabel]]) -> CloudWatch:
     """What CloudWatch has seen after these checks, of a tenth of a second each."""
     metrics = PowertoolsMetrics()
     for job, result in checks:
-        metrics.checked(job, result, 0.1)
+        metrics.record_check(job, result, 0.1)
     metrics.flush()
     return CloudWatch(capsys.readouterr().out.splitlines())
 
@@ -70,7 +70,7 @@ def test_a_check_has_the_documents_names(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_batch_is_one_line_and_one_for_each_result(capsys: pytest.CaptureFixture[str]) -> None:
     """C11: sums by result; the average of the rate is the share of duplicates among the answers."""
-    counts: dict[CheckResult, int] = {"new": 6, "duplicate": 2, "error": 4}
+    counts: dict[CheckLabel, int] = {"new": 6, "duplicate": 2, "error": 4}
     seen = counted(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
     assert len(seen.lines) == 4
     totals = {name: seen.of("idempotency_check_total", job="orders", result=name) for name in counts}
@@ -96,10 +96,10 @@ def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """C6, C10: what ran without the store's word; with the failed check in the same document, or alone."""
     metrics = PowertoolsMetrics("Shop")
     for _ in range(120):
-        metrics.checked("orders", "error", 0.1)
-        metrics.unguarded("orders")
-    metrics.checked("orders", "new", 0.1)
-    metrics.unguarded("reports")
+        metrics.record_check("orders", "error", 0.1)
+        metrics.record_unguarded_run("orders")
+    metrics.record_check("orders", "new", 0.1)
+    metrics.record_unguarded_run("reports")
     metrics.flush()
     seen = CloudWatch(capsys.readouterr().out.splitlines())
     assert seen.of("idempotency_unguarded_total", job="orders") == [120.0], "once, also if checks fill two documents"
@@ -120,7 +120,7 @@ def test_nothing_is_sent_twice_and_nothing_for_nothing(capsys: pytest.CaptureFix
     """A flush is for what came since the last one."""
     metrics = PowertoolsMetrics()
     metrics.flush()
-    metrics.checked("orders", "new", 0.1)
+    metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     assert len(CloudWatch(capsys.readouterr().out.splitlines()).values) == 3
     metrics.flush()
@@ -136,12 +136,12 @@ def test_powertools_switches_count_here_too(
     metrics = PowertoolsMetrics()
     monkeypatch.setenv(variable, "true")
     for _ in range(count):
-        metrics.checked("orders", "new", 0.1)
+        metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     monkeypatch.delenv(variable)
     metrics.flush()
     assert capsys.readouterr().out == ""
-    metrics.checked("reports", "new", 0.1)
+    metrics.record_check("reports", "new", 0.1)
     metrics.flush()
     assert {line["job"] for line in CloudWatch(capsys.readouterr().out.splitlines()).lines} == {"reports"}
 
@@ -160,7 +160,7 @@ def test_the_namespace_is_found_as_powertools_documents_it(
     if variable:
         monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", variable)
     metrics = PowertoolsMetrics(given)
-    metrics.checked("orders", "new", 0.1)
+    metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     assert CloudWatch(capsys.readouterr().out.splitlines()).namespaces == {namespace}
 
@@ -196,8 +196,8 @@ def test_threads_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
     def count(_: int) -> None:
         for _ in range(50):
-            metrics.checked("orders", "new", 0.1)
-            metrics.unguarded("orders")
+            metrics.record_check("orders", "new", 0.1)
+            metrics.record_unguarded_run("orders")
             metrics.flush()
 
     at_once(8, count)

@@ -16,7 +16,10 @@ from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
 PARTS = {"cachetools", "rbloom"}
-JOB = "from grantwire_idempotency import idempotent, IdempotentConsumer, business_key, by_version, Retry, Compensation"
+JOB = (
+    "from grantwire_idempotency import "
+    "idempotent, IdempotentConsumer, business_key, by_version, RetryPolicy, Compensation"
+)
 
 
 def loaded_by(program: str) -> set[str]:
@@ -82,8 +85,8 @@ def test_metrics_are_loaded_only_when_they_are_used() -> None:
         ("redis", "RedisStore", "from grantwire_idempotency import RedisStore"),
         ("redis", "RedisLocks", "from grantwire_idempotency import RedisLocks"),
         ("cachetools", "MemoryStore", "from grantwire_idempotency import MemoryStore"),
-        ("cachetools", "LruHint", "from grantwire_idempotency import LruHint; LruHint(1)"),
-        ("rbloom", "BloomHint", "from grantwire_idempotency import BloomHint; BloomHint(1)"),
+        ("cachetools", "LruFilter", "from grantwire_idempotency import LruFilter; LruFilter(1)"),
+        ("rbloom", "BloomFilter", "from grantwire_idempotency import BloomFilter; BloomFilter(1)"),
         ("aws-lambda-powertools", "PowertoolsMetrics", "from grantwire_idempotency import PowertoolsMetrics"),
     ],
 )
@@ -95,7 +98,7 @@ def test_a_part_whose_package_is_missing_names_it(package: str, part: str, use: 
     )
     *_, last = answer.stderr.splitlines()
     assert last.startswith(
-        f"ImportError: {part} needs the package {package}, which is not installed: pip install {package}"
+        f"ImportError: {part} requires the package {package}, which is not installed: pip install {package}"
     )
 
 

@@ -11,7 +11,7 @@ from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import load
 from grantwire_idempotency import GuardSettings, StoredResponse
 from grantwire_idempotency.errors import KeyConflictError, RequestInProgressError
-from grantwire_idempotency.requests import refuse
+from grantwire_idempotency.requests import raise_for_outcome
 
 
 def test_the_service_reads_the_guard_s_settings_from_the_environment() -> None:
@@ -30,13 +30,13 @@ def test_success_and_refusal_are_final_and_a_malformed_request_or_a_fault_is_not
     status_code: int, *, final: bool
 ) -> None:
     """I3."""
-    assert StoredResponse(status_code, "{}").final is final
+    assert StoredResponse(status_code, "{}").is_final is final
 
 
 def test_an_outcome_that_is_no_answer_is_an_error() -> None:
     """I2, I8: every other outcome passes."""
     with pytest.raises(KeyConflictError):
-        refuse("IDEMPOTENCY_KEY_CONFLICT")
+        raise_for_outcome("IDEMPOTENCY_KEY_CONFLICT")
     with pytest.raises(RequestInProgressError):
-        refuse("REQUEST_IN_PROGRESS")
-    refuse("REPLAYED")
+        raise_for_outcome("REQUEST_IN_PROGRESS")
+    raise_for_outcome("REPLAYED")

@@ -218,7 +218,7 @@ def test_others_wait_for_a_run_in_progress() -> None:
 
     @idempotent(store, key=str, metrics=QUIET)
     def job(order: str) -> str:
-        with pytest.raises(RequestInProgressError, match="in progress; try again when it is done, in 900 s"):
+        with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 900 s"):
             job(order)
         return order
 
@@ -285,7 +285,7 @@ def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFi
         ({"fail_mode": "open"}, "fail_mode must be"),
         ({"metrics": object()}, "metrics must be IdempotencyMetrics"),
         ({"name": "order:create"}, "name must be"),
-        ({"name": ""}, "name must be"),
+        ({"name": ""}, "name is required"),
         ({"name": 7}, "name must be"),
         ({"name": "n" * 101}, "name must be"),
         ({"name": "größe"}, "name must be"),
@@ -326,7 +326,7 @@ class _Later:
 )
 def test_only_a_plain_function_can_be_guarded(function: Any) -> None:
     """A coroutine returns before it has done anything, and its result would be kept."""
-    with pytest.raises(ConfigError, match="what is decorated must be a"):
+    with pytest.raises(ConfigError, match="the decorated object must be a"):
         idempotent(MemoryStore(), key=str, name="job")(function)
 
 
@@ -338,7 +338,7 @@ class _Callable:
 @pytest.mark.parametrize("function", [lambda order: order, functools.partial(max, "a"), _Callable()])
 def test_what_has_no_name_of_its_own_needs_one(function: Any) -> None:
     """Two lambda expressions would share their keys."""
-    with pytest.raises(ConfigError, match="name must be given"):
+    with pytest.raises(ConfigError, match="name is required"):
         idempotent(MemoryStore(), key=str)(function)
     assert idempotent(MemoryStore(), key=str, name="job", metrics=QUIET)(function)("o_1") == "o_1"
 

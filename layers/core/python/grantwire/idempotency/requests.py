@@ -1,6 +1,6 @@
 """What an API Gateway request says about its idempotency: the key, the hash of its fields, and the settings.
 
-The types that the guard works with are the library's: `RequestIdentity`, `StoredResponse`, `refuse`.
+The types that the guard works with are the library's: `RequestIdentity`, `StoredResponse`, `raise_for_outcome`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
 from grantwire.settings import duration, setting
-from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse, refuse
+from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse, raise_for_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "refuse", "request_hash"]
+__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "raise_for_outcome", "request_hash"]
 
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 _LONGEST_KEY = 255
