@@ -22,7 +22,7 @@ from grantwire_idempotency import (
 from grantwire_idempotency.errors import RequestInProgressError, RetryableError
 from grantwire_idempotency.stores.redis import connect
 from tests.support.plaintext import PLAINTEXT
-from tests.unit.idempotency.doubles import Counted, logged
+from tests.unit.idempotency.doubles import RecordedMetrics, logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class Shop:
 
     def __init__(self, store: Store, server: Server, *, durable: bool) -> None:
         self.store, self.server, self.durable = store, server, durable
-        self.metrics = Counted()
+        self.metrics = RecordedMetrics()
         self.sold: list[str] = []
         self.in_the_middle: Callable[[], object] = lambda: None
         # A name of its own: the server keeps the keys of other tests.

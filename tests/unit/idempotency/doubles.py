@@ -1,4 +1,4 @@
-"""Stand-ins for what surrounds a job or a consumer: a clock, a Lambda context, metrics, and a store that fails."""
+"""Test doubles for a job or a consumer: a clock, a Lambda context, metrics, and a store that fails."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ _PLAIN_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
 
 @dataclass
-class Time:
-    """A clock that only moves when somebody sleeps or turns it."""
+class FakeTime:
+    """A clock that advances only when a test sleeps or advances it."""
 
     now: float = 1_000.0
     slept: list[float] = field(default_factory=list)
 
     def clock(self) -> float:
-        """What time it is."""
+        """Return the current time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Pass the time."""
+        """Advance the clock and record the delay."""
         self.slept.append(seconds)
         self.now += seconds
 
     def advance(self, length: timedelta) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += length.total_seconds()
 
 
 @dataclass
-class Context:
-    """A Lambda's context; the time that is left follows a clock."""
+class FakeContext:
+    """A Lambda context whose remaining time follows a clock."""
 
-    time: Time
+    time: FakeTime
     deadline: float
 
     def get_remaining_time_in_millis(self) -> int:
-        """As Lambda's."""
+        """Return the remaining time, like a Lambda context."""
         return round((self.deadline - self.time.now) * 1000)
 
 
 @dataclass
-class Counted:
-    """Metrics that a test can look at."""
+class RecordedMetrics:
+    """Metrics that record every call."""
 
     checks: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -75,8 +75,8 @@ class Counted:
         self.flushes += 1
 
 
-class Trouble:
-    """A store that raises what it is told to: `failing["check"] = [error, error]` for the next two checks."""
+class FailingStore:
+    """A store that raises configured errors: `failing["check"] = [error, error]` fails the next two checks."""
 
     def __init__(self, inner: MemoryStore | None = None) -> None:
         self.inner = MemoryStore() if inner is None else inner
@@ -114,7 +114,7 @@ class Trouble:
 
 
 def logged(caplog: pytest.LogCaptureFixture, *levels: str) -> list[dict[str, Any]]:
-    """The library's log lines since the last look, of these levels, with all that a formatter could print of them."""
+    """Return the library's log lines of these levels since the last call, with all their fields."""
     lines = [_line(record) for record in caplog.records if record.name == "grantwire_idempotency"]
     caplog.clear()
     return [line for line in lines if line["level"] in levels]

@@ -1,4 +1,4 @@
-"""C10: a hint may save a look-up and never decides: whatever it says, every answer is the bare store's."""
+"""C10: a filter can save a round trip and never changes a response of the store."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ DAY = timedelta(days=1)
 KEY = Key("order:1")
 
 
-class Watched(MemoryStore):
-    """A store that notes what it is asked."""
+class RecordingStore(MemoryStore):
+    """A store that records its calls."""
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(clock=clock)
         self.asked: list[str] = []
 
     def check(self, key: Key, ttl: timedelta) -> CheckResult:
-        """Note it."""
+        """Record the call."""
         self.asked.append("check")
         return super().check(key, ttl)
 
     def get_result(self, key: Key) -> KeyState | None:
-        """Note it."""
+        """Record the call."""
         self.asked.append("get_result")
         return super().get_result(key)
 
 
 @pytest.fixture(params=[lambda: LruFilter(100), lambda: BloomFilter(100)], ids=["lru", "bloom"])
 def hint(request: pytest.FixtureRequest) -> KeyFilter:
-    """Each kind."""
+    """Return each kind of filter."""
     made: KeyFilter = request.param()
     return made
 
 
 def complete(store: Store, key: Key, result: str | None = "done", ttl: timedelta = DAY) -> None:
-    """Claim and complete."""
+    """Claim and complete a key."""
     claim = store.check(key, MINUTE)
     assert isinstance(claim, Claim)
     store.store_result(claim, result, ttl)
 
 
-def test_a_new_key_is_claimed_at_once_and_a_known_duplicate_is_only_looked_up(hint: KeyFilter) -> None:
-    """C10: one question each, where a bare store takes a claim that fails and a look."""
-    inner = Watched()
+def test_new_key_and_known_duplicate_need_one_call_each(hint: KeyFilter) -> None:
+    """C10: a new key is only claimed, and a known duplicate is only read."""
+    inner = RecordingStore()
     store = FilteredStore(inner, hint)
     complete(store, KEY)
     assert inner.asked == ["check"]
@@ -74,9 +74,9 @@ def test_a_new_key_is_claimed_at_once_and_a_known_duplicate_is_only_looked_up(hi
     assert inner.asked == ["get_result"] * 3
 
 
-def test_what_another_process_completed_is_known_after_the_first_time(hint: KeyFilter) -> None:
-    """C10: the store's word, then the hint's memory of it."""
-    inner = Watched()
+def test_filter_learns_keys_completed_by_other_processes(hint: KeyFilter) -> None:
+    """C10: the store reports the first duplicate, and the filter knows the key afterwards."""
+    inner = RecordingStore()
     complete(inner, KEY)
     inner.asked.clear()
     store = FilteredStore(inner, hint)
@@ -84,10 +84,10 @@ def test_what_another_process_completed_is_known_after_the_first_time(hint: KeyF
     assert inner.asked == ["check", "get_result"]
 
 
-def test_a_hint_that_is_stale_skips_nothing(hint: KeyFilter) -> None:
-    """C10: the key has expired in the store, so it is new; and claimed there, atomically."""
+def test_stale_filter_skips_nothing(hint: KeyFilter) -> None:
+    """C10: a key that has expired in the store is new and is claimed atomically."""
     now = 0.0
-    inner = Watched(lambda: now)
+    inner = RecordingStore(lambda: now)
     store = FilteredStore(inner, hint)
     complete(store, KEY, ttl=MINUTE)
     now = 61.0
@@ -96,18 +96,18 @@ def test_a_hint_that_is_stale_skips_nothing(hint: KeyFilter) -> None:
     assert isinstance(store.check(KEY, MINUTE), InProgress)
 
 
-def test_a_newer_version_is_new_whatever_the_hint_says(hint: KeyFilter) -> None:
-    """C3, C10: it knows the key, not the mark."""
-    store = FilteredStore(Watched(), hint)
+def test_newer_version_is_new_despite_filter(hint: KeyFilter) -> None:
+    """C3, C10: the filter knows the key, not the mark."""
+    store = FilteredStore(RecordingStore(), hint)
     complete(store, replace(KEY, mark=2), "second")
     assert store.check(replace(KEY, mark=1), MINUTE) == Duplicate(replace(KEY, mark=1), "second")
     complete(store, replace(KEY, mark=3), "third")
     assert store.check(replace(KEY, mark=3), MINUTE) == Duplicate(replace(KEY, mark=3), "third")
 
 
-def test_a_failed_run_is_not_a_completed_one(hint: KeyFilter) -> None:
-    """C5: it may be tried again."""
-    inner = Watched()
+def test_failed_key_is_not_added_to_filter(hint: KeyFilter) -> None:
+    """C5: a failed key can be retried."""
+    inner = RecordingStore()
     store = FilteredStore(inner, hint)
     claim = store.check(KEY, MINUTE)
     assert isinstance(claim, Claim)
@@ -118,8 +118,8 @@ def test_a_failed_run_is_not_a_completed_one(hint: KeyFilter) -> None:
     assert store.cleanup() == 0
 
 
-def test_a_result_that_the_store_did_not_take_is_no_hint(hint: KeyFilter) -> None:
-    """C10: somebody else has the key."""
+def test_rejected_result_is_not_added_to_filter(hint: KeyFilter) -> None:
+    """C10: another worker has the key."""
     now = 0.0
     store = FilteredStore(MemoryStore(clock=lambda: now), hint)
     late = store.check(KEY, MINUTE)
@@ -132,23 +132,23 @@ def test_a_result_that_the_store_did_not_take_is_no_hint(hint: KeyFilter) -> Non
 
 
 @dataclass
-class Liar:
-    """A hint that says what it likes."""
+class LyingFilter:
+    """A filter that gives arbitrary answers."""
 
     words: Iterator[bool]
 
     def may_contain(self, _: str) -> bool:
-        """Anything."""
+        """Return the next arbitrary answer."""
         return next(self.words)
 
     def add(self, _: str) -> None:
-        """And remembers nothing."""
+        """Do nothing."""
 
 
 KEYS = some.builds(Key, some.sampled_from(["a", "b"]), some.sampled_from([None, 1, 2, 3]))
 TTLS = some.integers(1, 20).map(lambda seconds: timedelta(seconds=seconds))
 HINTS = some.one_of(
-    some.lists(some.booleans(), min_size=1).map(lambda words: Liar(itertools.cycle(words))),
+    some.lists(some.booleans(), min_size=1).map(lambda words: LyingFilter(itertools.cycle(words))),
     some.just(1).map(LruFilter),
     some.just(1).map(BloomFilter),
     some.just(10).map(BloomFilter),
@@ -165,7 +165,7 @@ STEPS = some.one_of(
 
 
 class Run:
-    """One run of steps, on one store; what another process does goes to the bare one."""
+    """A run of steps on one store; the steps of another process use the bare store."""
 
     def __init__(self, wrap: Callable[[Store], Store]) -> None:
         self.now = 0.0
@@ -174,7 +174,7 @@ class Run:
         self._claims: list[Claim] = []
 
     def take(self, step: tuple[Any, ...]) -> object:
-        """What came of it, without the token, which is never the same."""
+        """Execute a step and return its outcome without the random token."""
         name, *arguments = step
         try:
             return getattr(self, f"_{name}")(*arguments)
@@ -208,15 +208,15 @@ class Run:
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(steps=some.lists(STEPS, max_size=40), hint=HINTS)
-def test_no_hint_changes_any_outcome(steps: list[tuple[Any, ...]], hint: KeyFilter) -> None:
-    """C10: false positives, evictions, staleness, other processes: step by step the same as without a hint."""
+def test_filter_never_changes_outcome(steps: list[tuple[Any, ...]], hint: KeyFilter) -> None:
+    """C10: despite false positives, evictions and stale keys, every step has the outcome of a bare store."""
     bare, hinted = Run(lambda store: store), Run(lambda store: FilteredStore(store, hint))
     for step in steps:
         assert hinted.take(step) == bare.take(step)
 
 
-def test_the_lru_keeps_what_was_used_last() -> None:
-    """C10: to be asked for is to be used."""
+def test_lru_filter_keeps_most_recently_used_keys() -> None:
+    """C10: a look-up counts as use."""
     hint = LruFilter(2)
     hint.add("a")
     hint.add("b")
@@ -225,8 +225,8 @@ def test_the_lru_keeps_what_was_used_last() -> None:
     assert [hint.may_contain(value) for value in "abc"] == [True, False, True]
 
 
-def test_the_bloom_filter_forgets_nothing_until_it_is_full_and_then_starts_anew() -> None:
-    """C10: never more than it was made for, so that it never says yes to everything."""
+def test_bloom_filter_is_cleared_when_full() -> None:
+    """C10: it forgets nothing before, and its rate of false positives stays low."""
     hint = BloomFilter(1000, 0.01)
     known = [f"key-{number}" for number in range(900)]
     for _ in range(5):
@@ -240,8 +240,8 @@ def test_the_bloom_filter_forgets_nothing_until_it_is_full_and_then_starts_anew(
     assert hint.may_contain("more-9999")
 
 
-def test_a_bloom_filter_for_one_key_holds_one() -> None:
-    """The smallest there is."""
+def test_bloom_filter_with_capacity_one_holds_one_key() -> None:
+    """The smallest filter works."""
     hint = BloomFilter(1, 1e-9)
     hint.add("a")
     assert hint.may_contain("a")
@@ -250,8 +250,8 @@ def test_a_bloom_filter_for_one_key_holds_one() -> None:
     assert not hint.may_contain("a")
 
 
-def test_threads_share_a_hint(hint: KeyFilter) -> None:
-    """C10: real ones; none is in the other's way, and a hundred keys fit."""
+def test_filter_is_thread_safe(hint: KeyFilter) -> None:
+    """C10: concurrent threads do not lose keys."""
 
     def work(number: int) -> None:
         for other in range(12):
@@ -274,14 +274,14 @@ def test_threads_share_a_hint(hint: KeyFilter) -> None:
         (lambda: FilteredStore(MemoryStore(), None), "key_filter must be a KeyFilter"),  # type: ignore[arg-type]
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(make: Callable[[], object], problem: str) -> None:
-    """C5: when it is put together."""
+def test_invalid_argument_raises_config_error(make: Callable[[], object], problem: str) -> None:
+    """C5: creating a filter or a store validates the arguments."""
     with pytest.raises(ConfigError, match=problem):
         make()
 
 
-def test_each_hint_loads_its_own_library() -> None:
-    """And the store that they stand in front of loads none."""
+def test_each_filter_imports_only_its_own_library() -> None:
+    """Importing FilteredStore imports neither library."""
     program = "sys; from grantwire_idempotency.stores.filters import FilteredStore, LruFilter, BloomFilter"
     assert not modules_after_importing(program, [LIBRARY]) & {"cachetools", "rbloom", "redis", "psycopg"}
     assert "rbloom" not in modules_after_importing(f"{program}; LruFilter(1)", [LIBRARY])

@@ -1,4 +1,4 @@
-"""I3, I4, I8: the guard's settings, and which responses are kept."""
+"""I3, I4, I8: the settings of the guard, and the responses that are stored."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from grantwire_idempotency.errors import KeyConflictError, RequestInProgressErro
 from grantwire_idempotency.requests import raise_for_outcome
 
 
-def test_the_service_reads_the_guard_s_settings_from_the_environment() -> None:
-    """I4, I8: without a variable both have the same values."""
+def test_service_settings_have_library_defaults() -> None:
+    """I4, I8: the service reads them from the environment; the defaults are those of the library."""
     assert astuple(load(IdempotencySettings, {})) == astuple(GuardSettings())
     given = load(IdempotencySettings, {"IDEMPOTENCY_TTL": "1h", "IDEMPOTENCY_LOCK_WAIT": "500ms"})
     assert isinstance(given, GuardSettings)
@@ -26,14 +26,12 @@ def test_the_service_reads_the_guard_s_settings_from_the_environment() -> None:
     ("status_code", "final"),
     [(199, False), (200, True), (299, True), (300, False), (400, False), (401, True), (499, True), (500, False)],
 )
-def test_success_and_refusal_are_final_and_a_malformed_request_or_a_fault_is_not(
-    status_code: int, *, final: bool
-) -> None:
-    """I3."""
+def test_only_success_and_refusal_are_final(status_code: int, *, final: bool) -> None:
+    """I3: a malformed request (400) and a fault (5xx) are not stored."""
     assert StoredResponse(status_code, "{}").is_final is final
 
 
-def test_an_outcome_that_is_no_answer_is_an_error() -> None:
+def test_raise_for_outcome_raises_for_conflict_and_in_progress() -> None:
     """I2, I8: every other outcome passes."""
     with pytest.raises(KeyConflictError):
         raise_for_outcome("IDEMPOTENCY_KEY_CONFLICT")
