@@ -83,7 +83,7 @@ def store(inner: UnavailableStore, time: FakeTime) -> BreakerStore:
     return BreakerStore(inner, CircuitBreaker("store", failures=3, rest=timedelta(seconds=5), clock=time.clock))
 
 
-def claimed(store: BreakerStore, key: Key = KEY) -> Claim:
+def claim_key(store: BreakerStore, key: Key = KEY) -> Claim:
     """Claim the key and return the claim."""
     found = store.check(key, MINUTE)
     assert isinstance(found, Claim)
@@ -101,11 +101,11 @@ def open_circuit(store: BreakerStore, inner: UnavailableStore) -> None:
 
 def test_available_store_is_passed_through(store: BreakerStore) -> None:
     """C4, C10: every response of an available store is returned unchanged."""
-    claim = claimed(store)
+    claim = claim_key(store)
     assert store.check(KEY, MINUTE) == InProgress(KEY, MINUTE)
     store.store_failure(claim, "no", DAY)
     assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="no")
-    store.store_result(claimed(store), "done", DAY)
+    store.store_result(claim_key(store), "done", DAY)
     assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
     assert store.cleanup() == 0
 
@@ -114,7 +114,7 @@ def test_failing_store_is_not_called_until_trial_succeeds(
     store: BreakerStore, inner: UnavailableStore, time: FakeTime
 ) -> None:
     """C10: while the circuit is open, an error replaces the timeout; a successful trial closes the circuit."""
-    claim = claimed(store, Key("another"))
+    claim = claim_key(store, Key("another"))
     open_circuit(store, inner)
     refused: list[Callable[[], object]] = [
         lambda: store.check(KEY, MINUTE),
@@ -135,7 +135,7 @@ def test_failing_store_is_not_called_until_trial_succeeds(
 @pytest.mark.parametrize("name", ["check", "store_result", "store_failure", "get_result", "cleanup"])
 def test_failure_of_any_method_opens_circuit(store: BreakerStore, inner: UnavailableStore, name: str) -> None:
     """C10: failures of every method count."""
-    claim = claimed(store)
+    claim = claim_key(store)
     calls: dict[str, Callable[[], object]] = {
         "check": lambda: store.check(KEY, MINUTE),
         "store_result": lambda: store.store_result(claim, None, DAY),
@@ -153,9 +153,9 @@ def test_failure_of_any_method_opens_circuit(store: BreakerStore, inner: Unavail
 
 def test_lost_lease_does_not_count_as_failure(store: BreakerStore, inner: UnavailableStore, time: FakeTime) -> None:
     """C10: LeaseLostError and InProgress are responses of an available store."""
-    late = claimed(store)
+    late = claim_key(store)
     time.now += 61
-    claimed(store)
+    claim_key(store)
     for _ in range(10):
         with pytest.raises(LeaseLostError):
             store.store_result(late, "late", DAY)
@@ -172,7 +172,7 @@ def test_lost_lease_does_not_count_as_failure(store: BreakerStore, inner: Unavai
 
 def test_store_result_ignores_open_circuit(store: BreakerStore, inner: UnavailableStore) -> None:
     """C10: the work is done, so the result is stored even while the circuit is open; success closes the circuit."""
-    claim = claimed(store)
+    claim = claim_key(store)
     open_circuit(store, inner)
     with pytest.raises(RetryableError) as caught:
         store.store_result(claim, "done", DAY)

@@ -43,7 +43,7 @@ def checker(store: MemoryStore) -> IdempotencyChecker:
 
 
 @pytest.fixture
-def another(store: MemoryStore) -> IdempotencyChecker:
+def other_checker(store: MemoryStore) -> IdempotencyChecker:
     """Return the checker of another worker."""
     return IdempotencyChecker(store)
 
@@ -83,37 +83,37 @@ def test_ttl_can_be_configured(store: MemoryStore, time: FakeTime) -> None:
 
 
 def test_mark_processing_returns_false_for_duplicate(
-    checker: IdempotencyChecker, another: IdempotencyChecker, store: MemoryStore
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, store: MemoryStore
 ) -> None:
     """C1: a duplicate gets False, and the stored result does not change."""
     checker.mark_processing("order:1", MINUTE)
     checker.mark_completed("order:1", "first")
-    assert not another.mark_processing("order:1", MINUTE)
+    assert not other_checker.mark_processing("order:1", MINUTE)
     assert not checker.mark_processing("order:1", MINUTE)
     assert store.get_result(Key("order:1")) == KeyState(KeyStatus.COMPLETED, "first")
 
 
-def test_key_in_progress_raises_retryable_error(checker: IdempotencyChecker, another: IdempotencyChecker) -> None:
+def test_key_in_progress_raises_retryable_error(checker: IdempotencyChecker, other_checker: IdempotencyChecker) -> None:
     """C1: a claimed key raises RequestInProgressError, also for the checker that claimed it."""
     checker.mark_processing("order:1", MINUTE)
-    for one in (another, checker):
+    for one in (other_checker, checker):
         with pytest.raises(RequestInProgressError):
             one.mark_processing("order:1", MINUTE)
     checker.mark_completed("order:1")
 
 
 def test_expired_claim_can_be_taken_over(
-    checker: IdempotencyChecker, another: IdempotencyChecker, time: FakeTime
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, time: FakeTime
 ) -> None:
     """C1: after its TTL, another worker can claim the key; the first worker gets LeaseLostError and changes nothing."""
     checker.mark_processing("order:1", MINUTE)
     time.now += 61
-    assert another.mark_processing("order:1", MINUTE)
+    assert other_checker.mark_processing("order:1", MINUTE)
     with pytest.raises(LeaseLostError):
         checker.mark_completed("order:1", "late")
     checker.mark_failed("order:1", "late")
-    assert not another.is_processed("order:1")
-    another.mark_completed("order:1", "in time")
+    assert not other_checker.is_processed("order:1")
+    other_checker.mark_completed("order:1", "in time")
     assert checker.is_processed("order:1")
 
 
@@ -139,14 +139,14 @@ def test_mark_failed_stores_error(checker: IdempotencyChecker, store: MemoryStor
 
 
 def test_mark_completed_requires_claim_of_same_checker(
-    checker: IdempotencyChecker, another: IdempotencyChecker
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker
 ) -> None:
     """C1: mark_completed without a claim is an InternalError and changes nothing."""
     with pytest.raises(InternalError, match="requires a mark_processing"):
         checker.mark_completed("order:1")
     checker.mark_processing("order:1", MINUTE)
     with pytest.raises(InternalError, match="requires a mark_processing"):
-        another.mark_completed("order:1")
+        other_checker.mark_completed("order:1")
     assert not checker.is_processed("order:1")
     checker.mark_completed("order:1")
     with pytest.raises(InternalError, match="requires a mark_processing"):
@@ -154,13 +154,13 @@ def test_mark_completed_requires_claim_of_same_checker(
 
 
 def test_mark_failed_without_claim_changes_nothing(
-    checker: IdempotencyChecker, another: IdempotencyChecker, store: MemoryStore
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, store: MemoryStore
 ) -> None:
     """C1: so a general error handler can call it safely."""
-    another.mark_failed("order:1", "never claimed")
+    other_checker.mark_failed("order:1", "never claimed")
     assert store.get_result(Key("order:1")) is None
     checker.mark_processing("order:1", MINUTE)
-    another.mark_failed("order:1", "not mine")
+    other_checker.mark_failed("order:1", "not mine")
     checker.mark_completed("order:1")
     checker.mark_failed("order:1", "too late")
     assert checker.is_processed("order:1")

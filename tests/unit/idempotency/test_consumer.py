@@ -60,7 +60,7 @@ class Shop:
         self.sold: list[str] = []
         # By message id: what the next attempts raise.
         self.failing: dict[str, list[BaseException]] = {}
-        self.lasting = timedelta(0)
+        self.duration = timedelta(0)
         wiring: dict[str, Any] = {"name": "shop", "rand": lambda: 0.5} | options
         self.consumer = IdempotentConsumer(
             self.store, self.sell, self.metrics, sleep=self.time.sleep, clock=self.time.clock, **wiring
@@ -68,7 +68,7 @@ class Shop:
 
     def sell(self, message: Message) -> dict[str, Any]:
         """Process a message."""
-        self.time.advance(self.lasting)
+        self.time.advance(self.duration)
         if self.failing.get(message.id):
             raise self.failing[message.id].pop(0)
         self.sold.append(message.id)
@@ -79,7 +79,7 @@ class Shop:
         return self.store.inner.get_result(Key(f"shop:{message_id}"))
 
 
-def message(identifier: str, group: str | None = None, **payload: Any) -> Message:
+def make_message(identifier: str, group: str | None = None, **payload: Any) -> Message:
     """Return a message about an order."""
     return Message(identifier, "order", json.dumps(payload), group=group)
 
@@ -103,10 +103,10 @@ def record(identifier: str, group: str | None = None, queue: str = FIFO, **paylo
     }
 
 
-def failures(answer: Mapping[str, Any]) -> list[str]:
+def failures(response: Mapping[str, Any]) -> list[str]:
     """Return the ids in a partial batch response."""
-    assert list(answer) == ["batchItemFailures"]
-    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
+    assert list(response) == ["batchItemFailures"]
+    return [item["itemIdentifier"] for item in response["batchItemFailures"]]
 
 
 class TestIdempotentConsumer:
@@ -115,8 +115,8 @@ class TestIdempotentConsumer:
     def test_duplicate_returns_stored_result(self) -> None:
         """C3, C8: `msg-001` is processed once."""
         shop = Shop()
-        assert shop.consumer.process(message("msg-001")) == Outcome({"sale": 1}, replayed=False)
-        assert shop.consumer.process(message("msg-001")) == Outcome({"sale": 1}, replayed=True)
+        assert shop.consumer.process(make_message("msg-001")) == Outcome({"sale": 1}, replayed=False)
+        assert shop.consumer.process(make_message("msg-001")) == Outcome({"sale": 1}, replayed=True)
         assert shop.sold == ["msg-001"]
         assert shop.metrics.checks == [("shop", "new"), ("shop", "duplicate")]
         assert shop.metrics.flushes == 2
@@ -125,19 +125,19 @@ class TestIdempotentConsumer:
         """C3: the version decides, independent of the message ids."""
         shop = Shop(identify=by_version(ENTITY))
         for identifier, version in [("a", 2), ("b", 1), ("c", 2), ("d", 3)]:
-            shop.consumer.process(message(identifier, id="o_1", version=version))
-        shop.consumer.process(message("e", id="o_2", version=1))
+            shop.consumer.process(make_message(identifier, id="o_1", version=version))
+        shop.consumer.process(make_message("e", id="o_2", version=1))
         assert shop.sold == ["a", "d", "e"]
 
     def test_failed_version_keeps_previous_completion(self) -> None:
         """C3: version 3 can be retried after a failure, and version 2 is still a duplicate."""
         shop = Shop(identify=by_version(ENTITY), retry=NO_RETRY)
-        shop.consumer.process(message("a", id="o_1", version=2))
+        shop.consumer.process(make_message("a", id="o_1", version=2))
         shop.failing = {"b": [ValueError("no")]}
         with pytest.raises(ValueError, match="no"):
-            shop.consumer.process(message("b", id="o_1", version=3))
-        assert shop.consumer.process(message("a", id="o_1", version=2)).replayed
-        assert not shop.consumer.process(message("b", id="o_1", version=3)).replayed
+            shop.consumer.process(make_message("b", id="o_1", version=3))
+        assert shop.consumer.process(make_message("a", id="o_1", version=2)).replayed
+        assert not shop.consumer.process(make_message("b", id="o_1", version=3)).replayed
         assert shop.sold == ["a", "b"]
 
     def test_earlier_or_equal_timestamp_is_skipped(self) -> None:
@@ -150,43 +150,43 @@ class TestIdempotentConsumer:
             ("d", "2026-01-08T07:09:59.999999Z"),
             ("e", "2026-01-08T07:10:00.000001Z"),
         ]:
-            shop.consumer.process(message(identifier, id="o_1", at=at))
+            shop.consumer.process(make_message(identifier, id="o_1", at=at))
         assert shop.sold == ["a", "e"]
 
     def test_same_content_is_skipped(self) -> None:
         """C3: the same id with another body is a new message."""
         shop = Shop(identify=by_content_hash())
         for amount in (1, 1, 2):
-            shop.consumer.process(message("m_1", amount=amount))
+            shop.consumer.process(make_message("m_1", amount=amount))
         assert shop.sold == ["m_1", "m_1"]
 
     def test_same_business_event_is_skipped(self) -> None:
         """C2, 000: two messages about one registration are processed once."""
         shop = Shop(identify=business_key("user.created", "user_id", "email"))
-        shop.consumer.process(message("a", user_id=1, email="a@b.example"))
-        shop.consumer.process(message("b", user_id=1, email="a@b.example"))
-        shop.consumer.process(message("c", user_id=2, email="a@b.example"))
+        shop.consumer.process(make_message("a", user_id=1, email="a@b.example"))
+        shop.consumer.process(make_message("b", user_id=1, email="a@b.example"))
+        shop.consumer.process(make_message("c", user_id=2, email="a@b.example"))
         assert shop.sold == ["a", "c"]
 
     @pytest.mark.parametrize("identify", [request_id(), by_message_id(request_id()), lambda _: None])
     def test_empty_key_falls_back_to_message_id(self, identify: Callable[..., Any]) -> None:
         """C2, 000: a message without a key is identified by its id."""
         shop = Shop(identify=identify)
-        shop.consumer.process(message("m_1"))
-        shop.consumer.process(message("m_1"))
-        shop.consumer.process(message("m_2"))
+        shop.consumer.process(make_message("m_1"))
+        shop.consumer.process(make_message("m_1"))
+        shop.consumer.process(make_message("m_2"))
         assert shop.sold == ["m_1", "m_2"]
         assert shop.state("m_1") == KeyState(KeyStatus.COMPLETED, '{"sale": 1}')
 
-    @pytest.mark.parametrize(("given", "days"), [({}, 1), ({"ttl": timedelta(days=7)}, 7)])
-    def test_key_is_new_after_ttl(self, given: dict[str, Any], days: int) -> None:
+    @pytest.mark.parametrize(("options", "days"), [({}, 1), ({"ttl": timedelta(days=7)}, 7)])
+    def test_key_is_new_after_ttl(self, options: dict[str, Any], days: int) -> None:
         """000: the TTL is one day by default."""
-        shop = Shop(**given)
-        shop.consumer.process(message("m_1"))
+        shop = Shop(**options)
+        shop.consumer.process(make_message("m_1"))
         shop.time.advance(timedelta(days=days, microseconds=-1))
-        assert shop.consumer.process(message("m_1")).replayed
+        assert shop.consumer.process(make_message("m_1")).replayed
         shop.time.advance(timedelta(microseconds=1))
-        assert not shop.consumer.process(message("m_1")).replayed
+        assert not shop.consumer.process(make_message("m_1")).replayed
 
     @pytest.mark.parametrize("identify", [by_message_id(), business_key("user", "id"), by_version(ENTITY)])
     def test_store_gets_message_id_and_type(self, identify: Callable[..., Any]) -> None:
@@ -195,19 +195,19 @@ class TestIdempotentConsumer:
         seen: list[Key] = []
         check = shop.store.inner.check
 
-        def note(key: Key, ttl: timedelta) -> Any:
+        def record_call(key: Key, ttl: timedelta) -> Any:
             seen.append(key)
             return check(key, ttl)
 
-        shop.store.inner.check = note  # type: ignore[method-assign]
-        shop.consumer.process(message("m_1", id="o_1", version=1))
+        shop.store.inner.check = record_call  # type: ignore[method-assign]
+        shop.consumer.process(make_message("m_1", id="o_1", version=1))
         assert [(key.message_id, key.message_type) for key in seen] == [("m_1", "shop")]
 
     def test_redelivered_batch_runs_only_failed_message(self) -> None:
         """C8, 001: of messages 1, 2 (fails) and 3, a redelivery of the batch runs only 2."""
         shop = Shop(retry=NO_RETRY)
         shop.failing = {"2": [ValueError("no")]}
-        batch = [message("1"), message("2"), message("3")]
+        batch = [make_message("1"), make_message("2"), make_message("3")]
         assert shop.consumer.process_batch(batch) == ["2"]
         assert shop.sold == ["1", "3"]
         assert shop.consumer.process_batch(batch) == []
@@ -219,9 +219,9 @@ class TestIdempotentConsumer:
         shop = Shop(retry=NO_RETRY)
         shop.failing = {"1": [ValueError("no")]}
         with pytest.raises(ValueError, match="no"):
-            shop.consumer.process(message("1"))
+            shop.consumer.process(make_message("1"))
         assert shop.state("1") == KeyState(KeyStatus.FAILED, error="ValueError: no")
-        assert shop.consumer.process(message("1")).value == {"sale": 1}
+        assert shop.consumer.process(make_message("1")).value == {"sale": 1}
 
 
 class TestRetry:
@@ -231,7 +231,7 @@ class TestRetry:
         """C12, O4: three attempts with delays of 1 s and 2 s need one check."""
         shop = Shop()
         shop.failing = {"1": [OSError("one"), OSError("two")]}
-        assert shop.consumer.process(message("1")).value == {"sale": 1}
+        assert shop.consumer.process(make_message("1")).value == {"sale": 1}
         assert shop.time.slept == [1.0, 2.0]
         assert shop.store.calls == ["check", "store_result"]
         lines = logged(caplog, "WARNING", "ERROR")
@@ -246,7 +246,7 @@ class TestRetry:
         last = OSError("two")
         shop.failing = {"1": [OSError("one"), last, OSError("three")]}
         with pytest.raises(OSError, match="two") as raised:
-            shop.consumer.process(message("1"))
+            shop.consumer.process(make_message("1"))
         assert raised.value is last
         assert shop.time.slept == [1.0]
         (line,) = logged(caplog, "ERROR")
@@ -262,26 +262,26 @@ class TestRetry:
         shop = Shop(retry=RetryPolicy(permanent_errors=permanent))
         shop.failing = {"1": [error]}
         with pytest.raises(type(error)):
-            shop.consumer.process(message("1"))
+            shop.consumer.process(make_message("1"))
         assert shop.time.slept == []
         assert shop.sold == []
 
     def test_permanent_errors_can_be_configured(self) -> None:
         """C12: a RejectedError can be retried; if only the time ends, the message returns to the queue."""
-        letters: list[Message] = []
-        shop = Shop(retry=RetryPolicy(permanent_errors=()), dead_letter=lambda one, _: letters.append(one))
+        dead_letters: list[Message] = []
+        shop = Shop(retry=RetryPolicy(permanent_errors=()), dead_letter=lambda message, _: dead_letters.append(message))
         shop.failing = {"1": [BadRequestError("not yet"), BadRequestError("not yet")]}
-        assert shop.consumer.process_batch([message("1")], FakeContext(shop.time, shop.time.now + 3)) == ["1"]
-        assert shop.consumer.process_batch([message("1")]) == []
-        assert (shop.sold, letters) == (["1"], [])
+        assert shop.consumer.process_batch([make_message("1")], FakeContext(shop.time, shop.time.now + 3)) == ["1"]
+        assert shop.consumer.process_batch([make_message("1")]) == []
+        assert (shop.sold, dead_letters) == (["1"], [])
 
     def test_no_attempt_starts_that_could_outlast_claim(self) -> None:
         """C12: each attempt takes 20 s of a minute; the second ends at 45 s, and a third would end at 70 s."""
         shop = Shop(retry=RetryPolicy(max_attempts=9, backoff=_every(timedelta(seconds=5))))
-        shop.lasting = timedelta(seconds=20)
+        shop.duration = timedelta(seconds=20)
         shop.failing = {"1": [OSError("no")] * 9}
         with pytest.raises(OSError, match="no"):
-            shop.consumer.process(message("1"), lease=timedelta(minutes=1))
+            shop.consumer.process(make_message("1"), lease=timedelta(minutes=1))
         assert shop.time.slept == [5.0]
 
     def test_no_attempt_starts_in_last_second_of_lambda(self) -> None:
@@ -289,7 +289,7 @@ class TestRetry:
         shop = Shop(retry=RetryPolicy(max_attempts=9, backoff=_every(timedelta(seconds=4.75))))
         shop.failing = {"1": [OSError("no")] * 9}
         context = FakeContext(shop.time, shop.time.now + 10)
-        assert shop.consumer.process_batch([message("1")], context) == ["1"]
+        assert shop.consumer.process_batch([make_message("1")], context) == ["1"]
         assert shop.time.slept == [4.75]
 
     def test_interrupt_ends_batch_and_releases_key(self) -> None:
@@ -297,11 +297,11 @@ class TestRetry:
         shop = Shop()
         shop.failing = {"1": [KeyboardInterrupt()]}
         with pytest.raises(KeyboardInterrupt):
-            shop.consumer.process_batch([message("1"), message("2")])
+            shop.consumer.process_batch([make_message("1"), make_message("2")])
         assert shop.sold == []
         assert shop.time.slept == []
         assert shop.metrics.flushes == 1
-        assert shop.consumer.process_batch([message("1"), message("2")]) == []
+        assert shop.consumer.process_batch([make_message("1"), make_message("2")]) == []
 
 
 def _every(pause: timedelta) -> Backoff:
@@ -313,21 +313,21 @@ class TestDeadLetters:
 
     def test_message_accepted_by_hook_is_not_redelivered(self) -> None:
         """C12: the message is not redelivered, and its key is released, so that a redrive runs it."""
-        letters: list[tuple[Message, Exception]] = []
-        shop = Shop(dead_letter=lambda *letter: letters.append(letter))
+        dead_letters: list[tuple[Message, Exception]] = []
+        shop = Shop(dead_letter=lambda *letter: dead_letters.append(letter))
         error = OSError("three")
         shop.failing = {"1": [OSError("one"), OSError("two"), error]}
-        assert shop.consumer.process_batch([message("1"), message("2")]) == []
-        assert letters == [(message("1"), error)]
+        assert shop.consumer.process_batch([make_message("1"), make_message("2")]) == []
+        assert dead_letters == [(make_message("1"), error)]
         assert shop.state("1") == KeyState(KeyStatus.FAILED, error="OSError: three")
-        assert shop.consumer.process(message("1")) == Outcome({"sale": 2}, replayed=False)
+        assert shop.consumer.process(make_message("1")) == Outcome({"sale": 2}, replayed=False)
 
     def test_outcome_contains_dead_letter_error(self) -> None:
         """C12: the outcome of a dead letter has the error and no value."""
         shop = Shop(dead_letter=lambda *_: None)
         error = BadRequestError("bad")
         shop.failing = {"1": [error]}
-        assert shop.consumer.process(message("1")) == Outcome(None, replayed=False, dead_letter=error)
+        assert shop.consumer.process(make_message("1")) == Outcome(None, replayed=False, dead_letter=error)
 
     def test_message_returns_to_queue_if_hook_fails(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: the caller gets the error of the processor, not of the hook; both are logged."""
@@ -338,8 +338,8 @@ class TestDeadLetters:
         shop = Shop(dead_letter=broken, retry=NO_RETRY)
         shop.failing = {"1": [OSError("no")] * 2}
         with pytest.raises(OSError, match="no"):
-            shop.consumer.process(message("1"))
-        assert shop.consumer.process_batch([message("1")]) == ["1"]
+            shop.consumer.process(make_message("1"))
+        assert shop.consumer.process_batch([make_message("1")]) == ["1"]
         first, second, *_ = logged(caplog, "ERROR")
         assert first["message"] == "message failed"
         assert second["message"] == "dead-letter hook failed, message returned to queue"
@@ -347,30 +347,33 @@ class TestDeadLetters:
 
     def test_message_without_required_field_is_dead_letter_immediately(self) -> None:
         """C12: a retry cannot supply the missing field, so the store is not called."""
-        letters: list[str] = []
-        shop = Shop(identify=by_version(ENTITY), dead_letter=lambda one, error: letters.append(f"{one.id}: {error}"))
-        good = message("2", id="o_1", version=1)
-        assert shop.consumer.process_batch([message("1", id="o_1"), Message("3", body="{"), good]) == []
-        assert letters == ["1: version is missing", "3: the body of the message is not valid JSON"]
+        dead_letters: list[str] = []
+        shop = Shop(
+            identify=by_version(ENTITY),
+            dead_letter=lambda message, error: dead_letters.append(f"{message.id}: {error}"),
+        )
+        good = make_message("2", id="o_1", version=1)
+        assert shop.consumer.process_batch([make_message("1", id="o_1"), Message("3", body="{"), good]) == []
+        assert dead_letters == ["1: version is missing", "3: the body of the message is not valid JSON"]
         assert shop.store.calls == ["check", "store_result"]
 
     @pytest.mark.parametrize("identify", [lambda _: "k" * 252, lambda _: 7, _broken])
     def test_message_with_invalid_key_is_dead_letter(self, identify: Callable[..., Any]) -> None:
         """C12: the key is too long with the consumer's name, is not a string, or cannot be made."""
-        letters: list[str] = []
-        shop = Shop(identify=identify, dead_letter=lambda one, _: letters.append(one.id))
-        assert shop.consumer.process_batch([message("1")]) == []
-        assert (letters, shop.sold, shop.store.calls) == (["1"], [], [])
+        dead_letters: list[str] = []
+        shop = Shop(identify=identify, dead_letter=lambda message, _: dead_letters.append(message.id))
+        assert shop.consumer.process_batch([make_message("1")]) == []
+        assert (dead_letters, shop.sold, shop.store.calls) == (["1"], [], [])
 
     def test_message_without_time_to_retry_is_not_dead_letter(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: it has attempts left, and the next invocation has more time."""
-        letters: list[Message] = []
-        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        dead_letters: list[Message] = []
+        shop = Shop(dead_letter=lambda message, _: dead_letters.append(message))
         shop.failing = {"1": [OSError("one"), OSError("two")]}
-        assert shop.consumer.process_batch([message("1")], FakeContext(shop.time, shop.time.now + 3)) == ["1"]
-        assert (letters, shop.time.slept) == ([], [1.0])
+        assert shop.consumer.process_batch([make_message("1")], FakeContext(shop.time, shop.time.now + 3)) == ["1"]
+        assert (dead_letters, shop.time.slept) == ([], [1.0])
         assert logged(caplog, "WARNING")[-1]["message"] == "message failed, no time left to retry"
-        assert shop.consumer.process_batch([message("1")], FakeContext(shop.time, shop.time.now + 3)) == []
+        assert shop.consumer.process_batch([make_message("1")], FakeContext(shop.time, shop.time.now + 3)) == []
         assert shop.sold == ["1"]
 
     def test_hook_does_not_change_error_chain(self) -> None:
@@ -380,57 +383,61 @@ class TestDeadLetters:
         error.__cause__ = OSError("why")
         shop.failing = {"1": [error]}
         with pytest.raises(ValueError, match="no") as raised:
-            shop.consumer.process(message("1"))
+            shop.consumer.process(make_message("1"))
         assert raised.value.__cause__ is error.__cause__
         assert str(raised.value.__cause__) == "why"
 
     @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
     def test_store_failure_makes_no_dead_letter(self, trouble: Exception, caplog: pytest.LogCaptureFixture) -> None:
         """C12: the message stays in the queue without an attempt."""
-        letters: list[Message] = []
-        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        dead_letters: list[Message] = []
+        shop = Shop(dead_letter=lambda message, _: dead_letters.append(message))
         shop.store.failing = {"check": [trouble] * 2}
-        assert shop.consumer.process_batch([message("1"), message("2"), message("3")]) == ["1", "2"]
-        assert (shop.sold, letters, shop.time.slept) == (["3"], [], [])
+        assert shop.consumer.process_batch([make_message("1"), make_message("2"), make_message("3")]) == ["1", "2"]
+        assert (shop.sold, dead_letters, shop.time.slept) == (["3"], [], [])
         lines = [line for line in logged(caplog, "WARNING", "ERROR") if line.get("message_id")]
         assert [line["message_id"] for line in lines] == ["1", "2"]
         assert {line["message"] for line in lines} == {"idempotency store unavailable, message returned to queue"}
 
     def test_message_in_progress_is_not_dead_letter(self, caplog: pytest.LogCaptureFixture) -> None:
         """C12: it is neither an attempt nor an error, because another worker is processing it."""
-        letters: list[Message] = []
-        shop = Shop(dead_letter=lambda one, _: letters.append(one))
+        dead_letters: list[Message] = []
+        shop = Shop(dead_letter=lambda message, _: dead_letters.append(message))
         claim = shop.store.inner.check(Key("shop:1"), timedelta(minutes=1))
         assert isinstance(claim, Claim)
-        assert shop.consumer.process_batch([message("1"), message("2")]) == ["1"]
-        assert (shop.sold, letters, shop.time.slept) == (["2"], [], [])
+        assert shop.consumer.process_batch([make_message("1"), make_message("2")]) == ["1"]
+        assert (shop.sold, dead_letters, shop.time.slept) == (["2"], [], [])
         (line,) = logged(caplog, "INFO", "WARNING", "ERROR")
         assert (line["level"], line["message_id"]) == ("INFO", "1")
 
     def test_unstorable_result_makes_no_dead_letter(self) -> None:
         """The work is done: the message returns to the queue once and is a duplicate then."""
-        letters: list[Message] = []
+        dead_letters: list[Message] = []
         runs: list[str] = []
 
-        def process(one: Message) -> object:
-            runs.append(one.id)
+        def process(message: Message) -> object:
+            runs.append(message.id)
             return object()
 
         consumer = IdempotentConsumer(
-            MemoryStore(), process, RecordedMetrics(), dead_letter=lambda one, _: letters.append(one), name="shop"
+            MemoryStore(),
+            process,
+            RecordedMetrics(),
+            dead_letter=lambda message, _: dead_letters.append(message),
+            name="shop",
         )
-        assert consumer.process_batch([message("1")]) == ["1"]
-        assert consumer.process_batch([message("1")]) == []
-        assert (runs, letters) == (["1"], [])
+        assert consumer.process_batch([make_message("1")]) == ["1"]
+        assert consumer.process_batch([make_message("1")]) == []
+        assert (runs, dead_letters) == (["1"], [])
 
     def test_retryable_error_of_processor_is_retried(self) -> None:
         """C12: a RetryableError of the processor is retried and can become a dead letter."""
-        letters: list[Exception] = []
-        shop = Shop(dead_letter=lambda _, error: letters.append(error))
+        dead_letters: list[Exception] = []
+        shop = Shop(dead_letter=lambda _, error: dead_letters.append(error))
         errors = [RetryableError("busy"), RetryableError("busy"), RetryableError("still busy")]
         shop.failing = {"1": list(errors)}
-        shop.consumer.process(message("1"))
-        assert letters == [errors[2]]
+        shop.consumer.process(make_message("1"))
+        assert dead_letters == [errors[2]]
 
 
 class TestFailMode:
@@ -441,8 +448,8 @@ class TestFailMode:
         shop = Shop()
         shop.store.failing = {"check": [RetryableError("down")] * 2}
         with pytest.raises(RetryableError, match="down"):
-            shop.consumer.process(message("1"))
-        assert shop.consumer.process_batch([message("1")]) == ["1"]
+            shop.consumer.process(make_message("1"))
+        assert shop.consumer.process_batch([make_message("1")]) == ["1"]
         assert shop.sold == []
         error, warning, *_ = logged(caplog, "WARNING", "ERROR")
         assert (error["level"], error["message"]) == ("ERROR", "idempotency check failed")
@@ -453,7 +460,7 @@ class TestFailMode:
         shop = Shop(fail_mode=FailMode.OPEN)
         shop.store.failing = {"check": [RetryableError("down")]}
         shop.failing = {"1": [OSError("one")]}
-        assert shop.consumer.process(message("1")) == Outcome({"sale": 1}, replayed=False)
+        assert shop.consumer.process(make_message("1")) == Outcome({"sale": 1}, replayed=False)
         assert shop.metrics.unguarded_runs == ["shop"]
 
 
@@ -536,7 +543,7 @@ class TestSqs:
     def test_remaining_messages_return_to_queue_when_time_ends(self, caplog: pytest.LogCaptureFixture) -> None:
         """C8: each message takes 3.1 s of 10 s; the fourth would start in the last second."""
         shop = Shop()
-        shop.lasting = timedelta(seconds=3.1)
+        shop.duration = timedelta(seconds=3.1)
         event = {"Records": [record(str(number)) for number in range(1, 7)]}
         context = FakeContext(shop.time, shop.time.now + 10)
         assert failures(shop.consumer.handle_sqs(event, context)) == ["4", "5", "6"]
@@ -552,24 +559,24 @@ class TestSqs:
         leases: list[timedelta] = []
         check = shop.store.inner.check
 
-        def note(key: Key, ttl: timedelta) -> Any:
+        def record_call(key: Key, ttl: timedelta) -> Any:
             leases.append(ttl)
             return check(key, ttl)
 
-        shop.store.inner.check = note  # type: ignore[method-assign]
-        shop.lasting = timedelta(seconds=2)
+        shop.store.inner.check = record_call  # type: ignore[method-assign]
+        shop.duration = timedelta(seconds=2)
         event = {"Records": [record("1"), record("2")]}
         shop.consumer.handle_sqs(event, FakeContext(shop.time, shop.time.now + 10))
-        shop.consumer.process(message("3"))
-        shop.consumer.process(message("4"), timedelta(seconds=5))
+        shop.consumer.process(make_message("3"))
+        shop.consumer.process(make_message("4"), timedelta(seconds=5))
         assert leases == [timedelta(seconds=11), timedelta(seconds=9), timedelta(minutes=15), timedelta(seconds=5)]
 
     def test_message_is_parsed_from_sqs_record(self) -> None:
         """It has the string attributes, the type from one of them, and the group of a FIFO queue."""
-        found = Message.from_sqs(record("1", "a", n=1))
+        parsed = Message.from_sqs(record("1", "a", n=1))
         attributes = {"request_id": "request-1", "event_type": "order.created"}
-        assert found == Message("1", "order.created", '{"n": 1}', attributes, "a")
-        assert found.payload == {"n": 1}
+        assert parsed == Message("1", "order.created", '{"n": 1}', attributes, "a")
+        assert parsed.payload == {"n": 1}
         assert Message.from_sqs(record("1", "a", STANDARD)).group is None
         assert Message.from_sqs({"messageId": "1", "body": ""}) == Message("1")
 
@@ -577,14 +584,14 @@ class TestSqs:
         """C12: changes to the payload do not affect the next attempt."""
         seen: list[int] = []
 
-        def process(one: Message) -> None:
-            payload = one.payload
+        def process(message: Message) -> None:
+            payload = message.payload
             seen.append(payload.pop("n"))
             if len(seen) == 1:
                 raise OSError("no")
 
         consumer = IdempotentConsumer(MemoryStore(), process, RecordedMetrics(), name="shop", sleep=lambda _: None)
-        consumer.process(message("1", n=7))
+        consumer.process(make_message("1", n=7))
         assert seen == [7, 7]
 
 
@@ -598,8 +605,8 @@ class TestPowertools:
         processor = BatchProcessor(event_type=EventType.SQS)
         event = {"Records": [record(str(number), queue=STANDARD) for number in range(1, 4)]}
         handler = shop.consumer.process_record
-        answers = [process_partial_response(event, handler, processor, None) for _ in range(2)]
-        assert [failures(answer) for answer in answers] == [["2"], []]
+        responses = [process_partial_response(event, handler, processor, None) for _ in range(2)]
+        assert [failures(response) for response in responses] == [["2"], []]
         assert shop.sold == ["1", "3", "2"]
         assert processor.success_messages != []
 
@@ -610,8 +617,8 @@ class TestPowertools:
         shop.failing = {"2": [ValueError("no")]}
         records = [record("1", "a"), record("2", "a"), record("3", "b"), record("4", "a")]
         processor = SqsFifoPartialProcessor(skip_group_on_error=by_group)
-        answer = process_partial_response({"Records": records}, shop.consumer.process_record, processor, None)
-        assert failures(answer) == failed
+        response = process_partial_response({"Records": records}, shop.consumer.process_record, processor, None)
+        assert failures(response) == failed
 
     def test_powertools_passes_context(self) -> None:
         """C8: so claims expire with the Lambda function's time."""
@@ -619,8 +626,10 @@ class TestPowertools:
         shop.failing = {"1": [OSError("no")] * 9}
         processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
         context: Any = FakeContext(shop.time, shop.time.now + 10)
-        answer = process_partial_response({"Records": [record("1")]}, shop.consumer.process_record, processor, context)
-        assert failures(answer) == ["1"]
+        response = process_partial_response(
+            {"Records": [record("1")]}, shop.consumer.process_record, processor, context
+        )
+        assert failures(response) == ["1"]
         assert shop.time.slept == [4.0, 4.0]
 
     def test_powertools_gets_stored_result_of_duplicate(self) -> None:
@@ -664,7 +673,7 @@ def test_lease_must_be_positive_timedelta(lease: Any) -> None:
     """C8: an invalid lease is rejected before the store is called."""
     shop = Shop()
     with pytest.raises(ConfigError, match="lease must be a positive timedelta"):
-        shop.consumer.process(message("1"), lease)
+        shop.consumer.process(make_message("1"), lease)
     assert shop.store.calls == []
 
 
@@ -703,14 +712,14 @@ def test_default_backoff_grows_up_to_one_minute() -> None:
 def test_default_name_is_qualified_name_of_processor() -> None:
     """Two consumers with one store do not share keys."""
     shop = Shop(name=None)
-    shop.consumer.process(message("1"))
+    shop.consumer.process(make_message("1"))
     assert shop.metrics.checks == [(f"{__name__}.Shop.sell", "new")]
 
 
 def test_default_metrics_are_written_for_cloudwatch(capsys: pytest.CaptureFixture[str]) -> None:
     """C11: a batch writes one line, and one more for each result."""
     consumer = IdempotentConsumer(MemoryStore(), Shop().sell, name="shop")
-    consumer.process_batch([message("1"), message("1"), message("2")])
+    consumer.process_batch([make_message("1"), make_message("1"), make_message("2")])
     batch, *totals = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(batch["idempotency_check_duration_seconds"]) == 3
     assert {line["result"]: line["idempotency_check_total"] for line in totals} == {"new": [2.0], "duplicate": [1.0]}
@@ -721,7 +730,7 @@ def test_logs_contain_neither_body_nor_key(caplog: pytest.LogCaptureFixture) -> 
     shop = Shop(identify=business_key("order", "secret"), dead_letter=lambda *_: None)
     shop.failing = {"1": [OSError("one"), OSError("two"), OSError("three")]}
     shop.store.failing = {"check": [RetryableError("down")]}
-    batch = [message("0", secret="hush"), message("1", secret="hush"), message("2", secret=None)]
+    batch = [make_message("0", secret="hush"), make_message("1", secret="hush"), make_message("2", secret=None)]
     shop.consumer.process_batch(batch)
     lines = logged(caplog, "INFO", "WARNING", "ERROR")
     assert {line["message_id"] for line in lines if "message_id" in line} == {"0", "1", "2"}

@@ -244,17 +244,17 @@ def test_expired_claim_can_be_completed_if_not_taken() -> None:
 
 def circular() -> list[Any]:
     """Return a list that contains itself."""
-    found: list[Any] = []
-    found.append(found)
-    return found
+    nested: list[Any] = []
+    nested.append(nested)
+    return nested
 
 
 def deep() -> list[Any]:
     """Return a list that is nested too deeply for the JSON encoder."""
-    found: list[Any] = []
+    nested: list[Any] = []
     for _ in range(200_000):
-        found = [found]
-    return found
+        nested = [nested]
+    return nested
 
 
 @pytest.mark.parametrize("make", [object, lambda: {1, 2}, lambda: float("nan"), lambda: {b"x": 1}, circular, deep])
@@ -288,11 +288,13 @@ def test_internal_error_after_work_is_raised(again: list[Exception]) -> None:
     assert job.state() == (KeyState(KeyStatus.IN_PROGRESS) if again else KeyState(KeyStatus.COMPLETED))
 
 
-@pytest.mark.parametrize("trouble", [RetryableError(DOWN), InternalError("a bug")])
-def test_error_of_work_takes_precedence_over_store_error(trouble: Exception, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("store_error", [RetryableError(DOWN), InternalError("a bug")])
+def test_error_of_work_takes_precedence_over_store_error(
+    store_error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     """C5: if the key cannot be released after a failure, the store error is only logged."""
     job = Job()
-    job.store.failing = {"store_failure": [trouble] * 3}
+    job.store.failing = {"store_failure": [store_error] * 3}
     with pytest.raises(ValueError, match="the work's own"):
         job.run(ValueError("the work's own"))
     (line,) = logged(caplog, "ERROR")
@@ -323,16 +325,16 @@ def test_key_too_long_with_job_name_is_rejected() -> None:
 def test_store_gets_message_id_and_job_name() -> None:
     """The job name is stored as the message type."""
     job = Job()
-    seen: list[Key] = []
+    keys: list[Key] = []
     inner = job.store.inner.store_result
 
     def note(claim: Claim, result: str | None, ttl: timedelta) -> None:
-        seen.append(claim.key)
+        keys.append(claim.key)
         inner(claim, result, ttl)
 
     job.store.inner.store_result = note  # type: ignore[method-assign]
     job.run(key=Key("order:1", 7, "m_1", "a type"))
-    assert seen == [Key("job:order:1", 7, "m_1", "job")]
+    assert keys == [Key("job:order:1", 7, "m_1", "job")]
 
 
 def test_stored_result_that_is_not_json_is_internal_error() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from grantwire_idempotency.errors import ConfigError, GrantwireError
 from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, LruFilter
@@ -49,7 +49,7 @@ class RecordingStore(MemoryStore):
 
 
 @pytest.fixture(params=[lambda: LruFilter(100), lambda: BloomFilter(100)], ids=["lru", "bloom"])
-def hint(request: pytest.FixtureRequest) -> KeyFilter:
+def key_filter(request: pytest.FixtureRequest) -> KeyFilter:
     """Return each kind of filter."""
     made: KeyFilter = request.param()
     return made
@@ -62,10 +62,10 @@ def complete(store: Store, key: Key, result: str | None = "done", ttl: timedelta
     store.store_result(claim, result, ttl)
 
 
-def test_new_key_and_known_duplicate_need_one_call_each(hint: KeyFilter) -> None:
+def test_new_key_and_known_duplicate_need_one_call_each(key_filter: KeyFilter) -> None:
     """C10: a new key is only claimed, and a known duplicate is only read."""
     inner = RecordingStore()
-    store = FilteredStore(inner, hint)
+    store = FilteredStore(inner, key_filter)
     complete(store, KEY)
     assert inner.asked == ["check"]
     inner.asked.clear()
@@ -74,93 +74,93 @@ def test_new_key_and_known_duplicate_need_one_call_each(hint: KeyFilter) -> None
     assert inner.asked == ["get_result"] * 3
 
 
-def test_filter_learns_keys_completed_by_other_processes(hint: KeyFilter) -> None:
+def test_filter_learns_keys_completed_by_other_processes(key_filter: KeyFilter) -> None:
     """C10: the store reports the first duplicate, and the filter knows the key afterwards."""
     inner = RecordingStore()
     complete(inner, KEY)
     inner.asked.clear()
-    store = FilteredStore(inner, hint)
+    store = FilteredStore(inner, key_filter)
     assert store.check(KEY, MINUTE) == store.check(KEY, MINUTE) == Duplicate(KEY, "done")
     assert inner.asked == ["check", "get_result"]
 
 
-def test_stale_filter_skips_nothing(hint: KeyFilter) -> None:
+def test_stale_filter_skips_nothing(key_filter: KeyFilter) -> None:
     """C10: a key that has expired in the store is new and is claimed atomically."""
     now = 0.0
     inner = RecordingStore(lambda: now)
-    store = FilteredStore(inner, hint)
+    store = FilteredStore(inner, key_filter)
     complete(store, KEY, ttl=MINUTE)
     now = 61.0
-    assert hint.may_contain(KEY.value)
+    assert key_filter.may_contain(KEY.value)
     assert isinstance(store.check(KEY, MINUTE), Claim)
     assert isinstance(store.check(KEY, MINUTE), InProgress)
 
 
-def test_newer_version_is_new_despite_filter(hint: KeyFilter) -> None:
+def test_newer_version_is_new_despite_filter(key_filter: KeyFilter) -> None:
     """C3, C10: the filter knows the key, not the mark."""
-    store = FilteredStore(RecordingStore(), hint)
+    store = FilteredStore(RecordingStore(), key_filter)
     complete(store, replace(KEY, mark=2), "second")
     assert store.check(replace(KEY, mark=1), MINUTE) == Duplicate(replace(KEY, mark=1), "second")
     complete(store, replace(KEY, mark=3), "third")
     assert store.check(replace(KEY, mark=3), MINUTE) == Duplicate(replace(KEY, mark=3), "third")
 
 
-def test_failed_key_is_not_added_to_filter(hint: KeyFilter) -> None:
+def test_failed_key_is_not_added_to_filter(key_filter: KeyFilter) -> None:
     """C5: a failed key can be retried."""
     inner = RecordingStore()
-    store = FilteredStore(inner, hint)
+    store = FilteredStore(inner, key_filter)
     claim = store.check(KEY, MINUTE)
     assert isinstance(claim, Claim)
     store.store_failure(claim, "no", DAY)
-    assert not hint.may_contain(KEY.value)
+    assert not key_filter.may_contain(KEY.value)
     assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="no")
     complete(store, KEY)
     assert store.cleanup() == 0
 
 
-def test_rejected_result_is_not_added_to_filter(hint: KeyFilter) -> None:
+def test_rejected_result_is_not_added_to_filter(key_filter: KeyFilter) -> None:
     """C10: another worker has the key."""
     now = 0.0
-    store = FilteredStore(MemoryStore(clock=lambda: now), hint)
+    store = FilteredStore(MemoryStore(clock=lambda: now), key_filter)
     late = store.check(KEY, MINUTE)
     assert isinstance(late, Claim)
     now = 61.0
     assert isinstance(store.check(KEY, MINUTE), Claim)
     with pytest.raises(GrantwireError):
         store.store_result(late, "late", DAY)
-    assert not hint.may_contain(KEY.value)
+    assert not key_filter.may_contain(KEY.value)
 
 
 @dataclass
 class LyingFilter:
-    """A filter that gives arbitrary answers."""
+    """A filter that gives arbitrary responses."""
 
-    words: Iterator[bool]
+    responses: Iterator[bool]
 
     def may_contain(self, _: str) -> bool:
-        """Return the next arbitrary answer."""
-        return next(self.words)
+        """Return the next arbitrary response."""
+        return next(self.responses)
 
     def add(self, _: str) -> None:
         """Do nothing."""
 
 
-KEYS = some.builds(Key, some.sampled_from(["a", "b"]), some.sampled_from([None, 1, 2, 3]))
-TTLS = some.integers(1, 20).map(lambda seconds: timedelta(seconds=seconds))
-HINTS = some.one_of(
-    some.lists(some.booleans(), min_size=1).map(lambda words: LyingFilter(itertools.cycle(words))),
-    some.just(1).map(LruFilter),
-    some.just(1).map(BloomFilter),
-    some.just(10).map(BloomFilter),
+KEYS = st.builds(Key, st.sampled_from(["a", "b"]), st.sampled_from([None, 1, 2, 3]))
+TTLS = st.integers(1, 20).map(lambda seconds: timedelta(seconds=seconds))
+FILTERS = st.one_of(
+    st.lists(st.booleans(), min_size=1).map(lambda responses: LyingFilter(itertools.cycle(responses))),
+    st.just(1).map(LruFilter),
+    st.just(1).map(BloomFilter),
+    st.just(10).map(BloomFilter),
 )
 # The number says which of the claims so far.
-STEPS = some.one_of(
-    some.tuples(some.just("check"), some.booleans(), KEYS, TTLS),
-    some.tuples(some.just("complete"), some.integers(0, 9), some.sampled_from([None, "", "x", "y"]), TTLS),
-    some.tuples(some.just("fail"), some.integers(0, 9), TTLS),
-    some.tuples(some.just("look"), KEYS),
-    some.tuples(some.just("cleanup")),
-    some.tuples(some.just("advance"), some.integers(1, 30)),
+STEPS = st.one_of(
+    st.tuples(st.just("check"), st.booleans(), KEYS, TTLS),
+    st.tuples(st.just("complete"), st.integers(0, 9), st.sampled_from([None, "", "x", "y"]), TTLS),
+    st.tuples(st.just("fail"), st.integers(0, 9), TTLS),
+    st.tuples(st.just("get_state"), KEYS),
+    st.tuples(st.just("cleanup")),
+    st.tuples(st.just("advance"), st.integers(1, 30)),
 )
 
 
@@ -182,11 +182,11 @@ class Run:
             return type(error)
 
     def _check(self, elsewhere: bool, key: Key, ttl: timedelta) -> object:
-        found = (self._bare if elsewhere else self._store).check(key, ttl)
-        if isinstance(found, Claim):
-            self._claims.append(found)
-            return found.key
-        return found
+        check = (self._bare if elsewhere else self._store).check(key, ttl)
+        if isinstance(check, Claim):
+            self._claims.append(check)
+            return check.key
+        return check
 
     def _complete(self, number: int, result: str | None, ttl: timedelta) -> None:
         if self._claims:
@@ -196,7 +196,7 @@ class Run:
         if self._claims:
             self._store.store_failure(self._claims[number % len(self._claims)], "failed", ttl)
 
-    def _look(self, key: Key) -> KeyState | None:
+    def _get_state(self, key: Key) -> KeyState | None:
         return self._store.get_result(key)
 
     def _cleanup(self) -> int:
@@ -207,56 +207,56 @@ class Run:
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(steps=some.lists(STEPS, max_size=40), hint=HINTS)
-def test_filter_never_changes_outcome(steps: list[tuple[Any, ...]], hint: KeyFilter) -> None:
+@given(steps=st.lists(STEPS, max_size=40), key_filter=FILTERS)
+def test_filter_never_changes_outcome(steps: list[tuple[Any, ...]], key_filter: KeyFilter) -> None:
     """C10: despite false positives, evictions and stale keys, every step has the outcome of a bare store."""
-    bare, hinted = Run(lambda store: store), Run(lambda store: FilteredStore(store, hint))
+    bare, filtered = Run(lambda store: store), Run(lambda store: FilteredStore(store, key_filter))
     for step in steps:
-        assert hinted.take(step) == bare.take(step)
+        assert filtered.take(step) == bare.take(step)
 
 
 def test_lru_filter_keeps_most_recently_used_keys() -> None:
     """C10: a look-up counts as use."""
-    hint = LruFilter(2)
-    hint.add("a")
-    hint.add("b")
-    assert hint.may_contain("a")
-    hint.add("c")
-    assert [hint.may_contain(value) for value in "abc"] == [True, False, True]
+    key_filter = LruFilter(2)
+    key_filter.add("a")
+    key_filter.add("b")
+    assert key_filter.may_contain("a")
+    key_filter.add("c")
+    assert [key_filter.may_contain(value) for value in "abc"] == [True, False, True]
 
 
 def test_bloom_filter_is_cleared_when_full() -> None:
     """C10: it forgets nothing before, and its rate of false positives stays low."""
-    hint = BloomFilter(1000, 0.01)
+    key_filter = BloomFilter(1000, 0.01)
     known = [f"key-{number}" for number in range(900)]
     for _ in range(5):
         for value in known:
-            hint.add(value)
-    assert all(hint.may_contain(value) for value in known)
+            key_filter.add(value)
+    assert all(key_filter.may_contain(value) for value in known)
     for number in range(10_000):
-        hint.add(f"more-{number}")
-    taken_for_known = sum(hint.may_contain(f"unknown-{number}") for number in range(10_000))
-    assert taken_for_known < 500
-    assert hint.may_contain("more-9999")
+        key_filter.add(f"more-{number}")
+    false_positives = sum(key_filter.may_contain(f"unknown-{number}") for number in range(10_000))
+    assert false_positives < 500
+    assert key_filter.may_contain("more-9999")
 
 
 def test_bloom_filter_with_capacity_one_holds_one_key() -> None:
     """The smallest filter works."""
-    hint = BloomFilter(1, 1e-9)
-    hint.add("a")
-    assert hint.may_contain("a")
-    hint.add("b")
-    assert hint.may_contain("b")
-    assert not hint.may_contain("a")
+    key_filter = BloomFilter(1, 1e-9)
+    key_filter.add("a")
+    assert key_filter.may_contain("a")
+    key_filter.add("b")
+    assert key_filter.may_contain("b")
+    assert not key_filter.may_contain("a")
 
 
-def test_filter_is_thread_safe(hint: KeyFilter) -> None:
+def test_filter_is_thread_safe(key_filter: KeyFilter) -> None:
     """C10: concurrent threads do not lose keys."""
 
     def work(number: int) -> None:
         for other in range(12):
-            hint.add(f"{number}-{other}")
-            assert hint.may_contain(f"{number}-{other}")
+            key_filter.add(f"{number}-{other}")
+            assert key_filter.may_contain(f"{number}-{other}")
 
     at_once(8, work)
 

@@ -38,12 +38,12 @@ class CloudWatch:
             self.units[metric["Name"]] = metric["Unit"]
             self.values.setdefault((metric["Name"], dimensions), []).extend(values)
 
-    def of(self, name: str, **dimensions: str) -> list[float]:
+    def get_values(self, name: str, **dimensions: str) -> list[float]:
         """Return the values of a metric with exactly these dimensions."""
         return self.values.get((name, tuple(sorted(dimensions.items()))), [])
 
 
-def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckLabel]]) -> CloudWatch:
+def record_checks(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckLabel]]) -> CloudWatch:
     """Return what CloudWatch received for these checks of 0.1 s each."""
     metrics = PowertoolsMetrics()
     for job, result in checks:
@@ -54,40 +54,40 @@ def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, Chec
 
 def test_check_writes_documented_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     """C11, 004: the total by result is in one document; duration and duplicate rate are in another."""
-    seen = counted(capsys, [("orders", "duplicate")])
-    assert len(seen.lines) == 2
-    assert seen.namespaces == {"Grantwire"}
-    assert seen.of("idempotency_check_total", job="orders", result="duplicate") == [1.0]
-    assert seen.of("idempotency_check_duration_seconds", job="orders") == [0.1]
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [1.0]
-    assert seen.units == {
+    received = record_checks(capsys, [("orders", "duplicate")])
+    assert len(received.lines) == 2
+    assert received.namespaces == {"Grantwire"}
+    assert received.get_values("idempotency_check_total", job="orders", result="duplicate") == [1.0]
+    assert received.get_values("idempotency_check_duration_seconds", job="orders") == [0.1]
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [1.0]
+    assert received.units == {
         "idempotency_check_total": "Count",
         "idempotency_check_duration_seconds": "Seconds",
         "idempotency_duplicate_rate": "None",
     }
-    assert len(seen.values) == 3
+    assert len(received.values) == 3
 
 
 def test_batch_writes_one_line_and_one_per_result(capsys: pytest.CaptureFixture[str]) -> None:
     """C11: totals are summed by result; the average rate is the share of duplicates."""
     counts: dict[CheckLabel, int] = {"new": 6, "duplicate": 2, "error": 4}
-    seen = counted(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
-    assert len(seen.lines) == 4
-    totals = {name: seen.of("idempotency_check_total", job="orders", result=name) for name in counts}
+    received = record_checks(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
+    assert len(received.lines) == 4
+    totals = {name: received.get_values("idempotency_check_total", job="orders", result=name) for name in counts}
     assert totals == {"new": [6.0], "duplicate": [2.0], "error": [4.0]}
-    rate = seen.of("idempotency_duplicate_rate", job="orders")
+    rate = received.get_values("idempotency_duplicate_rate", job="orders")
     assert sum(rate) / len(rate) == 0.25
-    assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == 12
+    assert len(received.get_values("idempotency_check_duration_seconds", job="orders")) == 12
 
 
 @pytest.mark.parametrize(("count", "lines"), [(99, 2), (100, 3), (101, 3), (198, 3), (1_000, 12)])
 def test_line_has_at_most_100_values(count: int, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
     """C11: CloudWatch accepts at most 100 values in an array, and none is lost."""
-    seen = counted(capsys, [("orders", "new")] * count)
-    assert len(seen.lines) == lines
-    assert sum(seen.of("idempotency_check_total", job="orders", result="new")) == count
-    assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == count
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0] * count
+    received = record_checks(capsys, [("orders", "new")] * count)
+    assert len(received.lines) == lines
+    assert sum(received.get_values("idempotency_check_total", job="orders", result="new")) == count
+    assert len(received.get_values("idempotency_check_duration_seconds", job="orders")) == count
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [0.0] * count
 
 
 def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,19 +99,19 @@ def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     metrics.record_check("orders", "new", 0.1)
     metrics.record_unguarded_run("reports")
     metrics.flush()
-    seen = CloudWatch(capsys.readouterr().out.splitlines())
-    assert seen.of("idempotency_unguarded_total", job="orders") == [120.0], "once, also if checks fill two documents"
-    assert seen.of("idempotency_unguarded_total", job="reports") == [1.0]
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0], "an outage is neither new nor a duplicate"
-    assert len(seen.lines) == 5
-    assert seen.namespaces == {"Shop"}
+    received = CloudWatch(capsys.readouterr().out.splitlines())
+    assert received.get_values("idempotency_unguarded_total", job="orders") == [120.0], "in the first document only"
+    assert received.get_values("idempotency_unguarded_total", job="reports") == [1.0]
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [0.0], "an error does not count"
+    assert len(received.lines) == 5
+    assert received.namespaces == {"Shop"}
 
 
 def test_jobs_have_separate_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     """One collector can serve several jobs."""
-    seen = counted(capsys, [("orders", "new"), ("reports", "new"), ("orders", "duplicate")])
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0, 1.0]
-    assert seen.of("idempotency_duplicate_rate", job="reports") == [0.0]
+    received = record_checks(capsys, [("orders", "new"), ("reports", "new"), ("orders", "duplicate")])
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [0.0, 1.0]
+    assert received.get_values("idempotency_duplicate_rate", job="reports") == [0.0]
 
 
 def test_flush_writes_only_new_metrics(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +145,10 @@ def test_powertools_environment_variables_apply(
 
 
 @pytest.mark.parametrize(
-    ("given", "variable", "namespace"), [(None, None, "Grantwire"), (None, "Jobs", "Jobs"), ("Shop", "Jobs", "Shop")]
+    ("argument", "variable", "namespace"), [(None, None, "Grantwire"), (None, "Jobs", "Jobs"), ("Shop", "Jobs", "Shop")]
 )
 def test_namespace_follows_powertools_precedence(
-    given: str | None,
+    argument: str | None,
     variable: str | None,
     namespace: str,
     capsys: pytest.CaptureFixture[str],
@@ -157,7 +157,7 @@ def test_namespace_follows_powertools_precedence(
     """The argument, else POWERTOOLS_METRICS_NAMESPACE, else the default of the library."""
     if variable:
         monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", variable)
-    metrics = PowertoolsMetrics(given)
+    metrics = PowertoolsMetrics(argument)
     metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     assert CloudWatch(capsys.readouterr().out.splitlines()).namespaces == {namespace}
@@ -180,12 +180,12 @@ def test_metrics_of_surrounding_function_are_unaffected(
 
     handler({"id": "o_1"}, None)
     *ours, theirs = capsys.readouterr().out.splitlines()
-    seen, others = CloudWatch(ours), CloudWatch([theirs])
-    assert seen.of("idempotency_check_total", job="orders", result="new") == [1.0]
-    assert {name for name, _ in seen.values} & {"Sold", "Published"} == set()
+    received, others = CloudWatch(ours), CloudWatch([theirs])
+    assert received.get_values("idempotency_check_total", job="orders", result="new") == [1.0]
+    assert {name for name, _ in received.values} & {"Sold", "Published"} == set()
     assert {name for name, _ in others.values} == {"Sold", "Published"}
     assert "job" not in others.lines[0]
-    assert not {"service", "worker"} & {name for line in seen.lines for name in line}
+    assert not {"service", "worker"} & {name for line in received.lines for name in line}
 
 
 def test_collector_is_thread_safe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,9 +199,9 @@ def test_collector_is_thread_safe(capsys: pytest.CaptureFixture[str]) -> None:
             metrics.flush()
 
     at_once(8, count)
-    seen = CloudWatch(capsys.readouterr().out.splitlines())
-    assert sum(seen.of("idempotency_check_total", job="orders", result="new")) == 400
-    assert sum(seen.of("idempotency_unguarded_total", job="orders")) == 400
+    received = CloudWatch(capsys.readouterr().out.splitlines())
+    assert sum(received.get_values("idempotency_check_total", job="orders", result="new")) == 400
+    assert sum(received.get_values("idempotency_unguarded_total", job="orders")) == 400
 
 
 def test_no_metrics_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ JOB = (
 )
 
 
-def loaded_by(program: str) -> set[str]:
+def list_loaded_modules(program: str) -> set[str]:
     """Return every module that these imports load, without the service on the path."""
     return modules_after_importing(f"sys; {program}", [LIBRARY])
 
@@ -30,23 +30,23 @@ def loaded_by(program: str) -> set[str]:
 @pytest.mark.parametrize("name", library.__all__)
 def test_every_public_name_exists_and_is_documented(name: str) -> None:
     """Every name can be imported from the package and has its own docstring."""
-    found = getattr(library, name)
+    value = getattr(library, name)
     assert name in dir(library)
-    if not inspect.isclass(found) and not inspect.isfunction(found):
+    if not inspect.isclass(value) and not inspect.isfunction(value):
         return
-    assert found.__module__.startswith("grantwire_idempotency")
-    undocumented = [path for path, member in members(name, found) if not (member.__doc__ or "").strip()]
+    assert value.__module__.startswith("grantwire_idempotency")
+    undocumented = [path for path, member in list_members(name, value) if not (member.__doc__ or "").strip()]
     assert undocumented == []
 
 
-def members(name: str, found: Any) -> list[tuple[str, Any]]:
+def list_members(name: str, value: Any) -> list[tuple[str, Any]]:
     """Return a class or function, and the public methods and properties that the class itself defines."""
-    if not inspect.isclass(found):
-        return [(name, found)]
-    own = {member: value for member, value in vars(found).items() if not member.startswith("_")}
+    if not inspect.isclass(value):
+        return [(name, value)]
+    own = {member: value for member, value in vars(value).items() if not member.startswith("_")}
     documented = (property, classmethod, staticmethod)
     return [
-        (name, found),
+        (name, value),
         *((f"{name}.{member}", value) for member, value in own.items() if inspect.isroutine(value)),
         *((f"{name}.{member}", value) for member, value in own.items() if isinstance(value, documented)),
     ]
@@ -66,7 +66,7 @@ def test_unknown_name_raises_attribute_error() -> None:
 
 def test_package_imports_no_optional_package() -> None:
     """Every function imports the package for its errors."""
-    loaded = loaded_by("import grantwire_idempotency")
+    loaded = list_loaded_modules("import grantwire_idempotency")
     assert {name for name in loaded if name.startswith("grantwire")} == {"grantwire_idempotency"}
     assert not loaded & (SERVERS | PARTS)
 
@@ -75,8 +75,8 @@ def test_powertools_is_imported_only_for_default_metrics() -> None:
     """A job with its own metrics does not need Powertools."""
     job = "idempotent(type('S', (), dict.fromkeys(('check', 'store_result', 'store_failure', 'get_result'), str)), "
     own = f"{JOB}, NoMetrics; {job}key=str, name='job', metrics=NoMetrics())(print)"
-    assert "aws_lambda_powertools" not in loaded_by(own)
-    assert "aws_lambda_powertools" in loaded_by(own.replace(", metrics=NoMetrics()", ""))
+    assert "aws_lambda_powertools" not in list_loaded_modules(own)
+    assert "aws_lambda_powertools" in list_loaded_modules(own.replace(", metrics=NoMetrics()", ""))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_powertools_is_imported_only_for_default_metrics() -> None:
 def test_import_error_names_missing_package(package: str, part: str, use: str) -> None:
     """The layer does not contain redis, cachetools or rbloom; the error says what to install."""
     hidden = f"import sys; sys.modules[{package.replace('-', '_')!r}] = None; {use}"
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", hidden], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=False
     )
-    *_, last = answer.stderr.splitlines()
+    *_, last = process.stderr.splitlines()
     assert last.startswith(
         f"ImportError: {part} requires the package {package}, which is not installed: pip install {package}"
     )
@@ -109,7 +109,7 @@ def test_library_imports_nothing_of_the_service() -> None:
         for path in (LIBRARY / "grantwire_idempotency").rglob("*.py")
     ]
     assert len(modules) > 20
-    assert "grantwire" not in loaded_by(f"import {', '.join(modules)}")
+    assert "grantwire" not in list_loaded_modules(f"import {', '.join(modules)}")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_library_imports_nothing_of_the_service() -> None:
 )
 def test_job_imports_only_its_own_store(store: str, needs: set[str]) -> None:
     """For example, a job with a RedisStore imports neither psycopg nor nats nor boto3."""
-    loaded = loaded_by(f"{JOB}, {store}")
+    loaded = list_loaded_modules(f"{JOB}, {store}")
     assert needs <= loaded
     assert not loaded & ((SERVERS | PARTS) - needs)
 

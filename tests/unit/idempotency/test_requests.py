@@ -17,9 +17,9 @@ from grantwire_idempotency.requests import raise_for_outcome
 def test_service_settings_have_library_defaults() -> None:
     """I4, I8: the service reads them from the environment; the defaults are those of the library."""
     assert astuple(load(IdempotencySettings, {})) == astuple(GuardSettings())
-    given = load(IdempotencySettings, {"IDEMPOTENCY_TTL": "1h", "IDEMPOTENCY_LOCK_WAIT": "500ms"})
-    assert isinstance(given, GuardSettings)
-    assert astuple(given) == (timedelta(hours=1), timedelta(milliseconds=500))
+    settings = load(IdempotencySettings, {"IDEMPOTENCY_TTL": "1h", "IDEMPOTENCY_LOCK_WAIT": "500ms"})
+    assert isinstance(settings, GuardSettings)
+    assert astuple(settings) == (timedelta(hours=1), timedelta(milliseconds=500))
 
 
 @pytest.mark.parametrize(

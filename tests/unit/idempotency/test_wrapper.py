@@ -27,27 +27,27 @@ from tests.unit.idempotency.doubles import FailingStore, FakeContext, FakeTime, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-QUIET = NoMetrics()
+NO_METRICS = NoMetrics()
 
 
 def test_repeat_returns_stored_result() -> None:
     """C5, 004 AC2: the duplicate does not run and gets the result of the first call."""
     charged: list[str] = []
 
-    @idempotent(MemoryStore(), key=business_key("order", "order_id"), metrics=QUIET)
+    @idempotent(MemoryStore(), key=business_key("order", "order_id"), metrics=NO_METRICS)
     def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
         charged.append(event["order_id"])
         return {"charge": len(charged)}
 
-    answers = [handler({"order_id": order}, None) for order in ("o_1", "o_1", "o_2", "o_1")]
-    assert answers == [{"charge": 1}, {"charge": 1}, {"charge": 2}, {"charge": 1}]
+    results = [handler({"order_id": order}, None) for order in ("o_1", "o_1", "o_2", "o_1")]
+    assert results == [{"charge": 1}, {"charge": 1}, {"charge": 2}, {"charge": 1}]
     assert charged == ["o_1", "o_2"]
 
 
 def test_function_and_key_get_original_arguments() -> None:
     """Positional and keyword arguments are passed on unchanged."""
 
-    @idempotent(MemoryStore(), key=lambda order, *, times: f"{order}/{times}", metrics=QUIET)
+    @idempotent(MemoryStore(), key=lambda order, *, times: f"{order}/{times}", metrics=NO_METRICS)
     def job(order: str, *, times: int) -> tuple[str, ...]:
         """Do the work."""
         return (order,) * times
@@ -79,17 +79,17 @@ def test_method_can_be_guarded() -> None:
             self.name = name
             self.sold: list[str] = []
 
-        @idempotent(store, key=lambda self, order: f"{self.name}/{order}", metrics=QUIET)
+        @idempotent(store, key=lambda self, order: f"{self.name}/{order}", metrics=NO_METRICS)
         def sell(self, order: str) -> str:
             self.sold.append(order)
             return f"{self.name} sold {order}"
 
-        @idempotent(store, key=entity_key("order", "id"), metrics=QUIET)
+        @idempotent(store, key=entity_key("order", "id"), metrics=NO_METRICS)
         def deliver(self, event: dict[str, str]) -> str:
             return f"{self.name} delivered {event['id']}"
 
         @staticmethod
-        @idempotent(store, key=str, metrics=QUIET)
+        @idempotent(store, key=str, metrics=NO_METRICS)
         def count(order: str) -> str:
             return f"counted {order}"
 
@@ -103,7 +103,7 @@ def test_method_can_be_guarded() -> None:
 def test_duplicate_strategy_works_for_jobs() -> None:
     """C3: a strategy with a mark works for jobs too."""
 
-    @idempotent(MemoryStore(), key=by_version(entity_key("order", "id")), metrics=QUIET)
+    @idempotent(MemoryStore(), key=by_version(entity_key("order", "id")), metrics=NO_METRICS)
     def job(event: dict[str, Any]) -> int:
         return int(event["version"])
 
@@ -134,7 +134,7 @@ def test_invalid_key_is_rejected_before_the_work(key: Any) -> None:
     """C5: nothing is claimed or run."""
     store, runs = FailingStore(), []
 
-    @idempotent(store, key=lambda _: key, name="job", metrics=QUIET)
+    @idempotent(store, key=lambda _: key, name="job", metrics=NO_METRICS)
     def job(order: str) -> None:
         runs.append(order)
 
@@ -147,7 +147,7 @@ def test_error_of_key_function_is_raised() -> None:
     """It is not treated as a call without a key."""
     store = FailingStore()
 
-    @idempotent(store, key=business_key("order", "order_id"), metrics=QUIET)
+    @idempotent(store, key=business_key("order", "order_id"), metrics=NO_METRICS)
     def job(_event: dict[str, Any]) -> None: ...
 
     with pytest.raises(BadRequestError, match="order_id is missing"):
@@ -157,27 +157,27 @@ def test_error_of_key_function_is_raised() -> None:
 
 def test_retry_after_failure_runs() -> None:
     """C5: a failed call releases its key."""
-    answers: list[Any] = [ValueError("first"), "second"]
+    results: list[Any] = [ValueError("first"), "second"]
 
-    @idempotent(MemoryStore(), key=str, metrics=QUIET)
+    @idempotent(MemoryStore(), key=str, metrics=NO_METRICS)
     def job(_order: str) -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     with pytest.raises(ValueError, match="first"):
         job("o_1")
     assert job("o_1") == "second"
 
 
-@pytest.mark.parametrize(("given", "hours"), [({}, 24), ({"ttl": timedelta(hours=1)}, 1)])
-def test_key_is_new_after_ttl(given: dict[str, Any], hours: int) -> None:
+@pytest.mark.parametrize(("options", "hours"), [({}, 24), ({"ttl": timedelta(hours=1)}, 1)])
+def test_key_is_new_after_ttl(options: dict[str, Any], hours: int) -> None:
     """C5, 004 AC3: the TTL is one day by default."""
     time, runs = FakeTime(), []
     store = MemoryStore(clock=time.clock)
 
-    @idempotent(store, key=str, metrics=QUIET, **given)
+    @idempotent(store, key=str, metrics=NO_METRICS, **options)
     def job(order: str) -> None:
         runs.append(order)
 
@@ -197,11 +197,11 @@ def test_claim_expires_one_second_after_lambda(by_name: bool) -> None:
     store = MemoryStore(clock=time.clock)
     left: list[timedelta] = []
 
-    @idempotent(store, key=entity_key("order", "id"), name="job", lease=timedelta(hours=5), metrics=QUIET)
+    @idempotent(store, key=entity_key("order", "id"), name="job", lease=timedelta(hours=5), metrics=NO_METRICS)
     def handler(_event: dict[str, str], context: FakeContext | None = None) -> None:  # noqa: ARG001 - for the wrapper
-        found = store.check(Key("job:order:1"), timedelta(1))
-        assert isinstance(found, InProgress)
-        left.append(found.free_in)
+        check = store.check(Key("job:order:1"), timedelta(1))
+        assert isinstance(check, InProgress)
+        left.append(check.free_in)
 
     context = FakeContext(time, time.now + 30)
     handler({"id": "1"}, context=context) if by_name else handler({"id": "1"}, context)
@@ -216,7 +216,7 @@ def test_call_in_progress_raises_retryable_error() -> None:
     """Without a context, a run that died blocks its key for 15 minutes, the longest time of a Lambda function."""
     store = MemoryStore()
 
-    @idempotent(store, key=str, metrics=QUIET)
+    @idempotent(store, key=str, metrics=NO_METRICS)
     def job(order: str) -> str:
         with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 900 s"):
             job(order)
@@ -230,8 +230,8 @@ def test_default_fail_mode_is_open() -> None:
     done: list[str] = []
     store = FailingStore()
     store.failing = {"check": [RetryableError("down"), RetryableError("down")]}
-    idempotent(store, key=str, metrics=QUIET)(_noting(done))("o_1")
-    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=QUIET)(_noting(done))
+    idempotent(store, key=str, metrics=NO_METRICS)(_noting(done))("o_1")
+    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=NO_METRICS)(_noting(done))
     with pytest.raises(RetryableError, match="down"):
         closed("o_2")
     assert done == ["o_1"]
@@ -340,7 +340,7 @@ def test_function_without_unique_name_requires_name(function: Any) -> None:
     """Two lambda expressions would share their keys."""
     with pytest.raises(ConfigError, match="name is required"):
         idempotent(MemoryStore(), key=str)(function)
-    assert idempotent(MemoryStore(), key=str, name="job", metrics=QUIET)(function)("o_1") == "o_1"
+    assert idempotent(MemoryStore(), key=str, name="job", metrics=NO_METRICS)(function)("o_1") == "o_1"
 
 
 def named_job(order: str) -> str:
@@ -388,6 +388,6 @@ def _name_of(function: Callable[..., Any]) -> str:
 def test_functions_with_same_name_share_keys() -> None:
     """For a function that is renamed, moved or deployed twice."""
     store = MemoryStore()
-    one = idempotent(store, key=str, name="job", metrics=QUIET)(lambda _: "one")
-    other = idempotent(store, key=str, name="job", metrics=QUIET)(lambda _: "other")
+    one = idempotent(store, key=str, name="job", metrics=NO_METRICS)(lambda _: "one")
+    other = idempotent(store, key=str, name="job", metrics=NO_METRICS)(lambda _: "other")
     assert [one("o_1"), other("o_1")] == ["one", "one"]
