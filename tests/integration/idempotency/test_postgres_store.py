@@ -60,7 +60,7 @@ def store(database: Database) -> PostgresStore:
     return PostgresStore(database)
 
 
-def at(database: Database, moment: datetime) -> PostgresStore:
+def store_at(database: Database, moment: datetime) -> PostgresStore:
     """Return a store with a fixed time."""
     return PostgresStore(database, clock=lambda: moment)
 
@@ -72,79 +72,84 @@ def claim_key(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> Claim:
     return check
 
 
-def row(rows: Rows, *columns: str) -> tuple[Any, ...]:
+def fetch_columns(rows: Rows, *columns: str) -> tuple[Any, ...]:
     """Return columns of the only row."""
-    (found,) = rows.execute("SELECT * FROM processed_messages").fetchall()
-    return tuple(found[column] for column in columns)
+    (row,) = rows.execute("SELECT * FROM processed_messages").fetchall()
+    return tuple(row[column] for column in columns)
 
 
 def test_row_has_columns_of_document_000(database: Database, rows: Rows) -> None:
     """C1: key, message, status and times are readable in the table."""
-    claim = claim_key(at(database, NOW))
+    claim = claim_key(store_at(database, NOW))
     columns = ("idempotency_key", "message_id", "message_type", "created_at")
-    assert row(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
+    assert fetch_columns(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
     states = ("status", "started_at", "completed_at", "error", "expires_at", "updated_at")
-    assert row(rows, *states) == ("processing", NOW, None, None, NOW + MINUTE, NOW)
+    assert fetch_columns(rows, *states) == ("processing", NOW, None, None, NOW + MINUTE, NOW)
 
     failed = NOW + timedelta(seconds=5)
-    at(database, failed).store_failure(claim, "ValueError: no", HOUR)
-    assert row(rows, *states) == ("failed", NOW, None, "ValueError: no", failed + HOUR, failed)
+    store_at(database, failed).store_failure(claim, "ValueError: no", HOUR)
+    assert fetch_columns(rows, *states) == ("failed", NOW, None, "ValueError: no", failed + HOUR, failed)
 
     again = NOW + timedelta(seconds=10)
-    claim = claim_key(at(database, again))
-    assert row(rows, *states) == ("processing", again, None, "ValueError: no", failed + HOUR, again)
+    claim = claim_key(store_at(database, again))
+    assert fetch_columns(rows, *states) == ("processing", again, None, "ValueError: no", failed + HOUR, again)
 
     done = NOW + timedelta(seconds=20)
-    at(database, done).store_result(claim, "[]", 24 * HOUR)
-    assert row(rows, *states) == ("completed", again, done, None, done + 24 * HOUR, done)
-    assert row(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
-    assert row(rows, "result", "claimed_by", "claimed_until", "failed_until") == ("[]", None, None, None)
+    store_at(database, done).store_result(claim, "[]", 24 * HOUR)
+    assert fetch_columns(rows, *states) == ("completed", again, done, None, done + 24 * HOUR, done)
+    assert fetch_columns(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
+    assert fetch_columns(rows, "result", "claimed_by", "claimed_until", "failed_until") == ("[]", None, None, None)
 
 
 def test_message_id_defaults_to_key(store: PostgresStore, rows: Rows) -> None:
     """C1: the column is never empty."""
     claim_key(store, Key("billing:order-1"))
-    assert row(rows, "message_id", "message_type") == ("billing:order-1", "")
+    assert fetch_columns(rows, "message_id", "message_type") == ("billing:order-1", "")
 
 
 def test_row_expires_with_its_last_live_entry(database: Database, rows: Rows) -> None:
     """R3: the sweep uses expires_at, so no claim, completion or failure may outlive it."""
-    store = at(database, NOW)
+    store = store_at(database, NOW)
     store.store_result(claim_key(store, Key("a", mark=1), HOUR), "one", 5 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 5 * HOUR,)
+    assert fetch_columns(rows, "expires_at") == (NOW + 5 * HOUR,)
     claim = claim_key(store, Key("a", mark=2), HOUR)
-    assert row(rows, "expires_at", "status", "completed_mark", "claimed_mark") == (NOW + 5 * HOUR, "processing", 1, 2)
+    assert fetch_columns(rows, "expires_at", "status", "completed_mark", "claimed_mark") == (
+        NOW + 5 * HOUR,
+        "processing",
+        1,
+        2,
+    )
     store.store_failure(claim, "no", 3 * HOUR)
-    assert row(rows, "expires_at", "status", "error") == (NOW + 5 * HOUR, "completed", "no")
+    assert fetch_columns(rows, "expires_at", "status", "error") == (NOW + 5 * HOUR, "completed", "no")
     claim = claim_key(store, Key("a", mark=2), 9 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 9 * HOUR,)
+    assert fetch_columns(rows, "expires_at") == (NOW + 9 * HOUR,)
     store.store_failure(claim, "no", 7 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 7 * HOUR,)
+    assert fetch_columns(rows, "expires_at") == (NOW + 7 * HOUR,)
     store.store_result(claim_key(store, Key("a", mark=2), 9 * HOUR), "two", 2 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 2 * HOUR,)
+    assert fetch_columns(rows, "expires_at") == (NOW + 2 * HOUR,)
 
 
 def test_sweep_deletes_row_seven_days_after_expiry(database: Database, rows: Rows) -> None:
     """R3: live rows remain, regardless of their age."""
-    store = at(database, NOW)
+    store = store_at(database, NOW)
     store.store_result(claim_key(store, Key("a")), None, HOUR)
     store.store_result(claim_key(store, Key("b")), None, 30 * 24 * HOUR)
     (policy,) = [policy for policy in POLICIES if policy.table == "processed_messages"]
     week = timedelta(days=7)
     with database.session() as connection:
-        kept = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week)
-        swept = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE)
-    assert (kept, swept) == (0, 1)
-    assert row(rows, "idempotency_key") == ("b",)
+        deleted_early = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week)
+        deleted_late = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE)
+    assert (deleted_early, deleted_late) == (0, 1)
+    assert fetch_columns(rows, "idempotency_key") == ("b",)
 
 
 def test_clock_of_database_decides(store: PostgresStore, rows: Rows) -> None:
     """Two machines with different clocks agree."""
     claim_key(store, ttl=HOUR)
-    (near,) = rows.execute(
+    (row,) = rows.execute(
         "SELECT abs(extract(epoch FROM claimed_until - now() - interval '1 h')) < 60 AS near FROM processed_messages"
     ).fetchall()
-    assert near["near"]
+    assert row["near"]
     check = store.check(KEY, HOUR)
     assert isinstance(check, InProgress)
     assert timedelta(0) < check.free_in <= HOUR
@@ -179,8 +184,8 @@ def test_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
     with pytest.raises(LeaseLostError):
         store.store_result(Claim(KEY), "other", HOUR)
     assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "done")
-    # A refused result locks the row to decide, but leaves it as it is.
-    assert [found["ctid"] for found in rows.execute(version).fetchall()] == [before[0]["ctid"]]
+    # A rejected result locks the row, which changes xmax, but writes no new row version.
+    assert [row["ctid"] for row in rows.execute(version).fetchall()] == [before[0]["ctid"]]
 
 
 class RepeatingDatabase(Database):
@@ -211,31 +216,31 @@ def test_check_reconnects_after_killed_connection(database_url: str, rows: Rows)
     with psycopg.connect(database_url) as blocker:
         blocker.execute("LOCK TABLE processed_messages IN ACCESS EXCLUSIVE MODE")
         checks, thread = _in_background(lambda: PostgresStore(database).check(KEY, MINUTE))
-        session = _until_blocked(rows)
+        session = _wait_until_blocked(rows)
         rows.execute("SELECT pg_terminate_backend(%s, 5000)", (session,))
-        assert _until_blocked(rows, other_than=session) != session
+        assert _wait_until_blocked(rows, other_than=session) != session
     thread.join()
     database.close()
     assert [type(check) for check in checks] == [Claim]
 
 
 @pytest.mark.parametrize(("end", "expected"), [("COMMIT", InProgress), ("ROLLBACK", Claim)])
-@pytest.mark.parametrize("before", ["nothing", "a dead claim"])
+@pytest.mark.parametrize("before", ["nothing", "an expired claim"])
 def test_check_waits_for_concurrent_transaction(
     database_url: str, rows: Rows, end: str, expected: type, before: str
 ) -> None:
     """It decides on what was committed, also for the first claim, which has no row to lock."""
     database = connect(database_url)
     store = PostgresStore(database)
-    if before == "a dead claim":
+    if before == "an expired claim":
         claim_key(store)
         rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
     with psycopg.connect(database_url, autocommit=True) as other:
         other.execute("BEGIN")
-        taking = "SELECT verdict FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
-        assert other.execute(taking, (KEY.value,)).fetchall() == [("NEW",)]
+        statement = "SELECT verdict FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
+        assert other.execute(statement, (KEY.value,)).fetchall() == [("NEW",)]
         checks, thread = _in_background(lambda: store.check(KEY, MINUTE))
-        _until_blocked(rows)
+        _wait_until_blocked(rows)
         other.execute(end)
     thread.join()
     database.close()
@@ -260,17 +265,17 @@ def test_cleanup_deletes_expired_rows_in_batches(
 ) -> None:
     """C4: the oldest first, including a row that expires now, and never a locked row."""
     monkeypatch.setattr(postgres, "_CLEANUP_BATCH", 3)
-    store = at(database, NOW)
+    store = store_at(database, NOW)
     for number in reversed(range(7)):
         store.store_result(claim_key(store, Key(str(number))), None, (number + 1) * HOUR)
-    later = at(database, NOW + 6 * HOUR)
+    later = store_at(database, NOW + 6 * HOUR)
     with rows.transaction():
         rows.execute("SELECT FROM processed_messages WHERE idempotency_key = '0' FOR UPDATE")
         assert later.cleanup() == 3
-    left = [found["idempotency_key"] for found in rows.execute("SELECT idempotency_key FROM processed_messages")]
-    assert sorted(left) == ["0", "4", "5", "6"]
+    remaining = [row["idempotency_key"] for row in rows.execute("SELECT idempotency_key FROM processed_messages")]
+    assert sorted(remaining) == ["0", "4", "5", "6"]
     assert [later.cleanup() for _ in range(2)] == [3, 0]
-    assert row(rows, "idempotency_key") == ("6",)
+    assert fetch_columns(rows, "idempotency_key") == ("6",)
 
 
 def test_concurrent_cleanups_delete_each_row_once(database_url: str, rows: Rows) -> None:
@@ -291,10 +296,10 @@ def test_concurrent_cleanups_delete_each_row_once(database_url: str, rows: Rows)
         finally:
             database.close()
 
-    revived, *deleted = at_once(3, work)
-    assert revived == 199
-    (left,) = rows.execute("SELECT count(*) AS n, count(claimed_by) AS alive FROM processed_messages").fetchall()
-    assert (left["n"], left["alive"]) == (199, 199)
+    claimed, *deleted = at_once(3, work)
+    assert claimed == 199
+    (remaining,) = rows.execute("SELECT count(*) AS n, count(claimed_by) AS live FROM processed_messages").fetchall()
+    assert (remaining["n"], remaining["live"]) == (199, 199)
     assert 1500 - 199 <= sum(deleted) <= 1500
 
 
@@ -308,7 +313,7 @@ def test_cleanup_uses_index(rows: Rows, plans: str) -> None:
     rows.execute(f"SET plan_cache_mode = {plans}")
     statement = postgres._CLEANUP.replace("%(now)s", "$1").replace("%(limit)s", "$2")  # noqa: SLF001
     rows.execute(f"PREPARE batch (timestamptz, bigint) AS {statement}")
-    plan = "\n".join(found["QUERY PLAN"] for found in rows.execute("EXPLAIN EXECUTE batch (now(), 1000)").fetchall())
+    plan = "\n".join(row["QUERY PLAN"] for row in rows.execute("EXPLAIN EXECUTE batch (now(), 1000)").fetchall())
     assert "Index Scan using processed_messages_expiry on" in plan
     assert "Seq Scan" not in plan
 
@@ -380,13 +385,13 @@ def _in_background(check: Callable[[], CheckResult]) -> tuple[list[CheckResult],
     return checks, thread
 
 
-def _until_blocked(rows: Rows, other_than: int | None = None) -> int:
+def _wait_until_blocked(rows: Rows, other_than: int | None = None) -> int:
     """Wait until a session of this database waits for a lock, and return its process id."""
     waiting = """
         SELECT pid FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid IS DISTINCT FROM %s"""
     deadline = time.monotonic() + 10
-    while not (found := rows.execute(waiting, (other_than,)).fetchall()):
-        assert time.monotonic() < deadline, "nobody came to wait"
+    while not (sessions := rows.execute(waiting, (other_than,)).fetchall()):
+        assert time.monotonic() < deadline, "no session waits for a lock"
         time.sleep(0.005)
-    return int(found[0]["pid"])
+    return int(sessions[0]["pid"])

@@ -79,13 +79,13 @@ def test_failure_leaves_only_error_entry(store: RedisStore, valkey: Redis) -> No
 
 def test_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
     """004: it is atomic and one round trip; only operations on two entries are scripts."""
-    assert _commands(valkey, lambda: claim_key(store)) == {"set": 1}
-    assert _commands(valkey, lambda: store.get_result(KEY)) == {"mget": 1}
+    assert _count_commands(valkey, lambda: claim_key(store)) == {"set": 1}
+    assert _count_commands(valkey, lambda: store.get_result(KEY)) == {"mget": 1}
     valkey.script_flush()
     claim_key(store, Key("ordered", mark=1))
-    asked = _commands(valkey, lambda: store.check(Key("ordered", mark=1), MINUTE))
-    assert asked["evalsha"] == 1
-    assert "script|load" not in asked
+    counts = _count_commands(valkey, lambda: store.check(Key("ordered", mark=1), MINUTE))
+    assert counts["evalsha"] == 1
+    assert "script|load" not in counts
 
 
 def test_main_entry_expires_last(store: RedisStore, valkey: Redis) -> None:
@@ -155,13 +155,13 @@ def test_every_command_is_safe_to_repeat(valkey_server: ValkeyServer, store: Red
     """So the retries of the client are safe: the claim remains, and the result is stored once."""
     host, port = valkey_server.url.removeprefix("redis://").removesuffix("/0").split(":")
     with RepeatingClient(host=host, port=int(port)) as client:
-        again = RedisStore(client)
-        again.store_failure(claim_key(again, key), "no", HOUR)
+        repeating = RedisStore(client)
+        repeating.store_failure(claim_key(repeating, key), "no", HOUR)
         assert store.get_result(key) == KeyState(KeyStatus.FAILED, error="no")
-        claim = claim_key(again, key)
-        assert isinstance(again.check(key, MINUTE), InProgress)
-        again.store_result(claim, "done", HOUR)
-        assert again.check(key, MINUTE) == Duplicate(key, "done")
+        claim = claim_key(repeating, key)
+        assert isinstance(repeating.check(key, MINUTE), InProgress)
+        repeating.store_result(claim, "done", HOUR)
+        assert repeating.check(key, MINUTE) == Duplicate(key, "done")
 
 
 def test_closed_connection_is_reestablished(valkey_server: ValkeyServer, valkey: Redis) -> None:
@@ -182,16 +182,16 @@ def test_connection_broken_during_command_is_retried_once(valkey_server: ValkeyS
         try:
             with ThreadPoolExecutor(1) as pool:
                 check = pool.submit(store.check, KEY, MINUTE)
-                first = _until_paused(valkey)
+                first = _wait_until_paused(valkey)
                 valkey.client_kill_filter(_id=first)
-                second = _until_paused(valkey, other_than=first)
+                second = _wait_until_paused(valkey, other_than=first)
                 valkey.client_unpause()
                 assert isinstance(check.result(), Claim)
                 valkey.client_pause(60_000, all=False)
                 check = pool.submit(store.check, Key("another"), MINUTE)
-                assert _until_paused(valkey) == second
+                assert _wait_until_paused(valkey) == second
                 valkey.client_kill_filter(_id=second)
-                valkey.client_kill_filter(_id=_until_paused(valkey, other_than=second))
+                valkey.client_kill_filter(_id=_wait_until_paused(valkey, other_than=second))
                 with pytest.raises(RetryableError):
                     check.result()
         finally:
@@ -228,7 +228,7 @@ def test_client_timeout_limits_wait_for_server(private_valkey: ValkeyServer) -> 
                     method()
         finally:
             os.kill(private_valkey.pid, signal.SIGCONT)
-        # Whether the frozen commands were carried out after all does not matter: the claim decides.
+        # The frozen commands may or may not have been executed; the repeat succeeds in both cases.
         store.store_result(claim, "done", HOUR)
 
 
@@ -238,10 +238,10 @@ def test_server_that_cannot_write_is_retryable(private_valkey: ValkeyServer) -> 
         store = RedisStore(client)
         claim = claim_key(store, ttl=HOUR)
         ordered = claim_key(store, Key("ordered", mark=1), HOUR)
-        for refusing in (_full, _replica, _lonely):
-            with refusing(client):
-                # To release a key needs no memory: a full server takes that.
-                for method in _methods(store, claim)[: 3 if refusing is _full else 4]:
+        for read_only_mode in (_full, _replica, _without_replicas):
+            with read_only_mode(client):
+                # A full server can release a key, because that needs no memory.
+                for method in _methods(store, claim)[: 3 if read_only_mode is _full else 4]:
                     with pytest.raises(RetryableError):
                         method()
             assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
@@ -335,7 +335,7 @@ def test_unavailable_cluster_is_retryable(valkey_cluster: ValkeyServer) -> None:
     with connect(valkey_cluster.url) as client:
         store = RedisStore(client, hash_tags=True)
         claim = claim_key(store)
-        # All slots but one: a cluster that has lost everything needs seconds to come back.
+        # Keep one slot: a cluster without slots takes seconds to recover.
         client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16382)
         try:
             for method in _methods(store, claim):
@@ -369,18 +369,18 @@ def _methods(store: Store, claim: Claim) -> list[Callable[[], object]]:
     ]
 
 
-def _until_paused(client: Redis, other_than: str | None = None) -> str:
+def _wait_until_paused(client: Redis, other_than: str | None = None) -> str:
     """Wait until a connection is blocked by CLIENT PAUSE, and return its id."""
     deadline = time.monotonic() + 10
     while True:
-        waiting = {str(found["id"]) for found in client.client_list() if "b" in found["flags"]} - {other_than}
-        if waiting:
-            return str(waiting.pop())
-        assert time.monotonic() < deadline, "nobody came to wait"
+        blocked = {str(entry["id"]) for entry in client.client_list() if "b" in entry["flags"]} - {other_than}
+        if blocked:
+            return str(blocked.pop())
+        assert time.monotonic() < deadline, "no connection is blocked"
         time.sleep(0.005)
 
 
-def _commands(client: Redis, work: Callable[[], object]) -> dict[str, int]:
+def _count_commands(client: Redis, work: Callable[[], object]) -> dict[str, int]:
     """Return how often the server executed each command."""
     client.config_resetstat()
     work()
@@ -412,7 +412,7 @@ def _replica(client: Redis) -> Iterator[None]:
 
 
 @contextmanager
-def _lonely(client: Redis) -> Iterator[None]:
+def _without_replicas(client: Redis) -> Iterator[None]:
     client.config_set("min-replicas-to-write", 1)
     yield
     client.config_set("min-replicas-to-write", 0)

@@ -93,7 +93,7 @@ class Conformance:
         harness.advance(timedelta(minutes=10))
         check = store.check(KEY, MINUTE)
         assert isinstance(check, InProgress)
-        # The last minute is for Redis, whose clock ticks while this test runs.
+        # One minute of tolerance for Redis, whose clock advances during the test.
         assert timedelta(minutes=19) < check.free_in <= timedelta(minutes=20)
         assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
 
@@ -412,21 +412,21 @@ class Conformance:
 
     def test_cleanup_does_not_change_check_results(self, harness: Harness, store: Store) -> None:
         """C4: it deletes only expired entries."""
-        complete(store, Key("kept"), "kept", timedelta(hours=9))
-        complete(store, Key("gone"), "gone", timedelta(hours=1))
+        complete(store, Key("live"), "live", timedelta(hours=9))
+        complete(store, Key("expired completion"), "expired", timedelta(hours=1))
         store.store_failure(claim_key(store, Key("failed")), "no", timedelta(hours=9))
         claim_key(store, Key("claimed"), timedelta(hours=9))
-        claim_key(store, Key("dead"), timedelta(hours=1))
+        claim_key(store, Key("expired claim"), timedelta(hours=1))
         complete(store, version(2), "two", timedelta(hours=9))
         claim_key(store, version(3), timedelta(hours=1))
         harness.advance(timedelta(hours=2))
         store.cleanup()
         assert store.cleanup() == 0
-        assert store.check(Key("kept"), MINUTE) == Duplicate(Key("kept"), "kept")
+        assert store.check(Key("live"), MINUTE) == Duplicate(Key("live"), "live")
         assert store.get_result(Key("failed")) == KeyState(KeyStatus.FAILED, error="no")
         assert outcome(store.check(Key("claimed"), MINUTE)) == "InProgress"
         assert store.check(version(2), MINUTE) == Duplicate(version(2), "two")
-        for key in (Key("gone"), Key("dead"), version(3)):
+        for key in (Key("expired completion"), Key("expired claim"), version(3)):
             claim_key(store, key)
 
     @pytest.mark.parametrize(
@@ -438,8 +438,8 @@ class Conformance:
         """C4: in any initial state; threads with their own connections."""
         count = 8
         stores = harness.stores(count)
-        for round_ in range(5):
-            entity = f"round {round_}"
+        for attempt in range(5):
+            entity = f"attempt {attempt}"
             if before == "an expired claim":
                 claim_key(store, Key(entity))
             elif before == "a failure":
@@ -461,9 +461,9 @@ class Conformance:
         """001, C3: versions 2 to 5 run concurrently in any order; a version in progress is retried."""
         marks = [2, 3, 4, 5]
         stores = harness.stores(len(marks))
-        for round_ in range(8):
-            entity = f"round {round_}"
-            order = random.Random(round_).sample(marks, len(marks))  # noqa: S311
+        for attempt in range(8):
+            entity = f"attempt {attempt}"
+            order = random.Random(attempt).sample(marks, len(marks))  # noqa: S311
             ran: list[int] = []
 
             def consume(number: int, entity: str = entity, order: list[int] = order, ran: list[int] = ran) -> None:
@@ -483,21 +483,21 @@ class Conformance:
     def test_late_completion_and_takeover_exclude_each_other(self, harness: Harness, store: Store) -> None:
         """Either the late completion succeeds and the other run is a duplicate, or the completion is rejected."""
         _, late_store, other_store = harness.stores(3)
-        for round_ in range(12):
-            key = Key(f"round {round_}")
+        for attempt in range(12):
+            key = Key(f"attempt {attempt}")
             late = claim_key(store, key)
             harness.advance(timedelta(hours=1))
 
-            def act(number: int, key: Key = key, late: Claim = late) -> str:
+            def complete_or_check(number: int, key: Key = key, late: Claim = late) -> str:
                 if number:
                     return outcome(other_store.check(key, MINUTE))
                 try:
                     late_store.store_result(late, "late", DAY)
                 except LeaseLostError:
-                    return "refused"
+                    return "rejected"
                 return "completed"
 
-            assert at_once(2, act) in (["completed", "Duplicate"], ["refused", "Claim"])
+            assert at_once(2, complete_or_check) in (["completed", "Duplicate"], ["rejected", "Claim"])
 
 
 class SharedConformance(Conformance):

@@ -51,39 +51,39 @@ class Suite:
         def fail(_: str) -> None:
             raise ValueError("\x00\ud800" + "x" * 100_000)
 
-        one, other = harness.stores(2)
+        first, second = harness.stores(2)
         with pytest.raises(ValueError, match="x"):
-            create_job(one, fail)("o1")
-        state = one.get_result(Key("job:o1"))
+            create_job(first, fail)("o1")
+        state = first.get_result(Key("job:o1"))
         assert state is not None
         assert state.status is KeyStatus.FAILED
         assert (state.error or "").startswith("ValueError: ")
-        assert create_job(other, lambda _: "second")("o1") == "second"
+        assert create_job(second, lambda _: "second")("o1") == "second"
 
     def test_key_in_progress_raises_retryable_error(self, harness: Harness) -> None:
         """C5: the other worker gets the result afterwards; each has its own connection."""
-        began, may_end = threading.Event(), threading.Event()
+        started, may_end = threading.Event(), threading.Event()
 
         def slow(_: str) -> str:
-            began.set()
+            started.set()
             assert may_end.wait(30)
             return "slow"
 
-        one, other = (create_job(store, slow) for store in harness.stores(2))
+        first, second = (create_job(store, slow) for store in harness.stores(2))
 
         def work(number: int) -> Any:
             if number == 0:
-                return one("o1")
-            assert began.wait(30)
+                return first("o1")
+            assert started.wait(30)
             try:
                 with pytest.raises(RequestInProgressError, match="in progress"):
-                    other("o1")
+                    second("o1")
             finally:
                 may_end.set()
             return None
 
         assert at_once(2, work) == ["slow", None]
-        assert other("o1") == "slow"
+        assert second("o1") == "slow"
 
     def test_one_of_many_threads_runs(self, harness: Harness) -> None:
         """C5: for each of several keys."""
@@ -108,16 +108,16 @@ class Suite:
 
     def test_lost_claim_raises_lease_lost_error(self, harness: Harness) -> None:
         """C5: another run has completed the key; a retry returns its result."""
-        one, other = harness.stores(2)
+        first, second = harness.stores(2)
 
         def slow(_: str) -> str:
             harness.advance(LEASE + timedelta(seconds=1))
-            assert create_job(other, lambda _: "the other's")("o1") == "the other's"
+            assert create_job(second, lambda _: "the other's")("o1") == "the other's"
             return "too late"
 
         with pytest.raises(LeaseLostError):
-            create_job(one, slow)("o1")
-        assert create_job(one, slow)("o1") == "the other's"
+            create_job(first, slow)("o1")
+        assert create_job(first, slow)("o1") == "the other's"
 
     def test_expired_claim_can_be_completed_if_not_lost(self, harness: Harness, store: Store) -> None:
         """C5: the run took longer than its claim without a competitor."""

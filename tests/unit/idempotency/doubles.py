@@ -123,5 +123,5 @@ def logged(caplog: pytest.LogCaptureFixture, *levels: str) -> list[dict[str, Any
 def _line(record: logging.LogRecord) -> dict[str, Any]:
     fields = {name: value for name, value in vars(record).items() if name not in _PLAIN_RECORD}
     line = {"level": record.levelname, "message": record.getMessage(), **fields}
-    # As it was when the line was written: the traceback grows while the error goes on to the test.
+    # exc_text is the traceback at the time of logging; exc_info grows while the error propagates to the test.
     return {**line, "exception": record.exc_text} if record.exc_info else line

@@ -58,7 +58,7 @@ class Shop:
         self.store = FailingStore(MemoryStore(clock=self.time.clock))
         self.metrics = RecordedMetrics()
         self.sold: list[str] = []
-        # By message id: what the next attempts raise.
+        # The errors of the next attempts, by message id.
         self.failing: dict[str, list[BaseException]] = {}
         self.duration = timedelta(0)
         wiring: dict[str, Any] = {"name": "shop", "rand": lambda: 0.5} | options

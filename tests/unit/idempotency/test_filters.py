@@ -35,24 +35,24 @@ class RecordingStore(MemoryStore):
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(clock=clock)
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """Record the call."""
-        self.asked.append("check")
+        self.calls.append("check")
         return super().check(key, ttl)
 
     def get_result(self, key: Key) -> KeyState | None:
         """Record the call."""
-        self.asked.append("get_result")
+        self.calls.append("get_result")
         return super().get_result(key)
 
 
 @pytest.fixture(params=[lambda: LruFilter(100), lambda: BloomFilter(100)], ids=["lru", "bloom"])
 def key_filter(request: pytest.FixtureRequest) -> KeyFilter:
     """Return each kind of filter."""
-    made: KeyFilter = request.param()
-    return made
+    key_filter: KeyFilter = request.param()
+    return key_filter
 
 
 def complete(store: Store, key: Key, result: str | None = "done", ttl: timedelta = DAY) -> None:
@@ -67,21 +67,21 @@ def test_new_key_and_known_duplicate_need_one_call_each(key_filter: KeyFilter) -
     inner = RecordingStore()
     store = FilteredStore(inner, key_filter)
     complete(store, KEY)
-    assert inner.asked == ["check"]
-    inner.asked.clear()
+    assert inner.calls == ["check"]
+    inner.calls.clear()
     for _ in range(3):
         assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
-    assert inner.asked == ["get_result"] * 3
+    assert inner.calls == ["get_result"] * 3
 
 
 def test_filter_learns_keys_completed_by_other_processes(key_filter: KeyFilter) -> None:
     """C10: the store reports the first duplicate, and the filter knows the key afterwards."""
     inner = RecordingStore()
     complete(inner, KEY)
-    inner.asked.clear()
+    inner.calls.clear()
     store = FilteredStore(inner, key_filter)
     assert store.check(KEY, MINUTE) == store.check(KEY, MINUTE) == Duplicate(KEY, "done")
-    assert inner.asked == ["check", "get_result"]
+    assert inner.calls == ["check", "get_result"]
 
 
 def test_stale_filter_skips_nothing(key_filter: KeyFilter) -> None:
@@ -153,7 +153,7 @@ FILTERS = st.one_of(
     st.just(1).map(BloomFilter),
     st.just(10).map(BloomFilter),
 )
-# The number says which of the claims so far.
+# The integer selects one of the claims so far.
 STEPS = st.one_of(
     st.tuples(st.just("check"), st.booleans(), KEYS, TTLS),
     st.tuples(st.just("complete"), st.integers(0, 9), st.sampled_from([None, "", "x", "y"]), TTLS),

@@ -1,4 +1,4 @@
-"""The public API: every name exists, is documented, and imports only what it needs."""
+"""The public API: every name exists, is documented, and imports only what it packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.paths import LIBRARY, ROOT
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
-PARTS = {"cachetools", "rbloom"}
+OPTIONAL_PACKAGES = {"cachetools", "rbloom"}
 JOB = (
     "from grantwire_idempotency import "
     "idempotent, IdempotentConsumer, business_key, by_version, RetryPolicy, Compensation"
@@ -39,14 +39,14 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
     assert undocumented == []
 
 
-def list_members(name: str, value: Any) -> list[tuple[str, Any]]:
+def list_members(name: str, public: Any) -> list[tuple[str, Any]]:
     """Return a class or function, and the public methods and properties that the class itself defines."""
-    if not inspect.isclass(value):
-        return [(name, value)]
-    own = {member: value for member, value in vars(value).items() if not member.startswith("_")}
+    if not inspect.isclass(public):
+        return [(name, public)]
+    own = {member: value for member, value in vars(public).items() if not member.startswith("_")}
     documented = (property, classmethod, staticmethod)
     return [
-        (name, value),
+        (name, public),
         *((f"{name}.{member}", value) for member, value in own.items() if inspect.isroutine(value)),
         *((f"{name}.{member}", value) for member, value in own.items() if isinstance(value, documented)),
     ]
@@ -55,7 +55,7 @@ def list_members(name: str, value: Any) -> list[tuple[str, Any]]:
 def test_generated_docstring_does_not_count() -> None:
     """The signature that a dataclass generates is not documentation."""
     classes = [getattr(library, name) for name in library.__all__ if inspect.isclass(getattr(library, name))]
-    assert [one.__name__ for one in classes if (one.__doc__ or "").startswith(f"{one.__name__}(")] == []
+    assert [cls.__name__ for cls in classes if (cls.__doc__ or "").startswith(f"{cls.__name__}(")] == []
 
 
 def test_unknown_name_raises_attribute_error() -> None:
@@ -68,7 +68,7 @@ def test_package_imports_no_optional_package() -> None:
     """Every function imports the package for its errors."""
     loaded = list_loaded_modules("import grantwire_idempotency")
     assert {name for name in loaded if name.startswith("grantwire")} == {"grantwire_idempotency"}
-    assert not loaded & (SERVERS | PARTS)
+    assert not loaded & (SERVERS | OPTIONAL_PACKAGES)
 
 
 def test_powertools_is_imported_only_for_default_metrics() -> None:
@@ -113,7 +113,7 @@ def test_library_imports_nothing_of_the_service() -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "needs"),
+    ("store", "packages"),
     [
         ("MemoryStore", {"cachetools"}),
         ("RedisStore", {"redis"}),
@@ -121,11 +121,11 @@ def test_library_imports_nothing_of_the_service() -> None:
     ],
     ids=["memory", "redis", "postgres"],
 )
-def test_job_imports_only_its_own_store(store: str, needs: set[str]) -> None:
+def test_job_imports_only_its_own_store(store: str, packages: set[str]) -> None:
     """For example, a job with a RedisStore imports neither psycopg nor nats nor boto3."""
     loaded = list_loaded_modules(f"{JOB}, {store}")
-    assert needs <= loaded
-    assert not loaded & ((SERVERS | PARTS) - needs)
+    assert packages <= loaded
+    assert not loaded & ((SERVERS | OPTIONAL_PACKAGES) - packages)
 
 
 def test_make_check_requires_documented_coverage() -> None:
