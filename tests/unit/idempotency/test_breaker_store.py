@@ -32,36 +32,36 @@ class UnavailableStore(MemoryStore):
     def __init__(self, time: FakeTime) -> None:
         super().__init__(clock=time.clock)
         self.down = False
-        self.asked = 0
+        self.calls = 0
 
-    def _ask(self) -> None:
-        self.asked += 1
+    def _count_call(self) -> None:
+        self.calls += 1
         if self.down:
             raise RetryableError("temporarily unavailable")
 
     def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """Fail while the store is unavailable."""
-        self._ask()
+        self._count_call()
         return super().check(key, ttl)
 
     def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """Fail while the store is unavailable."""
-        self._ask()
+        self._count_call()
         super().store_result(claim, result, ttl)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """Fail while the store is unavailable."""
-        self._ask()
+        self._count_call()
         super().store_failure(claim, error, ttl)
 
     def get_result(self, key: Key) -> KeyState | None:
         """Fail while the store is unavailable."""
-        self._ask()
+        self._count_call()
         return super().get_result(key)
 
     def cleanup(self) -> int:
         """Fail while the store is unavailable."""
-        self._ask()
+        self._count_call()
         return super().cleanup()
 
 
@@ -85,9 +85,9 @@ def store(inner: UnavailableStore, time: FakeTime) -> BreakerStore:
 
 def claim_key(store: BreakerStore, key: Key = KEY) -> Claim:
     """Claim the key and return the claim."""
-    found = store.check(key, MINUTE)
-    assert isinstance(found, Claim)
-    return found
+    check = store.check(key, MINUTE)
+    assert isinstance(check, Claim)
+    return check
 
 
 def open_circuit(store: BreakerStore, inner: UnavailableStore) -> None:
@@ -96,7 +96,7 @@ def open_circuit(store: BreakerStore, inner: UnavailableStore) -> None:
     for _ in range(3):
         with pytest.raises(RetryableError, match="temporarily unavailable"):
             store.check(KEY, MINUTE)
-    inner.asked = 0
+    inner.calls = 0
 
 
 def test_available_store_is_passed_through(store: BreakerStore) -> None:
@@ -116,16 +116,16 @@ def test_failing_store_is_not_called_until_trial_succeeds(
     """C10: while the circuit is open, an error replaces the timeout; a successful trial closes the circuit."""
     claim = claim_key(store, Key("another"))
     open_circuit(store, inner)
-    refused: list[Callable[[], object]] = [
+    blocked_calls: list[Callable[[], object]] = [
         lambda: store.check(KEY, MINUTE),
         lambda: store.store_failure(claim, "no", DAY),
         lambda: store.get_result(KEY),
         store.cleanup,
     ]
-    for call in refused:
+    for call in blocked_calls:
         with pytest.raises(CircuitOpenError):
             call()
-    assert inner.asked == 0
+    assert inner.calls == 0
     inner.down = False
     time.now += 5
     assert isinstance(store.check(KEY, MINUTE), Claim)
@@ -179,7 +179,7 @@ def test_store_result_ignores_open_circuit(store: BreakerStore, inner: Unavailab
     assert not isinstance(caught.value, CircuitOpenError)
     inner.down = False
     store.store_result(claim, "done", DAY)
-    assert inner.asked == 2
+    assert inner.calls == 2
     assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
 
 
@@ -193,9 +193,9 @@ def test_one_of_many_threads_makes_the_trial(store: BreakerStore, inner: Unavail
             store.check(KEY, MINUTE)
         return caught.type
 
-    found = at_once(8, ask)
-    assert inner.asked == found.count(RetryableError) == 1
-    assert found.count(CircuitOpenError) == 7
+    check = at_once(8, ask)
+    assert inner.calls == check.count(RetryableError) == 1
+    assert check.count(CircuitOpenError) == 7
 
 
 def test_open_circuit_triggers_fail_mode(store: BreakerStore, inner: UnavailableStore) -> None:
@@ -208,7 +208,7 @@ def test_open_circuit_triggers_fail_mode(store: BreakerStore, inner: Unavailable
     with pytest.raises(CircuitOpenError):
         careful("1")
     assert runs == ["1"]
-    assert inner.asked == 0
+    assert inner.calls == 0
 
 
 def test_invalid_store_or_breaker_raises_config_error(inner: UnavailableStore) -> None:

@@ -387,12 +387,12 @@ class TestDeadLetters:
         assert raised.value.__cause__ is error.__cause__
         assert str(raised.value.__cause__) == "why"
 
-    @pytest.mark.parametrize("trouble", [RetryableError("down"), InternalError("a bug")])
-    def test_store_failure_makes_no_dead_letter(self, trouble: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize("store_error", [RetryableError("down"), InternalError("a bug")])
+    def test_store_failure_makes_no_dead_letter(self, store_error: Exception, caplog: pytest.LogCaptureFixture) -> None:
         """C12: the message stays in the queue without an attempt."""
         dead_letters: list[Message] = []
         shop = Shop(dead_letter=lambda message, _: dead_letters.append(message))
-        shop.store.failing = {"check": [trouble] * 2}
+        shop.store.failing = {"check": [store_error] * 2}
         assert shop.consumer.process_batch([make_message("1"), make_message("2"), make_message("3")]) == ["1", "2"]
         assert (shop.sold, dead_letters, shop.time.slept) == (["3"], [], [])
         lines = [line for line in logged(caplog, "WARNING", "ERROR") if line.get("message_id")]

@@ -71,10 +71,10 @@ def test_duplicate_returns_stored_result_without_work() -> None:
 
 def test_jobs_do_not_share_keys() -> None:
     """Two jobs can use one store."""
-    one, other = Job(), Job(name="other")
-    other.store.inner = one.store.inner
-    assert not one.run().replayed
-    assert not other.run().replayed
+    first, second = Job(), Job(name="other")
+    second.store.inner = first.store.inner
+    assert not first.run().replayed
+    assert not second.run().replayed
 
 
 def test_key_is_new_after_ttl() -> None:
@@ -92,9 +92,9 @@ def test_key_in_progress_raises_retryable_error() -> None:
     job = Job()
 
     def nested() -> str:
-        with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 60 s") as refused:
+        with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 60 s") as raised:
             job.run("never")
-        assert isinstance(refused.value, RetryableError)
+        assert isinstance(raised.value, RetryableError)
         return "done"
 
     assert job.run(nested).value == "done"
@@ -123,10 +123,10 @@ def test_failure_releases_key(error: BaseException) -> None:
     with pytest.raises(type(error)) as raised:
         job.run(error)
     assert raised.value is error
-    kept = job.state()
-    assert kept is not None
-    assert kept.status is KeyStatus.FAILED
-    assert type(error).__name__ in (kept.error or "")
+    state = job.state()
+    assert state is not None
+    assert state.status is KeyStatus.FAILED
+    assert type(error).__name__ in (state.error or "")
     assert job.run("second") == Outcome("second", replayed=False)
 
 
@@ -218,7 +218,7 @@ def test_lost_claim_raises_lease_lost_error(fail_mode: FailMode, caplog: pytest.
 
     def slow() -> str:
         job.time.advance(LEASE)
-        assert job.run("the other's").value == "the other's"
+        assert job.run("result of the other run").value == "result of the other run"
         return "too late"
 
     with pytest.raises(LeaseLostError):
@@ -227,7 +227,7 @@ def test_lost_claim_raises_lease_lost_error(fail_mode: FailMode, caplog: pytest.
     assert line["level"] == "ERROR"
     assert "effect may be duplicated" in line["message"]
     assert job.time.slept == []
-    assert job.run() == Outcome("the other's", replayed=True)
+    assert job.run() == Outcome("result of the other run", replayed=True)
 
 
 def test_expired_claim_can_be_completed_if_not_taken() -> None:
@@ -295,8 +295,8 @@ def test_error_of_work_takes_precedence_over_store_error(
     """C5: if the key cannot be released after a failure, the store error is only logged."""
     job = Job()
     job.store.failing = {"store_failure": [store_error] * 3}
-    with pytest.raises(ValueError, match="the work's own"):
-        job.run(ValueError("the work's own"))
+    with pytest.raises(ValueError, match="error of the work"):
+        job.run(ValueError("error of the work"))
     (line,) = logged(caplog, "ERROR")
     assert "retry must wait until claim expires" in line["message"]
     job.time.advance(LEASE)
@@ -328,11 +328,11 @@ def test_store_gets_message_id_and_job_name() -> None:
     keys: list[Key] = []
     inner = job.store.inner.store_result
 
-    def note(claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def record_key(claim: Claim, result: str | None, ttl: timedelta) -> None:
         keys.append(claim.key)
         inner(claim, result, ttl)
 
-    job.store.inner.store_result = note  # type: ignore[method-assign]
+    job.store.inner.store_result = record_key  # type: ignore[method-assign]
     job.run(key=Key("order:1", 7, "m_1", "a type"))
     assert keys == [Key("job:order:1", 7, "m_1", "job")]
 
@@ -350,7 +350,7 @@ def test_stored_result_that_is_not_json_is_internal_error() -> None:
 def test_failing_metrics_do_not_fail_work(caplog: pytest.LogCaptureFixture) -> None:
     """C11: an error in the metrics loses no claim, result or message."""
 
-    class Broken:
+    class FailingMetrics:
         def record_check(self, *_: object) -> None:
             raise OSError("metrics are down")
 
@@ -359,7 +359,7 @@ def test_failing_metrics_do_not_fail_work(caplog: pytest.LogCaptureFixture) -> N
         def flush(self) -> None:
             raise OSError("metrics are down")
 
-    job = Job(FailMode.OPEN, metrics=Broken())
+    job = Job(FailMode.OPEN, metrics=FailingMetrics())
     assert job.run().value == "done"
     job.store.failing = {"check": [RetryableError(DOWN)]}
     assert job.run().value == "done"

@@ -195,13 +195,13 @@ def test_claim_expires_one_second_after_lambda(by_name: bool) -> None:
     """A crashed run blocks its key for the remaining time plus one second, not for a day."""
     time = FakeTime()
     store = MemoryStore(clock=time.clock)
-    left: list[timedelta] = []
+    leases: list[timedelta] = []
 
     @idempotent(store, key=entity_key("order", "id"), name="job", lease=timedelta(hours=5), metrics=NO_METRICS)
     def handler(_event: dict[str, str], context: FakeContext | None = None) -> None:  # noqa: ARG001 - for the wrapper
         check = store.check(Key("job:order:1"), timedelta(1))
         assert isinstance(check, InProgress)
-        left.append(check.free_in)
+        leases.append(check.free_in)
 
     context = FakeContext(time, time.now + 30)
     handler({"id": "1"}, context=context) if by_name else handler({"id": "1"}, context)
@@ -209,7 +209,7 @@ def test_claim_expires_one_second_after_lambda(by_name: bool) -> None:
     handler({"id": "1"})
     time.advance(timedelta(days=2))
     handler({"id": "1"}, FakeContext(time, time.now - 5))
-    assert left == [timedelta(seconds=31), timedelta(hours=5), timedelta(seconds=1)]
+    assert leases == [timedelta(seconds=31), timedelta(hours=5), timedelta(seconds=1)]
 
 
 def test_call_in_progress_raises_retryable_error() -> None:
@@ -230,14 +230,14 @@ def test_default_fail_mode_is_open() -> None:
     done: list[str] = []
     store = FailingStore()
     store.failing = {"check": [RetryableError("down"), RetryableError("down")]}
-    idempotent(store, key=str, metrics=NO_METRICS)(_noting(done))("o_1")
-    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=NO_METRICS)(_noting(done))
+    idempotent(store, key=str, metrics=NO_METRICS)(_recording_job(done))("o_1")
+    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=NO_METRICS)(_recording_job(done))
     with pytest.raises(RetryableError, match="down"):
         closed("o_2")
     assert done == ["o_1"]
 
 
-def _noting(done: list[str]) -> Callable[[str], None]:
+def _recording_job(done: list[str]) -> Callable[[str], None]:
     def job(order: str) -> None:
         done.append(order)
 
@@ -263,7 +263,7 @@ def test_metrics_are_flushed_once_per_call() -> None:
 
 def test_default_metrics_are_written_for_cloudwatch(capsys: pytest.CaptureFixture[str]) -> None:
     """C11: a call writes one line, and one more for its result."""
-    idempotent(MemoryStore(), key=str, name="job")(_noting([]))("o_1")
+    idempotent(MemoryStore(), key=str, name="job")(_recording_job([]))("o_1")
     call, total = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (call["job"], call["idempotency_duplicate_rate"]) == ("job", [0.0])
     assert (total["job"], total["result"], total["idempotency_check_total"]) == ("job", "new", [1.0])
@@ -317,12 +317,13 @@ async def _asynchronous_generator(_: str) -> AsyncIterator[None]:
     yield
 
 
-class _Later:
+class _AsyncCallable:
     async def __call__(self, _: str) -> None: ...
 
 
 @pytest.mark.parametrize(
-    "function", [None, "job", _coroutine, _generator, _asynchronous_generator, functools.partial(_coroutine), _Later()]
+    "function",
+    [None, "job", _coroutine, _generator, _asynchronous_generator, functools.partial(_coroutine), _AsyncCallable()],
 )
 def test_only_plain_function_can_be_guarded(function: Any) -> None:
     """The call of a coroutine function returns before the work is done, and the coroutine would be stored."""
@@ -358,7 +359,7 @@ def test_default_name_contains_lambda_function_name(
     """Two Lambda functions whose handlers are both `app.handler` do not share keys."""
     if lambda_name is not None:
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", lambda_name)
-    assert _name_of(named_job) == name
+    assert _default_name(named_job) == name
 
 
 def test_long_default_name_is_shortened_and_unique(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,19 +367,19 @@ def test_long_default_name_is_shortened_and_unique(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "f" * 64)
 
     class Shop:
-        class WithAVeryLongNameThatSaysExactlyWhatItIsFor:
+        class ClassWithAVeryLongNameForThisTest1234567890:
             def sell(self) -> None: ...
 
             def sells(self) -> None: ...
 
-    long = Shop.WithAVeryLongNameThatSaysExactlyWhatItIsFor
-    one, other = _name_of(long.sell), _name_of(long.sells)
+    cls = Shop.ClassWithAVeryLongNameForThisTest1234567890
+    one, other = _default_name(cls.sell), _default_name(cls.sells)
     assert len(one) == len(other) == 100
     assert one != other
-    assert one == _name_of(long.sell)
+    assert one == _default_name(cls.sell)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def _default_name(function: Callable[..., Any]) -> str:
     metrics = RecordedMetrics()
     idempotent(MemoryStore(), key=lambda *_: "k", metrics=metrics)(function)(None)
     ((name, _),) = metrics.checks
