@@ -1,4 +1,4 @@
-# Every target is one call of a program that works without make: python3.11 -m infra.local COMMAND
+# Every target runs python3.11 -m infra.local COMMAND, which also works without make.
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
 ifeq ($(strip $(PYTHON)),)

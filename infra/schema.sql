@@ -2,9 +2,9 @@ CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key tex
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    right_now record;
-    event     text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail    jsonb := jsonb_build_object(
+    transition record;
+    event_type text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
+    detail     jsonb := jsonb_build_object(
         'reason', p_reason, 'purchase_id', p_purchase_id,
         'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
@@ -14,21 +14,21 @@ BEGIN
         RETURN;
     END IF;
     IF outcome = 'PROCEED' THEN
-        SELECT * INTO right_now FROM entitlement_transition(p_status, p_user_id, p_sku);
-        IF right_now.refusal IS NULL THEN
+        SELECT * INTO transition FROM entitlement_transition(p_status, p_user_id, p_sku);
+        IF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
             status_code := 200;
             body        := '{"user_id":' || to_json(p_user_id)
                         || ',"stock_keeping_unit":' || to_json(p_sku)
                         || ',"status":"' || p_status
-                        || '","version":' || right_now.new_version
-                        || ',"updated_at":"' || rfc3339(right_now.changed_at) || '"}';
-            detail      := detail || jsonb_build_object('version', right_now.new_version);
+                        || '","version":' || transition.new_version
+                        || ',"updated_at":"' || rfc3339(transition.changed_at) || '"}';
+            detail      := detail || jsonb_build_object('version', transition.new_version);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
-            body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(right_now.refusal) || '}';
-            detail      := detail || jsonb_build_object('refusal', right_now.refusal);
+            body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(transition.refusal) || '}';
+            detail      := detail || jsonb_build_object('refusal', transition.refusal);
         END IF;
         PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
     END IF;
@@ -38,11 +38,11 @@ BEGIN
             outcome, p_user_id, p_sku, p_trace_id, detail);
     IF outcome = 'APPLIED' THEN
         PERFORM outbox_enqueue(
-            p_operation_id, event, entitlement_aggregate_key(p_user_id, p_sku), right_now.new_version,
+            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), transition.new_version,
             jsonb_build_object(
-                'event_id', p_operation_id, 'event_type', event, 'occurred_at', rfc3339(right_now.changed_at),
+                'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(transition.changed_at),
                 'user_id', p_user_id, 'stock_keeping_unit', p_sku,
-                'source', p_reason, 'source_id', p_purchase_id, 'version', right_now.new_version),
+                'source', p_reason, 'source_id', p_purchase_id, 'version', transition.new_version),
             p_trace_id);
     END IF;
 END
@@ -63,13 +63,13 @@ DECLARE
     oldest     text;
 BEGIN
     IF p_keep_months < 1 THEN
-        RAISE EXCEPTION 'at least one month of the audit is kept, not %', p_keep_months
+        RAISE EXCEPTION 'p_keep_months must be at least 1, not %', p_keep_months
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT is_schema_owner() THEN
         SELECT r.keep_months INTO allowed FROM audit_retention r;
         IF NOT FOUND THEN
-            RAISE EXCEPTION 'the owner lets nobody drop months of the audit: set ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database too, and invoke it'
+            RAISE EXCEPTION 'the schema owner does not allow dropping audit partitions: set ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database too, and invoke it'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
         keep   := greatest(p_keep_months, allowed);
@@ -77,7 +77,7 @@ BEGIN
     END IF;
     first_kept := to_char(date_trunc('month', moment AT TIME ZONE 'UTC') - make_interval(months => keep),
                           '"entitlement_audit_y"YYYY"m"MM');
-    -- One maintainer at a time; nobody else notices this lock.
+    -- Only one session maintains partitions at a time. This lock blocks no reads or writes.
     LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT min(c.relname COLLATE "C") INTO oldest
       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -111,7 +111,7 @@ BEGIN
            AND NOT EXISTS (SELECT FROM entitlement_audit_default
                             WHERE occurred_at >= month_start AND occurred_at < month_end)
            AND NOT is_schema_owner() THEN
-            RAISE EXCEPTION 'the month of % is not one to make a partition of the audit for', month_start
+            RAISE EXCEPTION 'an audit partition for % can be created only by the schema owner', month_start
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
         IF month_start <= clock_timestamp() THEN
@@ -546,14 +546,14 @@ CREATE TABLE public.api_clients (
     CONSTRAINT api_clients_previous CHECK ((((previous_hash IS NULL) = (previous_until IS NULL)) AND COALESCE((previous_hash ~ '^[0-9a-f]{64}$'::text), true))),
     CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'ops'::text])))
 );
-COMMENT ON TABLE public.api_clients IS 'Service clients of the API; a revoked one stays, because the audit names it.';
+COMMENT ON TABLE public.api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
 CREATE TABLE public.audit_retention (
     single boolean DEFAULT true NOT NULL,
     keep_months integer NOT NULL,
     CONSTRAINT audit_retention_months CHECK ((keep_months >= 1)),
     CONSTRAINT audit_retention_single CHECK (single)
 );
-COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the owner: whoever has only the rights of the functions cannot shorten the audit''s memory.';
+COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the schema owner. The role of the functions cannot shorten the retention of the audit.';
 CREATE TABLE public.notification_dlq (
     notification_id uuid NOT NULL,
     event_id uuid NOT NULL,
@@ -599,12 +599,12 @@ CREATE TABLE public.notification_nats_dlq (
     CONSTRAINT notification_nats_dlq_redrives CHECK ((redrive_count >= 0)),
     CONSTRAINT notification_nats_dlq_status CHECK ((status = ANY (ARRAY['OPEN'::text, 'REDRIVEN'::text, 'DISCARDED'::text, 'PROCESSED'::text])))
 );
-COMMENT ON COLUMN public.notification_nats_dlq.payload IS 'The message as it was; NULL if the stream no longer had it when the advisory was recorded.';
-COMMENT ON COLUMN public.notification_nats_dlq.event_time IS 'When the event happened, as far as its headers or the stream tell; an old one is redriven only by force (Q2).';
-COMMENT ON COLUMN public.notification_nats_dlq.status IS 'PROCESSED: JetStream gave up on the message, but a delivery that came late had its effect after all.';
-COMMENT ON COLUMN public.notification_nats_dlq.redrive_count IS 'The number of its redrive, 0 before; one event may have several dead letters, and each takes the next number.';
-COMMENT ON COLUMN public.notification_nats_dlq.redrive_id IS 'Nats-Msg-Id of its redrive, committed before the first publish, so that a crash repeats the same id.';
-COMMENT ON COLUMN public.notification_nats_dlq.origin IS 'The dead letter whose redrive this message was.';
+COMMENT ON COLUMN public.notification_nats_dlq.payload IS 'Content of the message; NULL if the stream no longer had it when the advisory was recorded.';
+COMMENT ON COLUMN public.notification_nats_dlq.event_time IS 'When the event occurred, according to its headers or the stream. An old event is redriven only with force (Q2).';
+COMMENT ON COLUMN public.notification_nats_dlq.status IS 'PROCESSED: JetStream stopped delivering the message, but a late delivery was recorded in the inbox.';
+COMMENT ON COLUMN public.notification_nats_dlq.redrive_count IS 'Number of the redrive; 0 before. If an event has several dead letters, each redrive has the next number.';
+COMMENT ON COLUMN public.notification_nats_dlq.redrive_id IS 'Nats-Msg-Id of the redrive, committed before the first publish so that a retry after a crash uses the same id.';
+COMMENT ON COLUMN public.notification_nats_dlq.origin IS 'The dead letter whose redrive published this message.';
 CREATE TABLE public.outbox_events (
     event_id uuid NOT NULL,
     event_type text NOT NULL,
@@ -631,7 +631,7 @@ CREATE TABLE public.outbox_events (
     CONSTRAINT outbox_events_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'IN_FLIGHT'::text, 'PUBLISHED'::text, 'FAILED'::text, 'DISCARDED'::text])))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.02');
-COMMENT ON COLUMN public.outbox_events.ready IS 'Head of its aggregate: no earlier version is still open. Kept exact by outbox_enqueue and by whatever closes an event.';
+COMMENT ON COLUMN public.outbox_events.ready IS 'Whether this event is the head of its aggregate and not FAILED. outbox_enqueue and outbox_promote maintain it.';
 CREATE VIEW public.dead_letters AS
  SELECT 'outbox'::text AS kind,
     outbox_events.event_id AS dead_letter_id,
@@ -656,7 +656,7 @@ UNION ALL
   WHERE (notification_dlq.closed_at IS NULL)
 UNION ALL
  SELECT 'nats'::text AS kind,
-    notification_nats_dlq.dead_letter_id AS dead_letter_id,
+    notification_nats_dlq.dead_letter_id,
     (notification_nats_dlq.headers ->> 'event_type'::text) AS event_type,
     NULL::text AS user_id,
     ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)) AS error,
@@ -687,7 +687,7 @@ CREATE TABLE public.entitlement_audit (
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
 )
 PARTITION BY RANGE (occurred_at);
-COMMENT ON COLUMN public.entitlement_audit.operation_id IS 'Equals the event_id of the event that the operation caused, if it caused one.';
+COMMENT ON COLUMN public.entitlement_audit.operation_id IS 'Equal to the event_id of the event that the operation caused, if it caused one.';
 CREATE TABLE public.entitlement_audit_default (
     operation_id uuid CONSTRAINT entitlement_audit_operation_id_not_null NOT NULL,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT entitlement_audit_occurred_at_not_null NOT NULL,
@@ -776,7 +776,7 @@ CREATE TABLE public.operator_actions (
     CONSTRAINT operator_actions_kind CHECK ((kind = ANY (ARRAY['outbox'::text, 'notification'::text, 'nats'::text]))),
     CONSTRAINT operator_actions_reason CHECK ((reason <> ''::text))
 );
-COMMENT ON COLUMN public.operator_actions.dead_letter_ids IS 'What was changed. Of a dry run: what would have been. Of a redrive to NATS: what was sent; the dead letters say what arrived.';
+COMMENT ON COLUMN public.operator_actions.dead_letter_ids IS 'The changed dead letters; for a dry run, those that would have changed; for a redrive to NATS, those published.';
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL

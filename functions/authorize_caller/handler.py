@@ -1,4 +1,4 @@
-"""Decide who may call what."""
+"""Authorize a caller: return the IAM policy for a bearer token."""
 
 from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.runtime.clients import CallerRuntime

@@ -1,4 +1,4 @@
-"""Bring events from JetStream into the inbox, each once in effect."""
+"""Record events of the stream in the inbox, as notifications and in the read model, each once in effect."""
 
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.bridge import BridgeRuntime

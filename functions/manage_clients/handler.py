@@ -1,8 +1,8 @@
-"""Create, list, rotate or revoke service clients, for an operator.
+"""Create, list, rotate or revoke clients; invoked by an operator.
 
-The event: `{"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": "90d"}`,
+The event is `{"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": "90d"}`,
 `{"action": "rotate", "client_id": "…", "overlap": "24h"}`, `{"action": "revoke", "client_id": "…"}` or
-`{"action": "list"}`. The answer to create and rotate has the token, which is kept nowhere.
+`{"action": "list"}`. The result of create and rotate contains the token, which is not stored.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from grantwire.runtime.clients import CallerRuntime
 
 
 def handle(event: Mapping[str, Any], rt: CallerRuntime) -> dict[str, Any]:
-    """One action, over a connection of its own: the next one may be days away."""
+    """Execute one command and close the connection, because the next command may be days away."""
     try:
         return ClientCommand.parse(event).execute(rt.clients)
     finally:

@@ -1,4 +1,4 @@
-"""Bring the database up to the SQL files that this function was built with."""
+"""Migrate the database to the schema that this function was built with."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ SQL = Path(__file__).with_name("sql")
 
 
 def handle(_event: Mapping[str, Any], rt: MigrationRuntime) -> dict[str, Any]:
-    """Apply what is missing, and write down what the functions may forget."""
+    """Apply the missing migrations, and store the minimum retention of the audit."""
     with connect(rt.database, application_name="grantwire-migrate") as connection:
         applied = apply(connection, read_schema(MIGRATIONS, SQL))
         limit_audit_retention(connection, rt.audit_months)

@@ -1,14 +1,14 @@
 """List a user's entitlements from the system of record."""
 
-from grantwire.entitlements import Page
+from grantwire.entitlements import PageRequest
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.runtime.api import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:
-    """One read; the JSON is made by PostgreSQL."""
-    page = Page.parse(request.path_parameters.get("user_id"), request.query)
-    return Response(200, rt.entitlements.of_user(page))
+    """List one page with one statement; PostgreSQL builds the JSON."""
+    page = PageRequest.parse(request.path_parameters.get("user_id"), request.query)
+    return Response(200, rt.entitlements.list_for_user(page))
 
 
 handler = HttpHandler("GET /v1/users/{user_id}/entitlements", ApiRuntime.build, handle)

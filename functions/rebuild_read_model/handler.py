@@ -1,6 +1,7 @@
-"""Rebuild the read model behind the summaries, while events flow; for an operator.
+"""Rebuild the read model while the workers run; invoked by an operator.
 
-The event: `{"source": "record | stream", "dry_run": false}`, and for the stream `"from_sequence": 1, "budget": "13m"`.
+The event is `{"source": "record", "dry_run": false}` or
+`{"source": "stream", "from_sequence": 1, "budget": "13m", "dry_run": false}`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,10 @@ from grantwire.runtime.rebuild import RebuildRuntime
 
 
 def handle(event: Mapping[str, Any], rt: RebuildRuntime) -> dict[str, Any]:
-    """Counts of what differed and what was changed; a replay that has not come to its end says where to go on."""
+    """Return counts of differing and changed rows.
+
+    A rebuild from the stream that did not finish also returns the sequence to continue from.
+    """
     return rt.execute(RebuildCommand.parse(event)).as_dict()
 
 

@@ -1,4 +1,4 @@
-"""Record what JetStream gave up on as dead letters, with a copy of each message."""
+"""Record messages that JetStream stopped delivering as dead letters, with a copy of each message."""
 
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.recorder import RecorderRuntime

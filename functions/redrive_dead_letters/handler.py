@@ -1,7 +1,8 @@
-"""List, redrive or discard dead letters, for an operator.
+"""List, redrive or discard dead letters; invoked by an operator.
 
-The event: `{"action": "list | redrive | discard", "kind": "outbox | notification | nats", and one of "ids": [...],
-"filter": {...}, "all": true; "dry_run": true, "force": false, "actor": "who", "reason": "why"}`.
+Example of an event: `{"action": "redrive", "kind": "outbox", "all": true, "actor": "jane", "reason": "NATS is up"}`.
+Actions: list, redrive, discard. Kinds: outbox, notification, nats. Select dead letters by one of `ids`, `filter` and
+`all`. Options: `dry_run`, `force`, `limit`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from grantwire.runtime.redrive import RedriveRuntime
 
 
 def handle(event: Mapping[str, Any], rt: RedriveRuntime) -> dict[str, Any]:
-    """Batch by batch; counts are complete, ids are the first thousand."""
+    """Execute one command in batches; the result has complete counts and the first 1,000 ids."""
     return rt.dead_letters.execute(DeadLetterCommand.parse(event)).as_dict()
 
 

@@ -1,4 +1,4 @@
-"""Publish the events of the outbox to JetStream, in order, until the minute is over."""
+"""Publish outbox events to JetStream, in order for each aggregate."""
 
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.relay import RelayRuntime

@@ -1,15 +1,15 @@
 """Revoke an entitlement, at most once for each idempotency key."""
 
-from grantwire.entitlements import Change, Operation
+from grantwire.entitlements import ChangeCommand, Operation
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.runtime.api import ApiRuntime
 
 
 def handle(request: Request, rt: ApiRuntime) -> Response:
-    """One transaction, one round trip."""
-    change = Change.parse(request.json_object())
-    identity = request.identity(change.fields())
-    return Response.from_stored(rt.entitlements.change(Operation.REVOKE, change, identity, request.trace_id))
+    """Revoke in one transaction and one round trip."""
+    command = ChangeCommand.parse(request.json_object())
+    identity = request.identity(command.fields())
+    return Response.from_stored(rt.entitlements.change(Operation.REVOKE, command, identity, request.trace_id))
 
 
 handler = HttpHandler("POST /v1/entitlements/revokes", ApiRuntime.build, handle)

@@ -1,18 +1,17 @@
-"""Show a user's notifications, where that is switched on."""
+"""List the notifications of a user, if the route is enabled."""
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.errors import NotFoundError
-from grantwire.notifications.listing import NotificationPage
+from grantwire.notifications.listing import NotificationPageRequest
 from grantwire.runtime.notifications import NotificationListRuntime
 
 
 def handle(request: Request, rt: NotificationListRuntime) -> Response:
-    """One read; the JSON is made by PostgreSQL."""
-    if rt.inbox is None:
+    """List the newest notifications with one statement; PostgreSQL builds the JSON."""
+    if rt.notification_list is None:
         raise NotFoundError("no such path")
-    return Response(
-        200, rt.inbox.of_user(NotificationPage.parse(request.path_parameters.get("user_id"), request.query))
-    )
+    page = NotificationPageRequest.parse(request.path_parameters.get("user_id"), request.query)
+    return Response(200, rt.notification_list.list_for_user(page))
 
 
 handler = HttpHandler("GET /debug/notification/inbox/{user_id}", NotificationListRuntime.build, handle)

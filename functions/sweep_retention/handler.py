@@ -1,4 +1,4 @@
-"""Delete what is past its time, keep the months of the audit, and tell about what must never be."""
+"""Delete rows past their retention, maintain the audit partitions, and run consistency checks."""
 
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.runtime.sweep import SweepRuntime

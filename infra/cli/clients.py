@@ -1,7 +1,7 @@
-"""`make clients`: create, list, rotate or revoke service clients.
+"""`make clients`: create, list, rotate or revoke clients of the API.
 
-It works with the running stack, or with what DATABASE_URL or DATABASE_SECRET_ARN of the environment leads to: an
-address with a password belongs into no command line.
+It works with the database of the running stack, or with that of DATABASE_URL or DATABASE_SECRET_ARN. There is no option
+for the address, because it contains a password and every account can read command lines.
 """
 
 from __future__ import annotations
@@ -19,58 +19,89 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
 
 
-def clients(arguments: Sequence[str], progress: Progress) -> int:
-    """Carry out what the options say, as the function manage_clients does."""
-    options = _parser().parse_args(arguments)
-    with client_runtime(_environ(os.environ), hint="`--help` explains the options.") as runtime:
-        from grantwire.clients.commands import ClientCommand  # noqa: PLC0415  # found only now
+EPILOG = """\
+Works with the running stack. For another stack, set these variables:
+  DATABASE_URL or DATABASE_SECRET_ARN
+  TOKEN_ENVIRONMENT (default: live)
 
-        answer = ClientCommand.parse(_event(options)).execute(runtime.clients)
-    _say(answer, progress)
+examples:
+  make clients ARGS="create --name shop --scope entitlements:write --expires-in 90d"
+  make clients ARGS=list
+  make clients ARGS="rotate 4k2j9x0q7w1z --overlap 1h"
+
+exit codes:
+  0  done
+  1  the command failed
+"""
+
+
+def clients(arguments: Sequence[str], progress: Progress) -> int:
+    """Execute the command like the function manage_clients, and print the result.
+
+    Raises CommandError if the options are not valid or the database is not available.
+    """
+    options = _parser().parse_args(arguments)
+    with client_runtime(_environ(os.environ), hint="See --help for the options.") as runtime:
+        from grantwire.clients.commands import ClientCommand  # noqa: PLC0415  # importable only here
+
+        result = ClientCommand.parse(_event(options)).execute(runtime.clients)
+    _print_result(result, progress)
     return 0
 
 
 def _environ(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """What the environment leads to, if it leads anywhere; otherwise the running stack."""
+    """Return the variables of the database in the environment, or of the running stack if there is none."""
     if environ.get("DATABASE_URL") or environ.get("DATABASE_SECRET_ARN"):
         return {"TOKEN_ENVIRONMENT": "live", **environ}
     return {**environ, **local_environment(read_description()["database_url"])}
 
 
 def _parser() -> argparse.ArgumentParser:
-    epilog = "On the running stack; or with DATABASE_URL (or DATABASE_SECRET_ARN) and TOKEN_ENVIRONMENT on another."
-    parser = argparse.ArgumentParser(prog="clients", description="Manage service clients.", epilog=epilog)
+    parser = argparse.ArgumentParser(
+        prog="clients",
+        description="Manage clients of the API.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="create | list | rotate | revoke")
-    create = actions.add_parser("create", help="make a client; its token is shown once")
-    create.add_argument("--name", required=True, help="what people call it")
-    create.add_argument("--scope", dest="scopes", required=True, action="append", help="may be given more than once")
-    actions.add_parser("list", help="show all, without tokens")
-    rotate = actions.add_parser("rotate", help="make a new token; the one before it goes on for a while")
-    revoke = actions.add_parser("revoke", help="end a client for good")
-    for one in (rotate, revoke):
-        one.add_argument("client_id", metavar="ID", help="see `list`")
-    rotate.add_argument("--overlap", metavar="DURATION", help="how long the token before goes on; 24h")
-    for one in (create, rotate):
-        one.add_argument("--expires-in", metavar="DURATION", help="such as 90d; never, unless given")
+    create = actions.add_parser("create", help="create a client and print its token once")
+    create.add_argument("--name", required=True, help="the client's name")
+    create.add_argument(
+        "--scope", dest="scopes", required=True, action="append", help="a scope of the client; repeat it for more"
+    )
+    actions.add_parser("list", help="list all clients, without tokens")
+    rotate = actions.add_parser("rotate", help="issue a new token; the previous one stays valid for a while")
+    revoke = actions.add_parser("revoke", help="revoke a client permanently")
+    for action in (rotate, revoke):
+        action.add_argument("client_id", metavar="ID", help="the client's id, as `list` shows it")
+    rotate.add_argument("--overlap", metavar="DURATION", help="how long the previous token stays valid (default: 24h)")
+    for action in (create, rotate):
+        action.add_argument(
+            "--expires-in", metavar="DURATION", help="when the client expires, for example 90d (default: never)"
+        )
     return parser
 
 
 def _event(options: argparse.Namespace) -> dict[str, Any]:
-    """What the function would be invoked with."""
+    """Return the event that the function would be invoked with."""
     return {name: value for name, value in vars(options).items() if value is not None}
 
 
-def _say(answer: Mapping[str, Any], progress: Progress) -> None:
-    for one in answer.get("clients", []):
-        state = "revoked" if one["revoked_at"] else f"until {one['expires_at']}" if one["expires_at"] else "active"
-        used = f"last used {one['last_used_at']}" if one["last_used_at"] else "never used"
-        progress.say(f"{one['client_id']}  {one['name']}: {' '.join(one['scopes'])}; {state}; {used}")
-    if "clients" in answer:
-        progress.say(f"{len(answer['clients'])} clients.")
-    elif "token" in answer:
-        ends = answer["expires_at"]
-        progress.say(f"Client {answer['client_id']}, {f'until {ends}' if ends else 'without an end'}.")
-        progress.say("Its token, which is kept nowhere and not shown again:")
-        progress.say(answer["token"])
+def _print_result(result: Mapping[str, Any], progress: Progress) -> None:
+    for client in result.get("clients", []):
+        expires_at = client["expires_at"]
+        status = "revoked" if client["revoked_at"] else f"until {expires_at}" if expires_at else "active"
+        used = f"last used {client['last_used_at']}" if client["last_used_at"] else "never used"
+        progress.print_line(f"{client['client_id']}  {client['name']}: {' '.join(client['scopes'])}; {status}; {used}")
+    if "clients" in result:
+        progress.print_line(f"{len(result['clients'])} clients.")
+    elif "token" in result:
+        expires_at = result["expires_at"]
+        validity = f"valid until {expires_at}" if expires_at else "without expiry"
+        progress.print_line(f"Client {result['client_id']}, {validity}.")
+        progress.print_line("Its token, which is not stored and not shown again:")
+        progress.print_line(result["token"])
     else:
-        progress.say(f"{answer['client_id']} is revoked; within the authorizer's cache time nobody gets in with it.")
+        progress.print_line(
+            f"{result['client_id']} is revoked. Its token stops working when the authorizer's cache time has passed."
+        )

@@ -1,7 +1,7 @@
-"""Apply the migrations as the owner, to what DATABASE_URL or DATABASE_SECRET_ARN leads to.
+"""Apply the migrations, as the owner, to the database of DATABASE_URL or DATABASE_SECRET_ARN.
 
-A program of its own, because the layer logs to standard output. It connects as the functions do: over TLS, unless that
-is switched off.
+This is a separate program because the layer logs to standard output. It connects like the functions: over TLS, unless
+DATABASE_TLS says otherwise.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
-from infra.local.layer import STATEMENT_TIMEOUT, make_importable
+from infra.local.layer import STATEMENT_TIMEOUT, add_layer_to_path
 from infra.local.paths import CHECKOUT
 
 
 def main() -> None:
-    """Run the same code as the deployed migration function."""
-    make_importable()
-    from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # found only now
+    """Run the same code as the function migrate_database, and print the applied migrations."""
+    add_layer_to_path()
+    from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # importable only here
     from grantwire.database.migrations import apply, read_schema  # noqa: PLC0415
     from grantwire.errors import GrantwireError  # noqa: PLC0415
     from grantwire.settings import load  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`make rebuild`: rebuild the read model behind the summaries, of the running stack or of the environment's."""
+"""`make rebuild`: rebuild the read model of the running stack, or of the one in the environment."""
 
 from __future__ import annotations
 
@@ -17,78 +17,99 @@ if TYPE_CHECKING:
     from grantwire.read_model.from_stream import StreamRebuildReport
     from infra.local.progress import Progress
 
-SPOKEN = 10_000  # a line of progress for so many messages
-BUDGET = "30d"
+EXAMPLES = """
+examples:
+  make rebuild ARGS="--source record --dry-run"
+  make rebuild ARGS="--source stream --from-sequence 1000"
+
+exit codes:
+  0  done
+  1  the rebuild is not complete, or the command failed
+"""
+PROGRESS_INTERVAL = 10_000  # messages between two progress lines
+BUDGET = "30d"  # no Lambda timeout ends a command
 
 
 def rebuild(arguments: Sequence[str], progress: Progress) -> int:
-    """Do what the options say, as the function rebuild_read_model does; 1 if it is not complete."""
+    """Execute the command like the function rebuild_read_model; return 1 if the rebuild is not complete.
+
+    Raises CommandError if the options are not valid or a server is not available.
+    """
     options = _parser().parse_args(arguments)
     environ = {
         "DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT,
         **target.environment(os.environ, needs_nats=options.source == "stream"),
         "ENTITLEMENT_NATS_STREAM": options.stream or declared_parameters()["EventStream"],
     }
-    with product_code("`--help` explains the options; repeating is harmless."):
-        from grantwire.read_model.commands import RebuildCommand  # noqa: PLC0415  # found only now
+    with product_code("See --help for the options. It is safe to repeat the command."):
+        from grantwire.read_model.commands import RebuildCommand  # noqa: PLC0415  # importable only here
         from grantwire.runtime.rebuild import RebuildRuntime  # noqa: PLC0415
 
-        order = RebuildCommand.parse(_event(options))
+        command = RebuildCommand.parse(_event(options))
         with contextlib.closing(RebuildRuntime.build(environ)) as runtime:
-            report = runtime.execute(order, on_batch=_telling(progress)).as_dict()
-    (_say_record if order.source == "record" else _say_stream)(report, progress)
+            report = runtime.execute(command, on_batch=_progress_printer(progress)).as_dict()
+    print_report = _print_record_report if command.source == "record" else _print_stream_report
+    print_report(report, progress)
     return 0 if report.get("complete", True) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="rebuild", description="Rebuild the read model, while events flow.", epilog=target.EPILOG
+        prog="rebuild",
+        description="Rebuild the read model. The workers can keep running.",
+        epilog=target.EPILOG + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--source",
         required=True,
         choices=("record", "stream"),
-        help="record: compare with the system of record and mend every difference; stream: replay the events",
+        help="record: compare with the system of record and repair every difference; "
+        "stream: project the events of the stream again",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what differs, or what would be replayed")
-    parser.add_argument("--from-sequence", type=int, metavar="N", help="go on with this message (stream)")
-    parser.add_argument("--stream", metavar="NAME", help="its name, if it is not the template's (stream)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
+    parser.add_argument("--from-sequence", type=int, metavar="N", help="start with this message of the stream")
+    parser.add_argument("--stream", metavar="NAME", help="the name of the stream (default: that of template.yaml)")
     return parser
 
 
 def _event(options: argparse.Namespace) -> dict[str, Any]:
-    """What the function would be invoked with."""
+    """Return the event that the function would be invoked with."""
     event = {"source": options.source, "dry_run": options.dry_run}
     if options.from_sequence is not None:
         event["from_sequence"] = options.from_sequence
     return event | ({"budget": BUDGET} if options.source == "stream" else {})
 
 
-def _telling(progress: Progress) -> Callable[[StreamRebuildReport], None]:
-    """Say now and then how far a replay has come."""
-    told = 0
+def _progress_printer(progress: Progress) -> Callable[[StreamRebuildReport], None]:
+    """Return a callback that prints a line for every PROGRESS_INTERVAL messages."""
+    last_printed = 0
 
-    def tell(report: StreamRebuildReport) -> None:
-        nonlocal told
-        if report.reached >= told + SPOKEN and not report.complete:
-            told = report.reached
-            progress.say(f"… up to {report.reached} of {report.last}")
+    def print_progress(report: StreamRebuildReport) -> None:
+        nonlocal last_printed
+        if report.reached >= last_printed + PROGRESS_INTERVAL and not report.complete:
+            last_printed = report.reached
+            progress.print_line(f"… message {report.reached} of {report.last}")
 
-    return tell
+    return print_progress
 
 
-def _say_record(report: Mapping[str, Any], progress: Progress) -> None:
-    differ = ", ".join(f"{count} {name}" for name, count in report["found"].items())
-    progress.say(f"Rows that differ from the system of record: {differ}.")
+def _print_record_report(report: Mapping[str, Any], progress: Progress) -> None:
+    differences = ", ".join(f"{count} {name}" for name, count in report["found"].items())
+    progress.print_line(f"Rows that differ from the system of record: {differences}.")
     if report["dry_run"]:
-        progress.say("Missing or behind is normal while events are on their way; the rest is not.")
+        progress.print_line("Missing or behind is normal while events are being delivered; the others are not.")
         return
-    progress.say(f"{report['mended']} mended, {report['removed']} removed.")
+    progress.print_line(f"{report['mended']} repaired, {report['removed']} removed.")
     if not report["complete"]:
-        progress.say("Somebody holds, or keeps writing, rows that are wrong: find out who, and repeat.")
+        progress.print_line(
+            "Some rows are still wrong, because another session locks or changes them. "
+            "Find that session (pg_stat_activity), then repeat the command."
+        )
 
 
-def _say_stream(report: Mapping[str, Any], progress: Progress) -> None:
-    done = "would be replayed" if report["dry_run"] else f"replayed, {report['changed']} times a right was brought up"
-    progress.say(f"{report['events']} events {done}; {report['skipped']} messages left out.")
-    progress.say(f"From {report['from_sequence']} to {report['reached']} of {report['last_sequence']}.")
+def _print_stream_report(report: Mapping[str, Any], progress: Progress) -> None:
+    changed = f"projected, which changed the read model {report['changed']} times"
+    outcome = "would be projected" if report["dry_run"] else changed
+    progress.print_line(f"{report['events']} events {outcome}, {report['skipped']} messages skipped.")
+    progress.print_line(f"Messages {report['from_sequence']} to {report['reached']} of {report['last_sequence']}.")

@@ -1,4 +1,4 @@
-"""`make redrive`: list, redrive or discard dead letters, on the running stack or on one that the environment names."""
+"""`make redrive`: list, redrive or discard dead letters of the running stack, or of the one in the environment."""
 
 from __future__ import annotations
 
@@ -17,52 +17,74 @@ if TYPE_CHECKING:
     from grantwire.dead_letters.dead_letter import Report
     from infra.local.progress import Progress
 
+EXAMPLES = """
+examples:
+  make redrive ARGS="--kind outbox --list"
+  make redrive ARGS="--kind outbox --all --reason 'NATS is back' --dry-run"
+  make redrive ARGS="--kind nats --ids 42 --discard --reason 'test message'"
+
+exit codes:
+  0  done
+  1  a selected dead letter was skipped, or the command failed
+"""
 FILTERS = ("event_type", "user_id", "error", "older_than", "newer_than")
-SHOWN = 20
+MAX_PRINTED_IDS = 20
 
 
 def redrive(arguments: Sequence[str], progress: Progress) -> int:
-    """Carry out what the options say, as the function redrive_dead_letters does; 1 if anything chosen was left."""
+    """Execute the command like the function redrive_dead_letters; return 1 if a selected dead letter was skipped.
+
+    Raises CommandError if the options are not valid or a server is not available.
+    """
     options = _parser().parse_args(arguments)
     environ = target.environment(os.environ, needs_nats=options.kind == "nats")
-    with product_code("`--help` explains the options; repeating is harmless."):
-        from grantwire.dead_letters.commands import DeadLetterCommand  # noqa: PLC0415  # found only now
+    with product_code("See --help for the options. It is safe to repeat the command."):
+        from grantwire.dead_letters.commands import DeadLetterCommand  # noqa: PLC0415  # importable only here
         from grantwire.runtime.redrive import RedriveRuntime  # noqa: PLC0415
 
-        order = DeadLetterCommand.parse(_event(options))
+        command = DeadLetterCommand.parse(_event(options))
         with contextlib.closing(RedriveRuntime.build(environ)) as runtime:
-            report = runtime.dead_letters.execute(order, on_batch=lambda so_far: _say_progress(so_far, progress))
-    _say_result(report, progress)
+            report = runtime.dead_letters.execute(command, on_batch=lambda so_far: _print_progress(so_far, progress))
+    _print_result(report, progress)
     return 1 if report.skipped else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="redrive", description="List, redrive or discard dead letters.", epilog=target.EPILOG
+        prog="redrive",
+        description="List, redrive or discard dead letters. Without --list and --discard, redrive them.",
+        epilog=target.EPILOG + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kind", required=True, choices=("outbox", "notification", "nats"), help="which dead letters")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="show them, change nothing")
-    what.add_argument("--discard", action="store_true", help="give them up instead of sending them again")
-    parser.add_argument("--ids", nargs="+", metavar="ID", help="these")
-    parser.add_argument("--all", action="store_true", help="every open one")
-    parser.add_argument("--event-type", metavar="TYPE", help="those of this type")
-    parser.add_argument("--user-id", metavar="USER", help="those of this user (outbox, notification)")
-    parser.add_argument("--error", metavar="TEXT", help="those whose error contains this")
-    parser.add_argument("--older-than", metavar="DURATION", help="such as 2h")
-    parser.add_argument("--newer-than", metavar="DURATION", help="such as 7d")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
-    parser.add_argument("--reason", metavar="WHY", help="kept with the action")
-    parser.add_argument("--actor", metavar="WHO", default=getpass.getuser(), help="kept too; you, unless given")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    parser.add_argument("--force", action="store_true", help="also what the inbox may have forgotten")
+    parser.add_argument(
+        "--kind", required=True, choices=("outbox", "notification", "nats"), help="the kind of dead letters"
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--list", action="store_true", help="list them and change nothing")
+    action.add_argument("--discard", action="store_true", help="close them without trying again")
+    parser.add_argument("--ids", nargs="+", metavar="ID", help="select by id")
+    parser.add_argument("--all", action="store_true", help="select all open ones")
+    parser.add_argument("--event-type", metavar="TYPE", help="select by event type")
+    parser.add_argument("--user-id", metavar="USER", help="select by user (outbox, notification)")
+    parser.add_argument("--error", metavar="TEXT", help="select by a text in the error")
+    parser.add_argument("--older-than", metavar="DURATION", help="select those older than, for example, 2h")
+    parser.add_argument("--newer-than", metavar="DURATION", help="select those newer than, for example, 7d")
+    parser.add_argument("--limit", type=int, metavar="N", help="the maximum number of dead letters")
+    parser.add_argument("--reason", metavar="TEXT", help="the reason, which is recorded")
+    parser.add_argument(
+        "--actor", metavar="NAME", default=getpass.getuser(), help="who acts, which is recorded (default: you)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
+    parser.add_argument(
+        "--force", action="store_true", help="also redrive those whose event id the inbox may have deleted"
+    )
     return parser
 
 
 def _event(options: argparse.Namespace) -> dict[str, Any]:
-    """What the function would be invoked with."""
+    """Return the event that the function would be invoked with."""
     action = "list" if options.list else "discard" if options.discard else "redrive"
-    chosen = {name: getattr(options, name) for name in FILTERS if getattr(options, name) is not None}
+    filters = {name: getattr(options, name) for name in FILTERS if getattr(options, name) is not None}
     event = {
         "action": action,
         "kind": options.kind,
@@ -71,42 +93,42 @@ def _event(options: argparse.Namespace) -> dict[str, Any]:
         "force": options.force,
         "actor": options.actor,
         "ids": options.ids,
-        "filter": chosen or None,
+        "filter": filters or None,
         "limit": options.limit,
         "reason": options.reason,
     }
     return {name: value for name, value in event.items() if value is not None}
 
 
-def _say_progress(report: Report, progress: Progress) -> None:
-    if report.order.action != "list":
-        progress.say(f"{len(report.seen)} seen, {len(report.done)} {_done(report)}")
+def _print_progress(report: Report, progress: Progress) -> None:
+    if report.command.action != "list":
+        progress.print_line(f"{len(report.seen)} checked, {len(report.done)} {_outcome(report)}")
 
 
-def _say_result(report: Report, progress: Progress) -> None:
-    for letter in report.letters:
+def _print_result(report: Report, progress: Progress) -> None:
+    for letter in report.dead_letters:
         user = f" {letter.user_id}" if letter.user_id else ""
-        progress.say(
+        progress.print_line(
             f"{letter.dead_letter_id}  {letter.since:%Y-%m-%d %H:%M}  {letter.event_type or '-'}{user}: {letter.error}"
         )
-    if report.order.action == "list":
-        progress.say(f"{len(report.letters)} open{', and more' if report.more else ''}.")
+    if report.command.action == "list":
+        progress.print_line(f"{len(report.dead_letters)} open{', and more' if report.more else ''}.")
         return
-    _say_ids(f"{len(report.done)} {_done(report)}", report.done, progress)
-    for why, ids in report.skipped.items():
-        _say_ids(f"{len(ids)} left: {why}", ids, progress)
+    _print_ids(f"{len(report.done)} {_outcome(report)}", report.done, progress)
+    for reason, ids in report.skipped.items():
+        _print_ids(f"{len(ids)} skipped: {reason}", ids, progress)
     if report.more:
-        progress.say("There may be more: the limit was reached.")
+        progress.print_line("The limit was reached; there may be more.")
 
 
-def _say_ids(title: str, ids: Sequence[object], progress: Progress) -> None:
-    progress.say(f"{title}{':' if ids else '.'}")
-    for one in ids[:SHOWN]:
-        progress.say(f"  {one}")
-    if len(ids) > SHOWN:
-        progress.say(f"  … and {len(ids) - SHOWN} more")
+def _print_ids(title: str, ids: Sequence[object], progress: Progress) -> None:
+    progress.print_line(f"{title}{':' if ids else '.'}")
+    for dead_letter_id in ids[:MAX_PRINTED_IDS]:
+        progress.print_line(f"  {dead_letter_id}")
+    if len(ids) > MAX_PRINTED_IDS:
+        progress.print_line(f"  … and {len(ids) - MAX_PRINTED_IDS} more")
 
 
-def _done(report: Report) -> str:
-    done = "redriven" if report.order.action == "redrive" else "discarded"
-    return f"would be {done}" if report.order.dry_run else done
+def _outcome(report: Report) -> str:
+    outcome = "redriven" if report.command.action == "redrive" else "discarded"
+    return f"would be {outcome}" if report.command.dry_run else outcome

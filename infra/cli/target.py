@@ -1,6 +1,6 @@
-"""Which servers an operator's command works with: the running stack's, or those that the environment names.
+"""The servers that an operator's command works with: those of the running stack, or those of the environment.
 
-Never by option: an address holds a password, and anybody on the machine can read a command line.
+There are no options for addresses, because these contain passwords and every account can read command lines.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ if TYPE_CHECKING:
 
 DATABASE = ("DATABASE_URL", "DATABASE_SECRET_ARN")
 NATS = ("NATS_URL", "NATS_SECRET_ARN")
-EPILOG = (
-    "Works with the running stack; or with another one, if the environment has DATABASE_URL or DATABASE_SECRET_ARN, "
-    "and NATS_URL or NATS_SECRET_ARN."
-)
+EPILOG = """\
+Works with the running stack. For another stack, set these variables:
+  DATABASE_URL or DATABASE_SECRET_ARN
+  NATS_URL or NATS_SECRET_ARN
+"""
 
 
 def environment(environ: Mapping[str, str], *, needs_nats: bool) -> dict[str, str]:
-    """Give the variables that the product's own code reads: both servers of one stack, never one of each."""
-    database, nats = (any(environ.get(name) for name in names) for names in (DATABASE, NATS))
-    if not database and not nats:
-        found = read_description()
+    """Return the variables that the product's code reads, with both servers from the same stack.
+
+    Raises CommandError if the environment names only one of the servers that are needed.
+    """
+    has_database, has_nats = (any(environ.get(name) for name in names) for names in (DATABASE, NATS))
+    if not has_database and not has_nats:
+        stack = read_description()
         others = {name: value for name, value in environ.items() if name not in (*DATABASE, *NATS)}
-        return {**others, **PLAINTEXT, "DATABASE_URL": found["database_url"], "NATS_URL": found["nats_url"]}
-    if not database or (needs_nats and not nats):
+        return {**others, **PLAINTEXT, "DATABASE_URL": stack["database_url"], "NATS_URL": stack["nats_url"]}
+    if not has_database or (needs_nats and not has_nats):
         problem = "DATABASE_URL and NATS_URL, or the ARNs of their secrets, belong together."
         raise CommandError(problem, hint="Set both, or unset both to work with the running stack.")
-    return {**environ} if nats else {**environ, "NATS_URL": "nats://not-needed"}
+    return {**environ} if has_nats else {**environ, "NATS_URL": "nats://not-needed"}

@@ -1,4 +1,4 @@
-"""`python3 -m infra.local COMMAND`: what every target of the Makefile calls."""
+"""`python3 -m infra.local COMMAND`, which every target of the Makefile calls."""
 
 import sys
 
@@ -6,6 +6,6 @@ from infra.local.toolchain import interpreter
 
 if __name__ == "__main__":
     interpreter.check()
-    from infra.local.main import main  # an older Python could not even read it
+    from infra.local.main import main  # an older Python cannot parse it
 
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What can go wrong with the local stack in ways that a person can act on."""
+"""The error of the local stack and of the operator's commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class CommandError(Exception):
-    """An expected failure: shown as a message with the log that explains it, without a traceback."""
+    """An expected failure, printed without a traceback: what failed, the end of the log, and what to try."""
 
     def __init__(self, message: str, *, log: Path | None = None, hint: str = "") -> None:
         super().__init__(message)

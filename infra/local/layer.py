@@ -1,4 +1,4 @@
-"""The product's own code, for the commands that do what a deployed function does."""
+"""The product's code from the layer, for commands that do the same as a deployed function."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from infra.local.paths import PACKAGES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What the product's code must be told about servers of this machine: that they speak without TLS.
+# Settings for the servers of this machine, which do not use TLS.
 PLAINTEXT = {"DATABASE_TLS": "off", "NATS_TLS": "off", "PLAINTEXT_ALLOWED": "true"}
 
-# Nothing ends a command after a while, as Lambda ends a function.
+# Longer than in a function: no Lambda timeout ends a command.
 STATEMENT_TIMEOUT = "15m"
 
 
-def make_importable() -> None:
-    """Let `import grantwire` and `import grantwire_idempotency` find the layer of this checkout."""
+def add_layer_to_path() -> None:
+    """Make `import grantwire` and `import grantwire_idempotency` find the packages of this checkout."""
     sys.path[:0] = (folder for folder in map(str, PACKAGES) if folder not in sys.path)
 
 
 @contextlib.contextmanager
 def product_code(hint: str = "") -> Iterator[None]:
-    """Make the layer importable and its log silent while inside; its errors become a `CommandError`.
+    """Make the layer importable and silence its log inside the block, because a command prints its own messages.
 
-    The log's lines are for machines; a command prints what a person needs.
+    Raises CommandError, with `hint`, for an error of the layer.
     """
-    make_importable()
-    from grantwire.errors import GrantwireError  # noqa: PLC0415  # found only now
+    add_layer_to_path()
+    from grantwire.errors import GrantwireError  # noqa: PLC0415  # importable only here
     from grantwire.observability import logger  # noqa: PLC0415
 
     level = logger.log_level

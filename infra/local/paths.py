@@ -1,15 +1,15 @@
-"""Where things are in this checkout."""
+"""Paths of this checkout."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-STATE = CHECKOUT / ".grantwire"  # everything that is installed, built, cached or running
+STATE = CHECKOUT / ".grantwire"  # installed tools, builds, caches, data and logs
 CACHE = STATE / "cache"
 LAYER = CHECKOUT / "layers" / "core" / "python"
-# The folders whose packages the layer ships: the service, and the idempotency library below it.
+# The folders of the packages in the layer: the service and the idempotency library.
 PACKAGES = (LAYER, CHECKOUT / "layers" / "idempotency" / "src")
 TEMPLATE = CHECKOUT / "template.yaml"
 EVENTS = CHECKOUT / "infra" / "events"
-DESCRIPTION = "stack.json"  # in a state folder: what scripts are told about the running stack
+DESCRIPTION = "stack.json"  # in a state folder: the addresses of the running stack, for scripts

@@ -1,4 +1,4 @@
-"""Tell a person what is being done, how long it took, and why it failed."""
+"""Progress lines, results and errors of a command on the terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from infra.local.errors import CommandError
 
-TAIL = 20
-PATIENCE = 2.0  # without a terminal, a step is announced only if it takes longer than this
+LOG_TAIL_LINES = 20
+ANNOUNCE_AFTER_SECONDS = 2.0  # without a terminal, a shorter step is not announced
+MAX_TAIL_BYTES = 200 * 1024
 
 
 class Progress:
-    """Lines of steps with their times; on a terminal, the running step counts its seconds."""
+    """Prints steps with their durations; on a terminal, the running step counts its seconds."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output = output or sys.stdout
@@ -27,10 +28,10 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Show one step while it runs, and how it ended."""
-        began = time.monotonic()
+        """Print a step while it runs, then whether it succeeded."""
+        started_at = time.monotonic()
         ended = threading.Event()
-        ticker = threading.Thread(target=self._tick, args=(title, began, ended), daemon=True)
+        ticker = threading.Thread(target=self._tick, args=(title, started_at, ended), daemon=True)
         ticker.start()
         outcome = "failed"
         try:
@@ -40,31 +41,31 @@ class Progress:
             ended.set()
             ticker.join()
             mark = "✓" if outcome == "done" else "✗"
-            self._write(f"{mark} {title} ({_seconds(began)})", end="\n")
+            self._write(f"{mark} {title} ({_seconds_since(started_at)})", end="\n")
 
-    def say(self, text: str = "") -> None:
-        """Print a line as it is."""
+    def print_line(self, text: str = "") -> None:
+        """Print a line."""
         print(text, file=self._output, flush=True)
 
-    def explain(self, error: CommandError) -> None:
-        """Print what went wrong, the end of the log that explains it, and what to do.
+    def print_error(self, error: CommandError) -> None:
+        """Print what failed, the end of the log, and what to try.
 
-        To standard error: what `make env` prints on standard output is run by a shell.
+        It goes to standard error, because a shell runs what `make env` prints on standard output.
         """
         lines = [f"\n{error}"]
         if error.log is not None:
-            lines += [f"    {line}" for line in tail(error.log, TAIL)]
-            lines += [f"The whole log: {error.log}"]
+            lines += [f"    {line}" for line in tail(error.log, LOG_TAIL_LINES)]
+            lines += [f"Full log: {error.log}"]
         lines += [error.hint] if error.hint else []
         print("\n".join(lines), file=sys.stderr, flush=True)
 
-    def _tick(self, title: str, began: float, ended: threading.Event) -> None:
+    def _tick(self, title: str, started_at: float, ended: threading.Event) -> None:
         if not self._live:
-            if not ended.wait(PATIENCE):
+            if not ended.wait(ANNOUNCE_AFTER_SECONDS):
                 self._write(f"… {title}", end="\n")
             return
         while not ended.wait(0.1):
-            self._write(f"… {title} ({_seconds(began)})", end="")
+            self._write(f"… {title} ({_seconds_since(started_at)})", end="")
 
     def _write(self, text: str, end: str) -> None:
         erase = "\r\x1b[2K" if self._live else ""
@@ -72,14 +73,14 @@ class Progress:
 
 
 def tail(log: Path, count: int) -> list[str]:
-    """Give the last lines of a log; none if there is no log."""
+    """Return the last lines of a log, or an empty list if there is no log."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 200 * 1024))
+            file.seek(max(0, log.stat().st_size - MAX_TAIL_BYTES))
             return file.read().decode(errors="replace").splitlines()[-count:]
     except OSError:
         return []
 
 
-def _seconds(began: float) -> str:
-    return f"{time.monotonic() - began:.1f} s"
+def _seconds_since(started_at: float) -> str:
+    return f"{time.monotonic() - started_at:.1f} s"

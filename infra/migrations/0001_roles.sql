@@ -1,9 +1,9 @@
--- The role of the functions (SPEC E6, A1; ADR 0019): what they may do, and nothing else.
+-- The role grantwire_functions with the privileges of the functions (SPEC E6, A1; ADR 0019).
 --
--- The owner of this schema migrates it. The functions log in with a role of their own, a member of grantwire_functions,
--- which may neither change the schema nor rewrite what happened.
+-- The owner of this schema runs migrations. The functions log in with another role, a member of grantwire_functions,
+-- which can neither change the schema nor change or delete audit rows.
 --
--- There are no default privileges: each file grants what the functions need of what it makes. PUBLIC gets nothing.
+-- There are no default privileges. Each migration grants what the functions need; PUBLIC has no privileges.
 
 DO $$
 BEGIN
@@ -11,20 +11,20 @@ BEGIN
         CREATE ROLE grantwire_functions NOLOGIN;
     END IF;
 EXCEPTION
-    -- Roles belong to the whole cluster: another database of it was migrated at the same moment.
+    -- Roles belong to the whole cluster, and another database of it can be migrated at the same time.
     WHEN duplicate_object OR unique_violation THEN NULL;
     WHEN insufficient_privilege THEN
-        RAISE EXCEPTION 'the role grantwire_functions is missing, and % may not create it', current_user
+        RAISE EXCEPTION 'role grantwire_functions does not exist, and role % is not allowed to create it', current_user
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = 'Let somebody who may run: CREATE ROLE grantwire_functions NOLOGIN; then migrate again.';
+                  HINT = 'Ask an administrator to run: CREATE ROLE grantwire_functions NOLOGIN; then migrate again.';
 END
 $$;
 
 DO $$
 DECLARE
-    home text := quote_ident(current_schema());
+    schema_name text := quote_ident(current_schema());
 BEGIN
-    EXECUTE format('REVOKE CREATE ON SCHEMA %s FROM PUBLIC', home);
-    EXECUTE format('GRANT USAGE ON SCHEMA %s TO grantwire_functions', home);
+    EXECUTE format('REVOKE CREATE ON SCHEMA %s FROM PUBLIC', schema_name);
+    EXECUTE format('GRANT USAGE ON SCHEMA %s TO grantwire_functions', schema_name);
 END
 $$;

@@ -1,4 +1,5 @@
--- Privileges on the tables of the idempotency library, which knows no roles. A request's identity cannot be changed.
+-- Privileges on the tables of the idempotency library, which does not know the roles of the service. Caller, route and
+-- key of a row cannot be updated.
 
 GRANT SELECT, INSERT, DELETE, UPDATE (request_hash, status_code, response_body, created_at, expires_at)
    ON idempotency_keys TO grantwire_functions;

@@ -1,5 +1,5 @@
--- The system of record (SPEC E1). Only change_entitlement writes it: key, entitlement, event, audit row and stored
--- response commit together or not at all (E6).
+-- The system of record (SPEC E1). Only the SQL function change_entitlement writes to it. Key, entitlement, event, audit
+-- row and stored response commit together or not at all (E6).
 
 CREATE TABLE entitlements (
     user_id            text        COLLATE "C" NOT NULL,
@@ -14,5 +14,5 @@ CREATE TABLE entitlements (
     CONSTRAINT entitlements_sku_length CHECK (char_length(stock_keeping_unit) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 80);
 
--- An entitlement is never deleted, and its name never changes.
+-- An entitlement is never deleted, and its primary key never changes.
 GRANT SELECT, INSERT, UPDATE (status, version, updated_at) ON entitlements TO grantwire_functions;

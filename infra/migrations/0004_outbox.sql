@@ -1,9 +1,11 @@
--- The transactional outbox (SPEC O1, O8): an event is committed with the change that caused it, or not at all.
+-- The transactional outbox (SPEC O1, O8). An event is committed together with the change that caused it, or not at all.
 --
--- Order is kept for each aggregate by version, never by time: a transaction that waited for a row lock has an older
--- now() than the one before it. An event is open until it is published or discarded. `ready` marks the first open event
--- of an aggregate, the only place where a claim may begin, unless that one has FAILED: then the aggregate waits until an
--- operator redrives or discards it. Whatever closes an event calls outbox_promote in a second statement.
+-- The version orders the events of an aggregate. Time cannot order them, because a transaction that waited for a row
+-- lock has an older now() than the transaction before it.
+--
+-- An event is open until it is published or discarded. `ready` marks the head, which is the first open event of an
+-- aggregate; a claim begins there. A FAILED head is not ready, and its aggregate waits until an operator redrives or
+-- discards it. Each function that closes events then calls outbox_promote in a second statement.
 
 CREATE TABLE outbox_events (
     event_id          uuid        PRIMARY KEY,
@@ -13,7 +15,7 @@ CREATE TABLE outbox_events (
     payload           jsonb       NOT NULL,
     trace_id          text,
     status            text        NOT NULL DEFAULT 'PENDING',
-    -- No default: a row that did not come through outbox_enqueue must fail, not be published out of order.
+    -- There is no default, so that an INSERT that bypasses outbox_enqueue fails instead of breaking the order.
     ready             boolean     NOT NULL,
     attempt_count     integer     NOT NULL DEFAULT 0,
     next_retry_at     timestamptz NOT NULL DEFAULT now(),
@@ -34,12 +36,12 @@ CREATE TABLE outbox_events (
     CONSTRAINT outbox_events_ready CHECK (NOT ready OR status IN ('PENDING', 'IN_FLIGHT')),
     CONSTRAINT outbox_events_attempts CHECK (attempt_count >= 0)
 ) WITH (
-    fillfactor = 50,                        -- room for a claim to stay on its page (HOT)
+    fillfactor = 50,                        -- room for the HOT update of a claim
     autovacuum_vacuum_scale_factor = 0.02,  -- every row is updated twice and then deleted
     autovacuum_vacuum_insert_scale_factor = 0.02
 );
 
--- No index mentions status or the lease, so that a claim stays HOT. The last two are for retention.
+-- No index contains status or the lease, so that a claim is a HOT update. The last two indexes are for retention.
 CREATE INDEX outbox_events_open ON outbox_events (aggregate_key, aggregate_version)
     WHERE published_at IS NULL AND discarded_at IS NULL;
 CREATE INDEX outbox_events_ready ON outbox_events (created_at) WHERE ready;
@@ -47,9 +49,9 @@ CREATE INDEX outbox_events_published_at ON outbox_events (published_at) WHERE pu
 CREATE INDEX outbox_events_discarded_at ON outbox_events (discarded_at) WHERE discarded_at IS NOT NULL;
 
 COMMENT ON COLUMN outbox_events.ready IS
-    'Head of its aggregate: no earlier version is still open. Kept exact by outbox_enqueue and by whatever closes an event.';
+    'Whether this event is the head of its aggregate and not FAILED. outbox_enqueue and outbox_promote maintain it.';
 
--- The content of an event cannot be changed.
+-- The content of an event cannot be updated.
 GRANT SELECT, INSERT, DELETE,
       UPDATE (status, ready, attempt_count, next_retry_at, locked_by, locked_at, lease_until, last_error, published_at,
               discarded_at)

@@ -1,6 +1,7 @@
--- Every operation on an entitlement, refusals included (SPEC A1), partitioned by month in UTC so that old months are
--- dropped instead of deleted row by row. A row that no month takes lands in the DEFAULT partition: never lost, and
--- alarming. The months are made and dropped by two functions that run with the owner's privileges.
+-- The audit: every operation on an entitlement, including refusals (SPEC A1). It is partitioned by month in UTC, so
+-- that old months are dropped instead of deleted row by row. A row without a monthly partition goes to the DEFAULT
+-- partition; it is not lost, and an alarm reports it. Two SQL functions that run with the privileges of the schema
+-- owner create and drop partitions.
 
 CREATE TABLE entitlement_audit (
     operation_id       uuid        NOT NULL,
@@ -12,7 +13,7 @@ CREATE TABLE entitlement_audit (
     stock_keeping_unit text        COLLATE "C" NOT NULL,
     trace_id           text,
     detail             jsonb       NOT NULL,
-    -- The one index answers "what happened to this entitlement" and is the identity that replication needs.
+    -- The primary key serves queries for the history of an entitlement, and is the identity that replication needs.
     PRIMARY KEY (user_id, stock_keeping_unit, occurred_at, operation_id),
     CONSTRAINT entitlement_audit_operation CHECK (operation IN ('GRANT', 'REVOKE')),
     CONSTRAINT entitlement_audit_outcome
@@ -22,9 +23,9 @@ CREATE TABLE entitlement_audit (
 CREATE TABLE entitlement_audit_default PARTITION OF entitlement_audit DEFAULT;
 
 COMMENT ON COLUMN entitlement_audit.operation_id IS
-    'Equals the event_id of the event that the operation caused, if it caused one.';
+    'Equal to the event_id of the event that the operation caused, if it caused one.';
 
--- How many months of the audit the owner lets the functions keep at least. No row: they may drop none.
+-- The minimum number of months that the functions must keep. Without a row they cannot drop any partition.
 CREATE TABLE audit_retention (
     single      boolean PRIMARY KEY DEFAULT true,
     keep_months integer NOT NULL,
@@ -33,10 +34,10 @@ CREATE TABLE audit_retention (
 );
 
 COMMENT ON TABLE audit_retention IS
-    'Written by migrations, as the owner: whoever has only the rights of the functions cannot shorten the audit''s memory.';
+    'Written by migrations, as the schema owner. The role of the functions cannot shorten the retention of the audit.';
 
--- The audit can be added to and never be changed: occurred_at is the database's to say. The sweep reads which months the
--- DEFAULT partition has rows of.
+-- Rows can be added but not changed or deleted, and occurred_at is always the time of the database. The sweep reads
+-- which months have rows in the DEFAULT partition.
 GRANT INSERT (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
    ON entitlement_audit TO grantwire_functions;
 GRANT SELECT (occurred_at) ON entitlement_audit_default TO grantwire_functions;

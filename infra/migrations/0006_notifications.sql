@@ -1,5 +1,5 @@
--- The inbox and the notifications that it leads to (SPEC N4, D1). An event is recorded in processed_events and becomes a
--- notification in one transaction, so a second delivery of it changes nothing. The check on event_type needs a function:
+-- The inbox and the notifications (SPEC N4, D1). An event is recorded in processed_events and becomes a notification in
+-- one transaction, so a redelivery of it changes nothing. The check on event_type depends on a SQL function, so
 -- infra/sql/after_functions.sql adds it.
 
 CREATE TABLE processed_events (
@@ -20,7 +20,7 @@ CREATE TABLE notifications (
     trace_id           text,
     status             text        NOT NULL DEFAULT 'PENDING',
     attempt_count      integer     NOT NULL DEFAULT 0,
-    -- When it is due; NULL as soon as there is nothing left to do.
+    -- When the next attempt is due; NULL when the notification is SENT or FAILED.
     next_retry_at      timestamptz DEFAULT now(),
     locked_by          text,
     locked_at          timestamptz,
@@ -40,19 +40,20 @@ CREATE TABLE notifications (
         CHECK ((status = 'PROCESSING') = (locked_by IS NOT NULL AND locked_at IS NOT NULL AND lease_until IS NOT NULL)),
     CONSTRAINT notifications_attempts CHECK (attempt_count >= 0)
 ) WITH (
-    fillfactor = 45,                        -- room for a claim, which makes the row longer, to stay on its page (HOT)
+    fillfactor = 45,                        -- room for the HOT update of a claim, which makes the row longer
     autovacuum_vacuum_scale_factor = 0.02,  -- every row is updated twice and then deleted
     autovacuum_vacuum_insert_scale_factor = 0.02
 );
 
--- In the order in which they fall due, which for new ones is the order of their creation: those that wait for a retry
--- come after the due ones and cost a claim nothing. It mentions neither status nor lease, so that a claim stays HOT.
+-- Ordered by due time, which for new notifications is the order of creation. Notifications that wait for a retry come
+-- after the due ones, so a claim does not read them. The index contains neither status nor lease, so that a claim is a
+-- HOT update.
 CREATE INDEX notifications_due ON notifications (next_retry_at) WHERE next_retry_at IS NOT NULL;
--- A batch shares its created_at; event ids grow with time.
+-- Rows of one batch have the same created_at. Event ids increase with time, so they complete the order.
 CREATE INDEX notifications_inbox ON notifications (user_id, created_at DESC, version DESC, event_id DESC);
 -- For retention.
 CREATE INDEX notifications_created_at ON notifications (created_at);
 
--- Locking a row to delete it needs UPDATE of one column.
+-- The sweep locks rows before it deletes them, which requires the UPDATE privilege on at least one column.
 GRANT SELECT, INSERT, DELETE, UPDATE (processed_at) ON processed_events TO grantwire_functions;
 GRANT SELECT, INSERT, UPDATE, DELETE ON notifications TO grantwire_functions;

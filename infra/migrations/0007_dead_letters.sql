@@ -1,9 +1,9 @@
--- What was given up, and what operators did about it (SPEC D2, Q1-Q4).
+-- Dead letters and the actions of operators (SPEC D2, Q1-Q4).
 --
--- A dead letter carries all that a redrive needs and refers to no table that is swept: it can be sent again after the
--- stream, the inbox and the outbox have forgotten it.
+-- A dead letter contains everything that a redrive needs, and refers to no other table. It can be redriven after its
+-- event has been deleted from the stream, the inbox and the outbox.
 
--- Notifications that could not be delivered.
+-- Notifications that are FAILED.
 CREATE TABLE notification_dlq (
     notification_id    uuid        PRIMARY KEY,
     event_id           uuid        NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE notification_dlq (
 CREATE INDEX notification_dlq_open ON notification_dlq (failed_at, notification_id) WHERE closed_at IS NULL;
 CREATE INDEX notification_dlq_closed_at ON notification_dlq (closed_at) WHERE closed_at IS NOT NULL;
 
--- Messages that JetStream gave up on.
+-- Messages that JetStream no longer delivers.
 CREATE TABLE notification_nats_dlq (
     dead_letter_id uuid        PRIMARY KEY,
     stream         text        COLLATE "C" NOT NULL,
@@ -47,8 +47,8 @@ CREATE TABLE notification_nats_dlq (
     redrive_id     text        COLLATE "C",
     closed_at      timestamptz,
     origin         uuid,
-    -- Recording an advisory twice leaves one row (Q1). The message's time is part of its identity, because a stream
-    -- that was lost and made anew counts from 1 again; NULL means that the message was gone.
+    -- Recording an advisory twice leaves one row (Q1). The time of the message is part of its identity, because the
+    -- sequence of a stream that was created again starts at 1. NULL means that the stream no longer had the message.
     CONSTRAINT notification_nats_dlq_message
         UNIQUE NULLS NOT DISTINCT (stream, stream_seq, consumer, kind, message_time),
     CONSTRAINT notification_nats_dlq_kind CHECK (kind IN ('MAX_DELIVERIES', 'MSG_TERMINATED')),
@@ -60,37 +60,38 @@ CREATE TABLE notification_nats_dlq (
     CONSTRAINT notification_nats_dlq_redrives CHECK (redrive_count >= 0)
 );
 
--- Operators page through the open ones; the sweep walks the closed ones.
+-- Operators list open dead letters; the sweep deletes closed ones.
 CREATE INDEX notification_nats_dlq_open ON notification_nats_dlq (dead_letter_id) WHERE status = 'OPEN';
 CREATE INDEX notification_nats_dlq_closed ON notification_nats_dlq (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX notification_nats_dlq_event ON notification_nats_dlq (event_id) WHERE event_id IS NOT NULL;
 
 COMMENT ON COLUMN notification_nats_dlq.payload IS
-    'The message as it was; NULL if the stream no longer had it when the advisory was recorded.';
+    'Content of the message; NULL if the stream no longer had it when the advisory was recorded.';
 COMMENT ON COLUMN notification_nats_dlq.event_time IS
-    'When the event happened, as far as its headers or the stream tell; an old one is redriven only by force (Q2).';
+    'When the event occurred, according to its headers or the stream. An old event is redriven only with force (Q2).';
 COMMENT ON COLUMN notification_nats_dlq.status IS
-    'PROCESSED: JetStream gave up on the message, but a delivery that came late had its effect after all.';
+    'PROCESSED: JetStream stopped delivering the message, but a late delivery was recorded in the inbox.';
 COMMENT ON COLUMN notification_nats_dlq.redrive_count IS
-    'The number of its redrive, 0 before; one event may have several dead letters, and each takes the next number.';
+    'Number of the redrive; 0 before. If an event has several dead letters, each redrive has the next number.';
 COMMENT ON COLUMN notification_nats_dlq.redrive_id IS
-    'Nats-Msg-Id of its redrive, committed before the first publish, so that a crash repeats the same id.';
+    'Nats-Msg-Id of the redrive, committed before the first publish so that a retry after a crash uses the same id.';
 COMMENT ON COLUMN notification_nats_dlq.origin IS
-    'The dead letter whose redrive this message was.';
+    'The dead letter whose redrive published this message.';
 
--- Who did what to dead letters, and why (Q2). One row for each batch, committed with what it changed; never swept.
+-- The actions of operators on dead letters, with actor and reason (Q2). Each batch has one row, which is committed
+-- together with its changes. The sweep never deletes these rows.
 CREATE TABLE operator_actions (
-    action_id   uuid        NOT NULL,
-    batch       integer     NOT NULL,
-    actor       text        NOT NULL,
-    reason      text        NOT NULL,
-    action      text        NOT NULL,
-    kind        text        NOT NULL,
-    selection   jsonb       NOT NULL,
-    dry_run     boolean     NOT NULL,
-    dead_letter_ids  uuid[]      NOT NULL,
-    count       integer     NOT NULL,
-    occurred_at timestamptz NOT NULL DEFAULT now(),
+    action_id       uuid        NOT NULL,
+    batch           integer     NOT NULL,
+    actor           text        NOT NULL,
+    reason          text        NOT NULL,
+    action          text        NOT NULL,
+    kind            text        NOT NULL,
+    selection       jsonb       NOT NULL,
+    dry_run         boolean     NOT NULL,
+    dead_letter_ids uuid[]      NOT NULL,
+    count           integer     NOT NULL,
+    occurred_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (action_id, batch),
     CONSTRAINT operator_actions_actor CHECK (actor <> ''),
     CONSTRAINT operator_actions_reason CHECK (reason <> ''),
@@ -102,10 +103,10 @@ CREATE TABLE operator_actions (
 CREATE INDEX operator_actions_time ON operator_actions (occurred_at);
 
 COMMENT ON COLUMN operator_actions.dead_letter_ids IS
-    'What was changed. Of a dry run: what would have been. Of a redrive to NATS: what was sent; the dead letters say what arrived.';
+    'The changed dead letters; for a dry run, those that would have changed; for a redrive to NATS, those published.';
 
--- Every dead letter that is open, of all three kinds, as operators search for them. `since` is when it arose, or the
--- closest that is known; `event_time` is there if the inbox has to recognise the event when it is sent again.
+-- The open dead letters of all three kinds, as operators list them. `since` is the time when it became a dead letter,
+-- or the closest known time. `event_time` is NULL if a redrive does not pass through the inbox.
 CREATE VIEW dead_letters AS
 SELECT 'outbox' AS kind, event_id AS dead_letter_id, event_type, payload->>'user_id' AS user_id, last_error AS error,
        created_at AS since, created_at AS event_time, true AS has_copy
@@ -122,7 +123,7 @@ SELECT 'nats', dead_letter_id, headers->>'event_type', NULL,
   FROM notification_nats_dlq
  WHERE status = 'OPEN';
 
--- What operators did can be added to, at the database's time, and never be changed.
+-- Operator actions can be added but not changed or deleted, and occurred_at is always the time of the database.
 GRANT SELECT, INSERT, UPDATE, DELETE ON notification_dlq, notification_nats_dlq TO grantwire_functions;
 GRANT INSERT (action_id, batch, actor, reason, action, kind, selection, dry_run, dead_letter_ids, count)
    ON operator_actions TO grantwire_functions;

@@ -1,15 +1,15 @@
--- The read model of each user's entitlements (SPEC P1, P2), which the bridge keeps from the events.
+-- The read model of each user's entitlements (SPEC P1, P2). The bridge maintains it from the events.
 --
--- One row for each entitlement, as the newest event that was projected left it. A user's summary is made of that user's
--- rows when it is read: so the version of an entitlement guards all there is to guard, and there are no counters to
--- drift.
+-- Each entitlement has one row, with the state after the newest projected event. The summary of a user is computed from
+-- these rows when it is read. There are no stored counters that could become wrong, and the version of each entitlement
+-- is enough to ignore older events.
 
 CREATE TABLE user_entitlements (
     user_id            text        COLLATE "C" NOT NULL,
     stock_keeping_unit text        COLLATE "C" NOT NULL,
     status             text        NOT NULL,
     version            bigint      NOT NULL,
-    -- The event's occurred_at, which is the updated_at of the entitlement in the system of record.
+    -- occurred_at of the event, which equals updated_at in the system of record.
     changed_at         timestamptz NOT NULL,
     PRIMARY KEY (user_id, stock_keeping_unit),
     CONSTRAINT user_entitlements_status CHECK (status IN ('ACTIVE', 'REVOKED')),
@@ -18,8 +18,8 @@ CREATE TABLE user_entitlements (
     CONSTRAINT user_entitlements_sku_length CHECK (char_length(stock_keeping_unit) BETWEEN 1 AND 128)
 ) WITH (fillfactor = 80);
 
--- Where the read model differs from the system of record. An entitlement is committed before its event can be projected:
--- what is missing or behind may be an event on its way, everything else is wrong.
+-- Differences between the read model and the system of record. An entitlement is committed before its event is
+-- projected, so `missing` and `behind` can mean that an event is still on its way. The other differences are errors.
 CREATE VIEW user_entitlements_differences AS
 SELECT user_id, stock_keeping_unit,
        CASE WHEN r.version IS NULL THEN 'missing'

@@ -1,11 +1,11 @@
--- Who may call the API (SPEC I7). A client's id is the caller in idempotency_keys and in the audit, and outlives its
--- tokens: a retry with the rotated token replays.
+-- The registered clients of the API (SPEC I7). The id of a client is the caller in idempotency_keys and in the audit.
+-- It stays the same when the token is rotated, so a retry with the new token is a replay.
 
 CREATE TABLE api_clients (
     client_id      text        COLLATE "C" PRIMARY KEY,
     name           text        COLLATE "C" NOT NULL,
     scopes         text[]      NOT NULL,
-    -- SHA-256 of the whole token, in hex. Of the token before it until previous_until: rotation needs no downtime.
+    -- SHA-256 of the token, in hex. The previous token is valid until previous_until, so a rotation needs no downtime.
     token_hash     text        COLLATE "C" NOT NULL,
     previous_hash  text        COLLATE "C",
     previous_until timestamptz,
@@ -13,7 +13,7 @@ CREATE TABLE api_clients (
     rotated_at     timestamptz,
     expires_at     timestamptz,
     revoked_at     timestamptz,
-    -- To about a minute: not every request writes it.
+    -- Exact to about a minute, because not every request updates it.
     last_used_at   timestamptz,
     CONSTRAINT api_clients_id_form CHECK (client_id ~ '^[a-z0-9]{12}$'),
     CONSTRAINT api_clients_name_length CHECK (char_length(name) BETWEEN 1 AND 64),
@@ -26,12 +26,12 @@ CREATE TABLE api_clients (
     CONSTRAINT api_clients_lifetime CHECK (expires_at IS NULL OR expires_at > created_at)
 );
 
--- A revoked client's name may be given to its successor.
+-- The name of a revoked client can be used again.
 CREATE UNIQUE INDEX api_clients_name ON api_clients (name) WHERE revoked_at IS NULL;
 
-COMMENT ON TABLE api_clients IS 'Service clients of the API; a revoked one stays, because the audit names it.';
+COMMENT ON TABLE api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
 
--- A client that was revoked stays, and keeps its id, its name and its scopes.
+-- Clients cannot be deleted, and their id, name and scopes cannot be updated.
 GRANT SELECT, INSERT,
       UPDATE (token_hash, previous_hash, previous_until, rotated_at, expires_at, revoked_at, last_used_at)
    ON api_clients TO grantwire_functions;

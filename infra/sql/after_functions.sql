@@ -1,13 +1,13 @@
--- The last step of a migration: what needs the functions. It runs in their transaction, and again each time that one of
--- them changed, so every statement here must be harmless when repeated.
+-- The last step of a migration: everything that depends on the SQL functions. It runs in the same transaction as they
+-- do, and again each time that one of them has changed. Every statement must therefore be safe to repeat.
 
--- The idempotency library knows no roles; its functions are granted here.
+-- The idempotency library does not know the roles of the service, so privileges on its functions are granted here.
 GRANT EXECUTE ON FUNCTION
     idempotency_begin, idempotency_finish, processed_message_check, processed_message_complete, processed_message_covers,
     processed_message_fail, processed_message_taken
   TO grantwire_functions;
 
--- Only events of a known type become notifications. The function is the list of types: one more needs no migration.
+-- Only events of a known type become notifications. The function defines these types, so adding one needs no migration.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_constraint
@@ -18,5 +18,5 @@ BEGIN
 END
 $$;
 
--- The first months of the audit (SPEC A1); the sweep makes the later ones.
+-- Create the first partitions of the audit (SPEC A1). The sweep creates the later ones.
 SELECT entitlement_audit_ensure_partitions(3);

@@ -1,6 +1,6 @@
 """`python -m tests.bench`; `make bench` calls it.
 
-Every process that the benchmark starts imports this module again, so it imports nothing by itself.
+Every process that the benchmark starts imports this module again, so its own imports happen only in the main process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the clients of a fleet do: one call of a handler, event in and answer out, which is looked at.
+"""Calls that the clients of a fleet make: each invokes a handler with an event and checks the response.
 
-A client uses the handler that Lambda would, which reads its process's environment, unless it is given another one.
+By default a client uses the handler that Lambda would import, which reads the environment of its process.
 """
 
 from __future__ import annotations
@@ -19,71 +19,71 @@ if TYPE_CHECKING:
     Call = Callable[[], None]
     Handler = Callable[[Mapping[str, Any], Any], dict[str, Any]]
 
-# Users with as many rights each, whom `query` asks for.
+# The users that `make_query_call` queries.
 USERS = 1_000
-RIGHTS = 10
-# What each client of `replay` has granted before.
-KEPT_KEYS = 100
-# The variable that tells clients where Valkey is.
+ENTITLEMENTS_PER_USER = 10
+# The keys that each client of `make_replay_call` replays.
+KEYS_PER_CLIENT = 100
+# Environment variable with the address of Valkey.
 VALKEY_URL = "BENCH_VALKEY_URL"
 
 
-def handler_of(name: str) -> Any:
-    """A function's handler as Lambda would import it: now, because it may read the environment."""
+def load_handler(name: str) -> Any:
+    """Import the handler of a function as Lambda would. The import may read the environment."""
     return import_module(f"functions.{name}.handler").handler
 
 
-def event_of(name: str) -> dict[str, Any]:
-    """The event that the repository has for each function."""
+def load_event(name: str) -> dict[str, Any]:
+    """Return the example event of a function, from infra/events."""
     event: dict[str, Any] = json.loads((ROOT / "infra" / "events" / f"{name}.json").read_text())
     return event
 
 
-def granting(event: dict[str, Any], key: str, user: str) -> dict[str, Any]:
-    """A request to grant a user something, under this key."""
+def build_grant_event(event: dict[str, Any], key: str, user: str) -> dict[str, Any]:
+    """Return `event`, a grant, with this user and idempotency key."""
     body = f'{{"user_id":"{user}","stock_keeping_unit":"item1","reason":"purchase","purchase_id":"{user}"}}'
     headers = event["headers"] | {"Idempotency-Key": key}
     return event | {"headers": headers, "multiValueHeaders": {k: [v] for k, v in headers.items()}, "body": body}
 
 
-def ask(handler: Handler, event: dict[str, Any], user: str, rights: int) -> None:
-    """Ask for the rights of a user, who has so many."""
-    answer = handler(event | {"pathParameters": {"user_id": user}}, None)
-    assert answer["body"].count('"ACTIVE"') == rights, answer
+def query_user(handler: Handler, event: dict[str, Any], user: str, entitlements: int) -> None:
+    """Query a user and check the number of active entitlements."""
+    response = handler(event | {"pathParameters": {"user_id": user}}, None)
+    assert response["body"].count('"ACTIVE"') == entitlements, response
 
 
-def repeat(handler: Handler, event: dict[str, Any], body: str) -> None:
-    """Send a request again that was answered with this body."""
-    answer = handler(event, None)
-    assert answer["body"] == body and "Idempotent-Replayed" in answer["headers"], answer  # noqa: PT018
+def replay_request(handler: Handler, event: dict[str, Any], body: str) -> None:
+    """Repeat a request and check that the stored response with this body is replayed."""
+    response = handler(event, None)
+    assert response["body"] == body and "Idempotent-Replayed" in response["headers"], response  # noqa: PT018
 
 
-def grant(number: int, handler: Handler | None = None) -> Call:
-    """Grant somebody something, again and again."""
-    handler = handler or handler_of("grant")
-    event = event_of("grant")
+def make_grant_call(number: int, handler: Handler | None = None) -> Call:
+    """Return a call that grants an entitlement to a new user each time."""
+    handler = handler or load_handler("grant")
+    event = load_event("grant")
     names = (f"u_{os.getpid()}_{number}_{turn}" for turn in itertools.count())
 
     def call() -> None:
         name = next(names)
-        answer = handler(granting(event, name, name), None)
-        assert answer["statusCode"] == 200, answer
+        response = handler(build_grant_event(event, name, name), None)
+        assert response["statusCode"] == 200, response
 
     return call
 
 
-def replay(number: int, handler: Handler | None = None) -> Call:
-    """Send grants again that were answered before."""
-    handler = handler or handler_of("grant")
-    names = [f"r_{os.getpid()}_{number}_{turn}" for turn in range(KEPT_KEYS)]
-    events = [granting(event_of("grant"), name, name) for name in names]
+def make_replay_call(number: int, handler: Handler | None = None) -> Call:
+    """Send grants, and return a call that repeats one of them each time."""
+    handler = handler or load_handler("grant")
+    names = [f"r_{os.getpid()}_{number}_{turn}" for turn in range(KEYS_PER_CLIENT)]
+    events = [build_grant_event(load_event("grant"), name, name) for name in names]
     turns = itertools.cycle([(event, handler(event, None)["body"]) for event in events])
-    return lambda: repeat(handler, *next(turns))
+    return lambda: replay_request(handler, *next(turns))
 
 
-def query(number: int, handler: Handler | None = None) -> Call:
-    """Ask for the rights of one user after the other."""
-    handler = handler or handler_of("query")
-    event = event_of("query")
+def make_query_call(number: int, handler: Handler | None = None) -> Call:
+    """Return a call that queries the next user each time."""
+    handler = handler or load_handler("query")
+    event = load_event("query")
     users = itertools.cycle(f"q_{(number * 97 + turn) % USERS}" for turn in range(USERS))
-    return lambda: ask(handler, event, next(users), RIGHTS)
+    return lambda: query_user(handler, event, next(users), ENTITLEMENTS_PER_USER)

@@ -1,4 +1,4 @@
-"""Cold starts: every function as it is built, under Lambda's own runtime, against a handler that does nothing."""
+"""Cold starts of every built function under Lambda's own runtime, compared with a handler that does nothing."""
 
 from __future__ import annotations
 
@@ -31,47 +31,52 @@ _SEED: LiteralString = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at)
 SELECT 'revoke_' || n, 'item1', 'ACTIVE', 1, now() FROM generate_series(0, %s - 1) n
 """
-_HOW = """\
-Functions and layer are what `sam build` makes, and nothing else but `awslambdaric` is on their path. A start is a new
-process under the runtime interface emulator, which reports its init phase: interpreter, runtime and imports, with the
-files in the page cache. The first request includes the connections to PostgreSQL and NATS on this machine; a worker's
-lasts until it finds nothing to do. On Lambda both take longer by the share of a CPU that 512 MB of memory buy."""
+_METHOD = """\
+The functions and the layer are built by `sam build`; only `awslambdaric` is added to their import path. A start is a
+new process under the runtime interface emulator, which reports the init phase: interpreter, runtime and imports, with
+the files in the page cache. The first request includes connecting to PostgreSQL and NATS on this machine. The first
+request of a worker lasts until the worker is idle. On Lambda both take longer, because a function with 512 MB of memory
+gets only a share of a CPU."""
 _WITHOUT_BYTE_CODE = """\
-The layer ships no byte code, and Lambda mounts it read-only: every start compiles what it imports, and so do these."""
+The layer ships no byte code, and Lambda mounts it read-only. Every start compiles its imports, on Lambda and here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
-    """Milliseconds of each contender, round by round: until it was ready, and its first request."""
+class ColdStarts:
+    """Milliseconds of the init phase and of the first request, by function and round."""
 
-    ready: dict[str, list[float]] = field(default_factory=dict)
-    first: dict[str, list[float]] = field(default_factory=dict)
+    init: dict[str, list[float]] = field(default_factory=dict)
+    first_request: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, name: str, start: lambda_runtime.Start) -> None:
-        """Keep one."""
-        self.ready.setdefault(name, []).append(start.ready)
-        self.first.setdefault(name, []).append(start.first)
+    def add(self, name: str, start: lambda_runtime.ColdStart) -> None:
+        """Add a start of a function."""
+        self.init.setdefault(name, []).append(start.init_ms)
+        self.first_request.setdefault(name, []).append(start.first_request_ms)
 
-    def above_empty(self, name: str) -> Spread:
-        """What a function's imports add."""
-        return Spread(tuple(one - empty for one, empty in zip(self.ready[name], self.ready[EMPTY], strict=True)))
+    def added_import_time(self, name: str) -> Spread:
+        """Return by how much the init phase of a function is longer than that of the empty handler."""
+        return Spread(tuple(init - empty for init, empty in zip(self.init[name], self.init[EMPTY], strict=True)))
 
     def table(self) -> str:
-        """All of them."""
-        lines = ["| function | import above the empty handler's | first request |", "| --- | ---: | ---: |"]
-        for name in sorted(self.ready.keys() - {EMPTY}):
-            first = Spread(tuple(self.first[name]))
-            lines.append(f"| {name} | {_ms(self.above_empty(name))} | {_ms(first)} |")
-        ready, first = Spread(tuple(self.ready[EMPTY])), Spread(tuple(self.first[EMPTY]))
-        return "\n".join([*lines, f"| *the {EMPTY} itself* | *{_ms(ready)}* | *{_ms(first)}* |"])
+        """Return the table of all functions, in Markdown."""
+        lines = [f"| function | import time above {EMPTY} | first request |", "| --- | ---: | ---: |"]
+        for name in sorted(self.init.keys() - {EMPTY}):
+            first_request = Spread(tuple(self.first_request[name]))
+            lines.append(f"| {name} | {_ms(self.added_import_time(name))} | {_ms(first_request)} |")
+        init, first_request = Spread(tuple(self.init[EMPTY])), Spread(tuple(self.first_request[EMPTY]))
+        return "\n".join([*lines, f"| *{EMPTY}* | *{_ms(init)}* | *{_ms(first_request)}* |"])
 
 
-class Functions:
-    """The built functions, with the servers that they need."""
+class BuiltFunctions:
+    """Built functions, and the servers that they use."""
 
     def __init__(self, servers: Servers, folder: Path, rounds: int) -> None:
         resources = load_template()["Resources"].items()
-        functions = {name: one["Properties"] for name, one in resources if one["Type"] == "AWS::Serverless::Function"}
+        functions = {
+            name: resource["Properties"]
+            for name, resource in resources
+            if resource["Type"] == "AWS::Serverless::Function"
+        }
         deployment = Deployment(folder, EmulatorServer(folder / "aws"), {})
         deployment.build_functions()
         self.layer = deployment.build / "CoreLayer" / "python"
@@ -86,42 +91,42 @@ class Functions:
         url = servers.database()
         with servers.owner(url) as owner:
             owner.execute(_SEED, (rounds,))
-        own = {"NOTIFICATION_INBOX_ENABLED": "true", "TOKEN_ENVIRONMENT": TOKEN_ENVIRONMENT}
-        self._environ = servers.environ(url) | own
-        self._owner = {"DATABASE_URL": servers.databases.of_owner(url)}
+        settings = {"NOTIFICATION_INBOX_ENABLED": "true", "TOKEN_ENVIRONMENT": TOKEN_ENVIRONMENT}
+        self._environ = servers.environ(url) | settings
+        self._owner = {"DATABASE_URL": servers.databases.url_for_owner(url)}
         self._token = development_token(url, folder / "token")
 
     @property
     def names(self) -> list[str]:
-        """All contenders."""
+        """Every function, and the empty handler."""
         return list(self._folders)
 
-    def start(self, name: str, number: int) -> lambda_runtime.Start:
-        """Start one of them for the so-many-th time; what it answers must be good."""
+    def start(self, name: str, number: int) -> lambda_runtime.ColdStart:
+        """Start a function in round `number`. Raises RuntimeError if it does not succeed."""
         environ = (
             self._environ | {"AWS_LAMBDA_FUNCTION_NAME": name} | (self._owner if name == "migrate_database" else {})
         )
         event = {} if name == EMPTY else self._event(name, number)
-        start = lambda_runtime.start(self._folders[name], [self.layer, self._runtime], environ, event)
-        answer = start.answer
-        if "errorMessage" in answer or answer.get("statusCode", 200) != 200 or '"Deny"' in json.dumps(answer):
-            raise RuntimeError(f"{name} answers {answer}")
+        start = lambda_runtime.start_function(self._folders[name], [self.layer, self._runtime], environ, event)
+        response = start.response
+        if "errorMessage" in response or response.get("statusCode", 200) != 200 or '"Deny"' in json.dumps(response):
+            raise RuntimeError(f"{name} failed: {response}")
         return start
 
     def _event(self, name: str, number: int) -> dict[str, Any]:
-        """The repository's event for a function, with a user and a key of its own, and a token that is valid."""
+        """Return the example event of a function with a new user, a new key and a valid token."""
         text = (ROOT / "infra" / "events" / f"{name}.json").read_text()
         event: dict[str, Any] = json.loads(re.sub(r"\b(u_123|p_45\d)\b", f"{name}_{number}", text))
         return event | ({"authorizationToken": f"Bearer {self._token}"} if "authorizationToken" in event else {})
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
-    """Start every function once in every round, in an order that turns."""
+    """Start every function once in every round, in an order that rotates."""
     if sys.platform != "linux":
         return Section(TITLE, remarks=["Not measured: the runtime interface emulator is a program for Linux."])
     with progress.step("Building the functions as for Lambda"):
-        functions = Functions(servers, servers.nats.state.with_name("cold_start"), effort.starts)
-    names, starts = functions.names, Starts()
+        functions = BuiltFunctions(servers, servers.nats.state.with_name("cold_start"), effort.starts)
+    names, starts = functions.names, ColdStarts()
     with progress.step(f"{TITLE}: {len(names) - 1} functions · {EMPTY}, {effort.starts} rounds"):
         for number in range(effort.starts):
             turn = number % len(names)
@@ -130,19 +135,19 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     return _section(starts, functions.layer)
 
 
-def _section(starts: Starts, layer: Path) -> Section:
-    grant, size = starts.above_empty("grant"), _megabytes(layer)
+def _section(starts: ColdStarts, layer: Path) -> Section:
+    grant, size = starts.added_import_time("grant"), _megabytes(layer)
     largest = sorted(((_megabytes(part), part.name) for part in layer.iterdir()), reverse=True)[:6]
     parts = ", ".join(f"{name} {megabytes:.1f}" for megabytes, name in largest)
     byte_code = len(list(layer.rglob("*.pyc")))
     return Section(
         TITLE,
         findings=[
-            Finding.at_most("grant's import above the empty handler's", _ms(grant), grant.median, 220, "ms", 190),
-            Finding.at_most("the layer, unzipped", f"{size:.1f} MB", size, 40, "MB"),
+            Finding.at_most(f"grant, import time above {EMPTY}", _ms(grant), grant.median, 220, "ms", 190),
+            Finding.at_most("layer, unzipped", f"{size:.1f} MB", size, 40, "MB"),
         ],
         remarks=[
-            _HOW,
+            _METHOD,
             f"The layer ships byte code for {byte_code} modules." if byte_code else _WITHOUT_BYTE_CODE,
             starts.table(),
             f"Largest parts of the layer, in MB: {parts}.",

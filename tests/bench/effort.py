@@ -1,4 +1,4 @@
-"""How much is measured: enough to trust, enough to look, or just enough to see that the harness works."""
+"""How much a run measures: a full run, a quick one, or a smoke run that only proves that the benchmark works."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The sizes of a run; a round measures every contender once, each for `seconds` or until its work is done."""
+    """Sizes of a run. A round measures every contender once, for `seconds` or until its work is done."""
 
     name: str
     rounds: int
@@ -21,7 +21,7 @@ class Effort:
     sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     parked: int = 100_000
     starts: int = 7
-    journey_seconds: float = 300.0
+    end_to_end_seconds: float = 300.0
 
 
 FULL = Effort("full", rounds=5, seconds=2.0)
@@ -33,7 +33,7 @@ QUICK = Effort(
     expired=300_000,
     sizes=(1_000, 100_000),
     starts=3,
-    journey_seconds=75.0,
+    end_to_end_seconds=75.0,
 )
 SMOKE = Effort(
     "smoke",
@@ -48,5 +48,5 @@ SMOKE = Effort(
     sizes=(300,),
     parked=100,
     starts=1,
-    journey_seconds=0.0,
+    end_to_end_seconds=0.0,
 )

@@ -1,4 +1,4 @@
-"""Clients as Lambda has them: each a process of its own, with its own handler and its own connection."""
+"""Clients that run as functions do on Lambda: each in its own process, with its own handler and connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.alone import become_function
+from tests.bench.subprocesses import use_function_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     Call = Callable[[], object]
 
-# Time for the last client to have read its order, so that all begin together.
-_HEAD_START = 0.05
-_PATIENCE = 120.0
+# Every client must have received its instruction before the common start.
+_HEAD_START_SECONDS = 0.05
+_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a fleet did: how many calls, in how long, and how long each took."""
+    """Result of a run: the number of calls, the duration, and the latency of each call."""
 
     calls: int
     seconds: float
@@ -34,15 +34,19 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Calls per second."""
         return self.calls / self.seconds
 
 
 class Fleet:
-    """So many clients; `work` names a function, as module:function, that gets a client's number and gives its call."""
+    """Group of `count` client processes.
 
-    def __init__(self, work: str, count: int, environ: Mapping[str, str]) -> None:
-        self._work = work
+    `factory` names a function as module:function. It gets the number of a client and returns the call that the client
+    makes again and again.
+    """
+
+    def __init__(self, factory: str, count: int, environ: Mapping[str, str]) -> None:
+        self._factory = factory
         self._environ = dict(environ)
         self._members: list[tuple[BaseProcess, Connection]] = []
         self._count = count
@@ -51,12 +55,12 @@ class Fleet:
     def __enter__(self) -> Self:
         context = multiprocessing.get_context("spawn")
         for number in range(self._count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, self._work, number, self._environ), daemon=True)
+            pipe, remote = context.Pipe()
+            process = context.Process(target=_serve, args=(remote, self._factory, number, self._environ), daemon=True)
             process.start()
-            self._members.append((process, ours))
+            self._members.append((process, pipe))
         for _, pipe in self._members:
-            self._answer(pipe)
+            self._receive(pipe)
         return self
 
     def __exit__(
@@ -65,57 +69,57 @@ class Fleet:
         for process, pipe in self._members:
             if kind is None:
                 pipe.send(None)
-                process.join(_PATIENCE)
+                process.join(_TIMEOUT_SECONDS)
             else:
                 process.terminate()
 
-    def rate(self, seconds: float, clients: int | None = None) -> float:
-        """Let them call for so long; calls a second."""
+    def measure_rate(self, seconds: float, clients: int | None = None) -> float:
+        """Run for `seconds` and return the calls per second."""
         return self.run(seconds, clients).rate
 
-    def once(self) -> float:
-        """Let each of them make one call, all at once; how many seconds the longest took."""
+    def run_once(self) -> float:
+        """Let all clients make one call at the same time, and return the seconds of the longest call."""
         return max(self.run(0.0).latencies)
 
     def run(self, seconds: float, clients: int | None = None) -> Run:
-        """Let all of them, or so many, call for so long, and at least once."""
+        """Let `clients` clients, by default all, call for `seconds`, and each at least once."""
         members = self._members[:clients]
-        start = time.monotonic() + _HEAD_START
+        start = time.monotonic() + _HEAD_START_SECONDS
         for _, pipe in members:
             pipe.send((start, seconds))
         latencies: list[float] = []
         end = start
         for _, pipe in members:
-            ended, theirs = self._answer(pipe)
+            ended, measured = self._receive(pipe)
             end = max(end, ended)
-            latencies += theirs
+            latencies += measured
         self.calls += len(latencies)
         return Run(len(latencies), end - start, latencies)
 
-    def _answer(self, pipe: Connection) -> Any:
-        if not pipe.poll(_PATIENCE):
-            raise RuntimeError(f"a client of {self._work} does not answer")
-        answer = pipe.recv()
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+    def _receive(self, pipe: Connection) -> Any:
+        if not pipe.poll(_TIMEOUT_SECONDS):
+            raise RuntimeError(f"a client of {self._factory} does not respond")
+        result = pipe.recv()
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
 
-def _serve(pipe: Connection, work: str, number: int, environ: Mapping[str, str]) -> None:
-    become_function(environ)
-    module, _, function = work.partition(":")
+def _serve(pipe: Connection, factory: str, number: int, environ: Mapping[str, str]) -> None:
+    use_function_environment(environ)
+    module, _, function = factory.partition(":")
     try:
         call: Call = getattr(import_module(module), function)(number)
-        call()  # connects, and prepares its statements
+        call()  # connects and prepares statements
         pipe.send("ready")
-        while (order := pipe.recv()) is not None:
-            pipe.send(_calls(call, *order))
-    except Exception as error:  # noqa: BLE001 - told to whoever waits
-        pipe.send(RuntimeError(f"{work}: {error!r}"))
+        while (instruction := pipe.recv()) is not None:
+            pipe.send(_repeat(call, *instruction))
+    except Exception as error:  # noqa: BLE001 - raised again by the process that waits
+        pipe.send(RuntimeError(f"{factory}: {error!r}"))
 
 
-def _calls(call: Call, start: float, seconds: float) -> tuple[float, list[float]]:
-    """When it ended, and how long each call took."""
+def _repeat(call: Call, start: float, seconds: float) -> tuple[float, list[float]]:
+    """Repeat the call for `seconds`, and return the end time and the latency of each call."""
     latencies: list[float] = []
     clock = time.monotonic
     time.sleep(max(0.0, start - clock()))

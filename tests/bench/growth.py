@@ -1,8 +1,8 @@
-"""What the hot paths cost against how many rows there are: one process for each size, on a database of that size.
+"""The cost of the hot paths by table size: one process for each size, on a database of that size.
 
-What a relay publishes and a sweep deletes is filled up again outside of what is timed, so that every repetition finds
-the same. The rows that replay and query ask for are spread over the whole table and asked for again and again: what
-grows is the table, not what has to be fetched from disk.
+Events to publish and rows to sweep are added before each timed repetition, so that every repetition does the same work.
+Replay and query read the same rows again and again, spread over the whole table. So the table grows, but not the data
+that must be read from disk.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, LiteralString
 
 from psycopg.rows import dict_row
 
-from tests.bench.alone import alone, become_function
-from tests.bench.callers import ask, event_of, granting, handler_of, repeat
+from tests.bench.callers import build_grant_event, load_event, load_handler, query_user, replay_request
 from tests.bench.fleet import Fleet
 from tests.bench.results import Chart, Finding, Line, Section
-from tests.bench.rounds import interleave
+from tests.bench.rounds import run_rounds
+from tests.bench.subprocesses import run_in_subprocess, use_function_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from tests.bench.effort import Effort
     from tests.bench.servers import Servers
 
-_FLAT = 1.5
+_MAX_GROWTH = 1.5
 _EVENTS = 200
 _EXPIRED_ROWS = 1_000
-_RIGHTS = 10
-_ASKED = 250
-# Turns in a round, and fewer of what has to be filled up. In a turn, replay and query are called for so many seconds:
-# the first call pays for the switch from another process.
-_TURNS, _FEW = 10, 3
-_BURST = 0.005
-# The variable that tells a process how many rows its table has.
+_ENTITLEMENTS_PER_USER = 10
+_READ_ROWS = 250
+# Repetitions in a round: of replay and query, and of relay and sweep, which need new rows each time.
+_REPETITIONS, _WORKER_REPETITIONS = 10, 3
+# A repetition of replay and query makes several calls, because the first one pays for the switch between processes.
+_BURST_SECONDS = 0.005
+# Environment variable with the number of rows.
 _SIZE = "BENCH_SIZE"
-# The user of the one request that was really answered.
+# The user of the one grant that is really made; its stored response is copied.
 _USER = "u_answered"
 
-# Ids ascend as version 7's do. Nobody reads a published event's payload.
+# Ids ascend like UUIDs of version 7. The payload of a published event is never read.
 _PUBLISHED: LiteralString = """
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, published_at)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'EntitlementGranted',
        'p' || lpad(n::text, 9, '0'), 1, '{}', 'PUBLISHED', false, now()
   FROM generate_series(1, %(size)s) n
 """
-# A hundred to each head that failed, and all of them older than what is pending.
+# One hundred events for each FAILED head, all older than the pending events.
 _PARKED: LiteralString = """
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, created_at)
 SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || n / 100, n %% 100 + 1, '{}',
@@ -69,19 +69,19 @@ SELECT event_id, 'EntitlementGranted', event_id::text, 1,
   FROM (SELECT gen_random_uuid() AS event_id FROM generate_series(1, %(count)s)) AS made
 """
 _UNPUBLISHED: LiteralString = "SELECT count(*) FROM outbox_events WHERE status IN ('PENDING', 'IN_FLIGHT') AND ready"
-# Copies of the one answer that a handler has stored, each under a key of its own.
+# Copies of the one stored response, each with its own key.
 _KEYS: LiteralString = """
 INSERT INTO idempotency_keys (
        caller, route, idempotency_key, request_hash, status_code, response_body, created_at, expires_at)
 SELECT %(caller)s, %(route)s, 'k' || n, %(request_hash)s, %(status_code)s, %(response_body)s, now(), now() + '1 day'
   FROM generate_series(0, %(size)s - 1) n
 """
-_ANSWER: LiteralString = "SELECT caller, route, request_hash, status_code, response_body FROM idempotency_keys"
+_STORED_RESPONSE: LiteralString = "SELECT caller, route, request_hash, status_code, response_body FROM idempotency_keys"
 _ENTITLEMENTS: LiteralString = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at)
-SELECT 'u' || n / %(rights)s, 'item' || n %% %(rights)s, 'ACTIVE', 1, now() FROM generate_series(0, %(size)s - 1) n
+SELECT 'u' || n / %(per_user)s, 'item' || n %% %(per_user)s, 'ACTIVE', 1, now() FROM generate_series(0, %(size)s - 1) n
 """
-_STAYING: LiteralString = """
+_UNEXPIRED: LiteralString = """
 INSERT INTO processed_events (event_id, processed_at)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, now() FROM generate_series(1, %(size)s) n
 """
@@ -89,47 +89,47 @@ _EXPIRED: LiteralString = """
 INSERT INTO processed_events (event_id, processed_at)
 SELECT gen_random_uuid(), now() - interval '31 days' FROM generate_series(1, %(count)s)
 """
-_LEFT: LiteralString = "SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '30 days'"
+_REMAINING: LiteralString = "SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '30 days'"
 
 
-def replay(_number: int) -> Call:
-    """Ask for stored answers, of keys all over the table; all answers are one."""
-    handler, event = handler_of("grant"), event_of("grant")
-    body = handler(granting(event, "k0", _USER), None)["body"]
-    keys = cycle(f"k{number}" for number in _spread())
-    return lambda: repeat(handler, granting(event, next(keys), _USER), body)
+def make_replay_call(_number: int) -> Call:
+    """Return a call that replays the next key; the keys are spread over the table and have the same response."""
+    handler, event = load_handler("grant"), load_event("grant")
+    body = handler(build_grant_event(event, "k0", _USER), None)["body"]
+    keys = cycle(f"k{number}" for number in _row_numbers())
+    return lambda: replay_request(handler, build_grant_event(event, next(keys), _USER), body)
 
 
-def query(_number: int) -> Call:
-    """Ask for the ten rights of one user after the other, of users all over the table."""
-    handler, event = handler_of("query"), event_of("query")
-    users = cycle(sorted({f"u{number // _RIGHTS}" for number in _spread()}))
-    return lambda: ask(handler, event, next(users), _RIGHTS)
+def make_query_call(_number: int) -> Call:
+    """Return a call that queries the next user; the users are spread over the table."""
+    handler, event = load_handler("query"), load_event("query")
+    users = cycle(sorted({f"u{number // _ENTITLEMENTS_PER_USER}" for number in _row_numbers()}))
+    return lambda: query_user(handler, event, next(users), _ENTITLEMENTS_PER_USER)
 
 
-def _spread() -> range:
+def _row_numbers() -> range:
     size = int(os.environ[_SIZE])
-    return range(0, size, max(1, size // _ASKED))
+    return range(0, size, max(1, size // _READ_ROWS))
 
 
-def _answer(servers: Servers) -> dict[str, object]:
-    """The columns of an answer as the handler of grant stores it."""
+def _make_stored_response(servers: Servers) -> dict[str, object]:
+    """Grant an entitlement through the handler, and return the columns of its stored response."""
     url = servers.database()
-    alone(_grant_once, servers.environ(url))
+    run_in_subprocess(_grant_once, servers.environ(url))
     with servers.owner(url) as owner:
-        found = owner.cursor(row_factory=dict_row).execute(_ANSWER).fetchone()
-    assert found is not None
-    return found
+        row = owner.cursor(row_factory=dict_row).execute(_STORED_RESPONSE).fetchone()
+    assert row is not None
+    return row
 
 
 def _grant_once(environ: Mapping[str, str]) -> None:
-    become_function(environ)
-    answer = handler_of("grant")(granting(event_of("grant"), "k", _USER), None)
-    assert answer["statusCode"] == 200, answer
+    use_function_environment(environ)
+    response = load_handler("grant")(build_grant_event(load_event("grant"), "k", _USER), None)
+    assert response["statusCode"] == 200, response
 
 
-class _Sized:
-    """A database whose tables have so many rows."""
+class _SizedDatabase:
+    """Database whose tables have `size` rows."""
 
     def __init__(self, servers: Servers, size: int) -> None:
         self.size = size
@@ -138,44 +138,44 @@ class _Sized:
         self._owner = servers.owner(url)
 
     def fill_outbox(self, parked: int = 0) -> Self:
-        """Published events, and those that wait behind heads that failed."""
+        """Add published events, and `parked` events that wait behind FAILED heads."""
         self._owner.execute(_PUBLISHED, {"size": self.size})
         self._owner.execute(_PARKED, {"count": parked})
-        return self._settled()
+        return self._settle()
 
-    def fill_tables(self, answer: Mapping[str, object]) -> Self:
-        """What replay, query and sweep read."""
-        self._owner.execute(_KEYS, {"size": self.size, **answer})
-        self._owner.execute(_ENTITLEMENTS, {"size": self.size, "rights": _RIGHTS})
-        self._owner.execute(_STAYING, {"size": self.size})
-        return self._settled()
+    def fill_tables(self, stored_response: Mapping[str, object]) -> Self:
+        """Add the rows that replay, query and sweep read."""
+        self._owner.execute(_KEYS, {"size": self.size, **stored_response})
+        self._owner.execute(_ENTITLEMENTS, {"size": self.size, "per_user": _ENTITLEMENTS_PER_USER})
+        self._owner.execute(_UNEXPIRED, {"size": self.size})
+        return self._settle()
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._owner.close()
 
-    def publish(self, relay: Fleet) -> float:
-        """Let a relay publish new events, one of each aggregate; seconds."""
-        return self._done(relay, _PENDING, _EVENTS, _UNPUBLISHED)
+    def time_relay(self, relay: Fleet) -> float:
+        """Add events, one for each aggregate, let a relay publish them, and return the seconds."""
+        return self._time_worker(relay, _PENDING, _EVENTS, _UNPUBLISHED)
 
-    def sweep(self, sweeper: Fleet) -> float:
-        """Let a sweep delete what has expired since; seconds."""
-        self._owner.execute("VACUUM (INDEX_CLEANUP ON) processed_events")  # of what the last one deleted
-        return self._done(sweeper, _EXPIRED, _EXPIRED_ROWS, _LEFT)
+    def time_sweep(self, sweeper: Fleet) -> float:
+        """Add expired rows, let a sweep delete them, and return the seconds."""
+        self._owner.execute("VACUUM (INDEX_CLEANUP ON) processed_events")  # removes the rows of the previous sweep
+        return self._time_worker(sweeper, _EXPIRED, _EXPIRED_ROWS, _REMAINING)
 
-    def ask(self, caller: Fleet) -> float:
-        """Let a caller ask some times; seconds of one call."""
-        return median(caller.run(_BURST).latencies)
+    def time_call(self, caller: Fleet) -> float:
+        """Let a caller make some calls, and return the median of their seconds."""
+        return median(caller.run(_BURST_SECONDS).latencies)
 
-    def _done(self, worker: Fleet, fill: LiteralString, count: int, left: LiteralString) -> float:
+    def _time_worker(self, worker: Fleet, fill: LiteralString, count: int, remaining: LiteralString) -> float:
         self._owner.execute(fill, {"count": count})
-        seconds = worker.once()
-        if self._owner.execute(left).fetchone() != (0,):
-            raise RuntimeError("a worker has left something undone")
+        seconds = worker.run_once()
+        if self._owner.execute(remaining).fetchone() != (0,):
+            raise RuntimeError("the worker did not complete its work")
         return seconds
 
-    def _settled(self) -> Self:
-        """From now on nothing happens to the tables but what is measured."""
+    def _settle(self) -> Self:
+        """Vacuum and checkpoint now, and turn autovacuum off, so that neither disturbs a measurement."""
         self._owner.execute("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
         self._owner.execute("ALTER TABLE processed_events SET (autovacuum_enabled = false)")
         self._owner.execute("VACUUM ANALYZE")
@@ -185,42 +185,49 @@ class _Sized:
 
 _REMARKS = (
     (
-        "One process for each size, on one core with PostgreSQL; the median of many calls, of the sizes in turn. "
-        "A path is flat if the largest of the medians is at most 1.5 times the smallest; with parked events, "
-        "the smallest without them counts too. A commit does not wait for the disk here."
+        "One process for each table size, on the same core as PostgreSQL. The result is the median of many calls; the "
+        "sizes take turns. A path is flat if its slowest size takes at most 1.5 times as long as its fastest. "
+        "The relay with parked events is also compared with the fastest size without them. "
+        "Commits do not wait for the disk here."
     ),
     (
-        "*Rows* are published events for a relay, live keys for a replay, rights for a query, and rows that stay for a "
-        f"sweep. Beside them is what an invocation of a worker finds to do: {_EVENTS} events, one of each aggregate, "
-        f"or {_EXPIRED_ROWS:,} expired rows. Replay and query are called through their handlers."
+        "*Rows* are published events for a relay, unexpired keys for a replay, entitlements for a query, and unexpired "
+        f"rows for a sweep. In addition, each invocation of a worker has the same work: {_EVENTS} events, one for each "
+        f"aggregate, or {_EXPIRED_ROWS:,} expired rows. Replay and query are called through their handlers."
     ),
 )
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
-    """Relay, replay, query and sweep with small tables and with large ones."""
+    """Measure relay, replay, query and sweep with small and with large tables."""
     with progress.step(f"growth, tables of {', '.join(f'{size:,}' for size in effort.sizes)} rows"):
-        answer = _answer(servers)
-        tables = [_Sized(servers, size).fill_outbox().fill_tables(answer) for size in effort.sizes]
-        parked = [_Sized(servers, size).fill_outbox(effort.parked) for size in effort.sizes]
-    plain, beside = f"relay of {_EVENTS} events", f"relay of {_EVENTS} events, {effort.parked:,} parked"
-    measured = partial(_measured, effort, progress)
+        stored_response = _make_stored_response(servers)
+        tables = [_SizedDatabase(servers, size).fill_outbox().fill_tables(stored_response) for size in effort.sizes]
+        parked = [_SizedDatabase(servers, size).fill_outbox(effort.parked) for size in effort.sizes]
+    plain, with_parked = f"relay of {_EVENTS} events", f"relay of {_EVENTS} events, {effort.parked:,} parked"
+    query, sweep = f"query of {_ENTITLEMENTS_PER_USER} entitlements", f"sweep of {_EXPIRED_ROWS:,} rows"
+    workers, relays = "tests.bench.workers", {plain: tables, with_parked: parked}
+    measure_lines = partial(_measure_lines, effort, progress)
     with _on_one_core(servers):
         lines = {
-            **measured("tests.bench.workers:drain_outbox", _Sized.publish, {plain: tables, beside: parked}, _FEW),
-            **measured(f"{__name__}:replay", _Sized.ask, {"replay": tables}, _TURNS),
-            **measured(f"{__name__}:query", _Sized.ask, {f"query of {_RIGHTS} rights": tables}, _TURNS),
-            **measured("tests.bench.workers:sweep", _Sized.sweep, {f"sweep of {_EXPIRED_ROWS:,} rows": tables}, _FEW),
+            **measure_lines(
+                f"{workers}:make_drain_outbox_call", _SizedDatabase.time_relay, relays, _WORKER_REPETITIONS
+            ),
+            **measure_lines(f"{__name__}:make_replay_call", _SizedDatabase.time_call, {"replay": tables}, _REPETITIONS),
+            **measure_lines(f"{__name__}:make_query_call", _SizedDatabase.time_call, {query: tables}, _REPETITIONS),
+            **measure_lines(
+                f"{workers}:make_sweep_call", _SizedDatabase.time_sweep, {sweep: tables}, _WORKER_REPETITIONS
+            ),
         }
-    for one in tables + parked:
-        one.close()
-    findings = [_finding(what, lines[what], lines[plain if what == beside else what]) for what in lines]
+    for database in tables + parked:
+        database.close()
+    findings = [_finding(name, lines[name], lines[plain if name == with_parked else name]) for name in lines]
     return Section("Growth", findings=findings, charts=[_chart(lines)], remarks=list(_REMARKS))
 
 
 @contextmanager
 def _on_one_core(servers: Servers) -> Iterator[None]:
-    """Start processes and connections on one core: from one core to another a call takes twice as long, sometimes."""
+    """Run new processes and connections on one core: a call between two cores sometimes takes twice as long."""
     if sys.platform != "linux":
         yield
         return
@@ -235,40 +242,44 @@ def _on_one_core(servers: Servers) -> Iterator[None]:
             os.sched_setaffinity(process, cores)
 
 
-def _measured(
+def _measure_lines(
     effort: Effort,
     progress: Progress,
-    work: str,
-    call: Callable[[_Sized, Fleet], float],
-    databases: Mapping[str, Sequence[_Sized]],
-    turns: int,
+    factory: str,
+    call: Callable[[_SizedDatabase, Fleet], float],
+    databases: Mapping[str, Sequence[_SizedDatabase]],
+    repetitions: int,
 ) -> dict[str, dict[int, float]]:
-    """Milliseconds by size, of each line; the sizes take turns, after some that do not count."""
-    of = {f"{what}, {one.size:,} rows": one for what, each in databases.items() for one in each}
+    """Return the milliseconds of each line by size. The sizes take turns, after a warm-up."""
+    by_name = {_contender_name(line, database.size): database for line in databases for database in databases[line]}
     with ExitStack() as stack:
-        fleets = {name: stack.enter_context(Fleet(work, 1, one.environ)) for name, one in of.items()}
-        contenders = {name: partial(_rate, call, one, fleets[name]) for name, one in of.items()}
+        fleets = {name: stack.enter_context(Fleet(factory, 1, each.environ)) for name, each in by_name.items()}
+        contenders = {name: partial(_rate, call, each, fleets[name]) for name, each in by_name.items()}
         for contender in contenders.values():
-            for _ in range(turns):
+            for _ in range(repetitions):
                 contender()
-        rounds = interleave("growth", effort.rounds * turns, contenders, progress)
+        rounds = run_rounds("growth", effort.rounds * repetitions, contenders, progress)
     return {
-        what: {one.size: 1000 / rounds.rate(f"{what}, {one.size:,} rows").median for one in each}
-        for what, each in databases.items()
+        line: {each.size: 1000 / rounds.rate(_contender_name(line, each.size)).median for each in sized}
+        for line, sized in databases.items()
     }
 
 
-def _rate(call: Callable[[_Sized, Fleet], float], database: _Sized, fleet: Fleet) -> float:
+def _contender_name(line: str, size: int) -> str:
+    return f"{line}, {size:,} rows"
+
+
+def _rate(call: Callable[[_SizedDatabase, Fleet], float], database: _SizedDatabase, fleet: Fleet) -> float:
     return 1 / call(database, fleet)
 
 
-def _finding(what: str, times: Mapping[int, float], best: Mapping[int, float]) -> Finding:
-    """How far the slowest is from the fastest, of these or of those that they should be as fast as."""
-    spread = max(times.values()) / min(*times.values(), *best.values())
-    each = " · ".join(f"{value:.2f}" for value in times.values())
+def _finding(name: str, times: Mapping[int, float], baseline: Mapping[int, float]) -> Finding:
+    """Return the finding for the slowest of `times` divided by the fastest of `times` and `baseline`."""
+    growth = max(times.values()) / min(*times.values(), *baseline.values())
+    values = " · ".join(f"{value:.2f}" for value in times.values())
     target = "flat within 1.5×"  # noqa: RUF001 - a number of times
-    span = f"{min(times):,} to {max(times):,} rows"
-    return Finding(f"{what}, {span}", f"{spread:.2f} times: {each} ms", target, spread <= _FLAT)
+    sizes = f"{min(times):,} to {max(times):,} rows"
+    return Finding(f"{name}, {sizes}", f"{growth:.2f} times: {values} ms", target, growth <= _MAX_GROWTH)
 
 
 def _chart(lines: Mapping[str, Mapping[int, float]]) -> Chart:
@@ -277,7 +288,7 @@ def _chart(lines: Mapping[str, Mapping[int, float]]) -> Chart:
         "Cost against table size",
         "rows",
         "ms",
-        tuple(Line(what, tuple(times.items())) for what, times in lines.items()),
+        tuple(Line(name, tuple(times.items())) for name, times in lines.items()),
         log_x=True,
         log_y=True,
     )

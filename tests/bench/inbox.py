@@ -1,4 +1,4 @@
-"""The least that recording events could cost: plain inserts of rows that are ready."""
+"""The minimum cost of recording events: plain inserts of prepared rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 from grantwire.identifiers import uuid7
 
-BATCH = 500
+BATCH_SIZE = 500
 
 _EMPTY: LiteralString = "TRUNCATE processed_events, notifications, user_entitlements"
 _COUNTS: LiteralString = """
@@ -18,7 +18,7 @@ SELECT (SELECT count(*) FROM processed_events), (SELECT count(*) FROM notificati
        (SELECT count(*) FROM user_entitlements)
 """
 
-# Arrays as PostgreSQL writes them, to be sent as they came.
+# Arrays in PostgreSQL's text format, so that the inserts can send them without conversion.
 _BATCHES: LiteralString = """
 SELECT array_agg(notification_id)::text AS notification_id, array_agg(event_id)::text AS event_id,
        array_agg(event_type)::text AS event_type, array_agg(payload ->> 'user_id')::text AS user_id,
@@ -52,21 +52,21 @@ SELECT user_id, stock_keeping_unit, 'ACTIVE', version, changed_at
 
 
 class PlainInserts:
-    """The rows of a whole outbox, written batch by batch; `count` says how many events it has."""
+    """Writes the rows for all `count` events of an outbox, batch by batch."""
 
     def __init__(self, address: str, count: int) -> None:
         self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
-        found = self._connection.cursor(row_factory=dict_row).execute(
-            _BATCHES, {"ids": [uuid7() for _ in range(count)], "batch": BATCH}
+        batches = self._connection.cursor(row_factory=dict_row).execute(
+            _BATCHES, {"ids": [uuid7() for _ in range(count)], "batch": BATCH_SIZE}
         )
-        self._batches = found.fetchall()
+        self._batches = batches.fetchall()
 
-    def empty(self) -> None:
-        """Forget everything that was recorded."""
+    def truncate(self) -> None:
+        """Delete every inbox row, notification and read model row."""
         self._connection.execute(_EMPTY)
 
     def write(self) -> float:
-        """One transaction for each batch, one statement for each table; how many seconds it took."""
+        """Write each batch in one transaction, with one statement per table, and return the seconds."""
         began = time.perf_counter()
         for batch in self._batches:
             with self._connection.transaction():
@@ -75,11 +75,11 @@ class PlainInserts:
         return time.perf_counter() - began
 
     def counts(self) -> tuple[Any, ...]:
-        """Inbox rows, notifications and rights."""
+        """Return the numbers of inbox rows, notifications and read model rows."""
         row = self._connection.execute(_COUNTS).fetchone()
         assert row is not None
         return row
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._connection.close()

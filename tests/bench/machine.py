@@ -1,4 +1,4 @@
-"""What a run was measured on: the processors, the kernel, and the exact version of everything that took part."""
+"""The machine of a run: processors, kernel, and the version of every server and package that took part."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _PACKAGES = (
 
 
 def describe(servers: Servers) -> dict[str, str]:
-    """Name each part and its version; a package that is not installed took no part."""
-    found = {
+    """Return the version of each part. A package that is not installed is left out."""
+    parts = {
         "Processors": f"{os.cpu_count()}, {_processor()}",
         "Kernel": f"{platform.system()} {platform.release()}",
         "PostgreSQL": _postgres(servers),
@@ -41,10 +41,10 @@ def describe(servers: Servers) -> dict[str, str]:
     }
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            parts[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return parts
 
 
 def _processor() -> str:
@@ -62,7 +62,7 @@ def _postgres(servers: Servers) -> str:
 
 
 def _nats(servers: Servers) -> str:
-    """NATS introduces itself to every client: INFO {…}."""
+    """Return the version from the INFO message that NATS sends to every new client."""
     with socket.create_connection((HOST, servers.nats.port)) as client, client.makefile("rb") as lines:
         return str(json.loads(lines.readline().removeprefix(b"INFO "))["version"])
 

@@ -1,4 +1,4 @@
-"""The same promises kept statement by statement, as the first description of them reads."""
+"""A grant with the same guarantees, in one SQL statement per step instead of one SQL call."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 NAIVE = "statement by statement"
 _ROUTE = "POST /v1/entitlements/grants"
-# Events that a relay claims, and messages that a bridge fetches, at a time.
-CLAIM, FETCH = 50, 200
+# Batch sizes of the relay's claims and of the bridge's pulls.
+CLAIM_SIZE, FETCH_SIZE = 50, 200
 
 _LOCK = "SELECT pg_advisory_xact_lock(%s)"
 _STORED = """
 SELECT request_hash, status_code, response_body FROM idempotency_keys
  WHERE caller = 'local' AND route = %s AND idempotency_key = %s AND expires_at > now()
 """
-_RIGHT = "SELECT status, version FROM entitlements WHERE user_id = %s AND stock_keeping_unit = %s FOR UPDATE"
+_ENTITLEMENT = "SELECT status, version FROM entitlements WHERE user_id = %s AND stock_keeping_unit = %s FOR UPDATE"
 _GRANT = """
 INSERT INTO entitlements AS e (user_id, stock_keeping_unit, status, version, updated_at)
 VALUES (%s, %s, 'ACTIVE', 1, clock_timestamp())
@@ -45,7 +45,7 @@ INSERT INTO entitlement_audit
        (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
 VALUES (%s, 'local', 'GRANT', 'APPLIED', %s, %s, '1-0-0', %s::jsonb)
 """
-_KEEP = """
+_STORE = """
 INSERT INTO idempotency_keys AS k VALUES ('local', %s, %s, %s, 200, %s, now(), now() + interval '24 hours')
     ON CONFLICT (caller, route, idempotency_key) DO UPDATE
    SET request_hash = EXCLUDED.request_hash, status_code = EXCLUDED.status_code,
@@ -54,41 +54,44 @@ INSERT INTO idempotency_keys AS k VALUES ('local', %s, %s, %s, 200, %s, now(), n
 """
 
 
-def naive_grant(number: int) -> Call:
-    """A grant with all our guarantees, as the first description of it reads: nine round trips, no HTTP around it."""
+def make_naive_grant_call(number: int) -> Call:
+    """Return a call that grants an entitlement to a new user, in nine round trips and without an HTTP event."""
     connection = psycopg.connect(os.environ["DATABASE_URL"], prepare_threshold=0)
     cursor = connection.cursor()
     names = (f"n_{os.getpid()}_{number}_{turn}" for turn in itertools.count())
 
     def call() -> None:
-        assert _granted(cursor, next(names), "item1") == 1
+        assert _grant(cursor, next(names), "item1") == 1
         connection.commit()
 
     return call
 
 
-def _granted(cursor: psycopg.Cursor[Any], name: str, sku: str) -> int:
-    """The version that the right has now. User, purchase and key have one name; the BEGIN travels by itself."""
+def _grant(cursor: psycopg.Cursor[Any], name: str, sku: str) -> int:
+    """Grant an entitlement and return its version.
+
+    User, purchase and key have the same name. psycopg sends BEGIN in its own round trip.
+    """
     digest = hashlib.sha256(name.encode()).digest()
     cursor.execute(_LOCK, (int.from_bytes(digest[:8], signed=True),))
     assert cursor.execute(_STORED, (_ROUTE, name)).fetchone() is None
-    assert cursor.execute(_RIGHT, (name, sku)).fetchone() is None
+    assert cursor.execute(_ENTITLEMENT, (name, sku)).fetchone() is None
     row = cursor.execute(_GRANT, (name, sku)).fetchone()
     assert row is not None
-    version, at = row
-    operation_id, moment = uuid7(), at.astimezone(UTC).isoformat()
-    right = {"user_id": name, "stock_keeping_unit": sku, "version": version}
-    event = right | {
+    version, updated_at = row
+    operation_id, timestamp = uuid7(), updated_at.astimezone(UTC).isoformat()
+    entitlement = {"user_id": name, "stock_keeping_unit": sku, "version": version}
+    event = entitlement | {
         "event_id": str(operation_id),
         "event_type": "EntitlementGranted",
-        "occurred_at": moment,
+        "occurred_at": timestamp,
         "source": "purchase",
         "source_id": name,
     }
     detail = {"reason": "purchase", "purchase_id": name, "version": version}
     cursor.execute(_EVENT, (operation_id, f"{name}/{sku}", version, json.dumps(event)))
     cursor.execute(_AUDIT, (operation_id, name, sku, json.dumps(detail)))
-    answer = json.dumps(right | {"status": "ACTIVE", "updated_at": moment})
-    cursor.execute(_KEEP, (_ROUTE, name, f"v1:{digest.hex()}", answer))
+    response = json.dumps(entitlement | {"status": "ACTIVE", "updated_at": timestamp})
+    cursor.execute(_STORE, (_ROUTE, name, f"v1:{digest.hex()}", response))
     assert cursor.rowcount == 1
     return int(version)

@@ -1,4 +1,4 @@
-"""Relay and bridge statement by statement, and event by event through nats-py, as its documentation shows it."""
+"""Relay and bridge that handle one event at a time, with plain SQL and with nats-py as its documentation shows it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import psycopg
 
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7
-from tests.bench.alone import alone
-from tests.bench.naive import CLAIM, FETCH
-from tests.bench.outbox import message
+from tests.bench.naive import CLAIM_SIZE, FETCH_SIZE
+from tests.bench.outbox import encode_message
+from tests.bench.subprocesses import run_in_subprocess
 from tests.support.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.bench.servers import Servers
 
-# The claim has no use for our own indexes, which know heads and successors.
+# The claim does not know heads, so it cannot use Grantwire's own indexes.
 _NAIVE_INDEX: LiteralString = """
 CREATE INDEX naive_claim ON outbox_events (created_at) WHERE status IN ('PENDING', 'IN_FLIGHT')
 """
@@ -50,24 +50,24 @@ UPDATE outbox_events SET status = 'PUBLISHED', published_at = now(), lease_until
 
 
 def naive_relay(servers: Servers, environ: Mapping[str, str]) -> float:
-    """Drain an outbox by claims of 50, each event published and marked before the next; events a second."""
+    """Drain an outbox, publishing and marking one event after the other, and return the events per second."""
     with servers.owner(environ["DATABASE_URL"]) as owner, Stream(environ):
         owner.execute(_NAIVE_INDEX)
         try:
-            return float(alone(_relay_naively, dict(environ)))
+            return float(run_in_subprocess(_relay_naively, dict(environ)))
         finally:
             owner.execute("DROP INDEX naive_claim")
 
 
 async def _relay_naively(environ: Mapping[str, str]) -> float:
     subject, done = environ["ENTITLEMENT_NATS_SUBJECT"], 0
-    async with _connected(environ) as client:
+    async with _connect(environ) as client:
         jetstream = client.jetstream()
         with psycopg.connect(environ["DATABASE_URL"], autocommit=True, prepare_threshold=0) as connection:
             began = time.monotonic()
-            while rows := connection.execute(_NAIVE_CLAIM, (CLAIM, "naive")).fetchall():
+            while rows := connection.execute(_NAIVE_CLAIM, (CLAIM_SIZE, "naive")).fetchall():
                 for row in rows:
-                    headers, data = message(*row)
+                    headers, data = encode_message(*row)
                     await jetstream.publish(subject, data, headers=headers)
                     done += connection.execute(_NAIVE_PUBLISHED, (headers["event_id"], "naive")).rowcount
             return done / (time.monotonic() - began)
@@ -91,18 +91,18 @@ VALUES (%s, %s, 'ACTIVE', %s, %s)
 
 
 def naive_bridge(environ: Mapping[str, str], count: int) -> float:
-    """Record so many messages, each in a transaction of its own and acknowledged before the next; messages a second."""
-    return float(alone(_bridge_naively, dict(environ), count))
+    """Record and acknowledge messages one after the other, each in its own transaction; return messages per second."""
+    return float(run_in_subprocess(_bridge_naively, dict(environ), count))
 
 
 async def _bridge_naively(environ: Mapping[str, str], count: int) -> float:
     durable, stream = environ["NOTIFICATION_NATS_DURABLE"], environ["NOTIFICATION_NATS_STREAM"]
-    async with _connected(environ) as client:
+    async with _connect(environ) as client:
         consumer = await client.jetstream().pull_subscribe_bind(durable, stream)
         with psycopg.connect(environ["DATABASE_URL"], prepare_threshold=0) as connection:
             began, left = time.monotonic(), count
             while left:
-                for received in await consumer.fetch(min(FETCH, left), timeout=5):
+                for received in await consumer.fetch(min(FETCH_SIZE, left), timeout=5):
                     _record(connection, received.data, (received.headers or {}).get("trace_id"))
                     await received.ack()
                     left -= 1
@@ -111,13 +111,16 @@ async def _bridge_naively(environ: Mapping[str, str], count: int) -> float:
 
 
 def _record(connection: psycopg.Connection[Any], data: bytes, trace_id: str | None) -> None:
-    """Inbox row, notification and read model in one transaction, if the event is new; the BEGIN travels by itself."""
+    """Write the inbox row, the notification and the read model in one transaction if the event is new.
+
+    psycopg sends BEGIN in its own round trip.
+    """
     event = EntitlementEvent.FromString(data)
-    right, moment = (event.user_id, event.stock_keeping_unit), event.occurred_at.ToJsonString()
+    entitlement, timestamp = (event.user_id, event.stock_keeping_unit), event.occurred_at.ToJsonString()
     payload = {
         "event_id": event.event_id,
         "event_type": event.event_type,
-        "occurred_at": moment,
+        "occurred_at": timestamp,
         "user_id": event.user_id,
         "stock_keeping_unit": event.stock_keeping_unit,
         "source": event.source,
@@ -125,15 +128,15 @@ def _record(connection: psycopg.Connection[Any], data: bytes, trace_id: str | No
         "version": event.version,
     }
     if connection.execute(_SEEN, (event.event_id,)).rowcount:
-        values = (uuid7(), event.event_id, event.event_type, *right, event.version, json.dumps(payload), trace_id)
-        connection.execute(_NOTIFY, values)
-        connection.execute(_PROJECT, (*right, event.version, moment))
+        content = (*entitlement, event.version, json.dumps(payload), trace_id)
+        connection.execute(_NOTIFY, (uuid7(), event.event_id, event.event_type, *content))
+        connection.execute(_PROJECT, (*entitlement, event.version, timestamp))
     connection.commit()
 
 
 @asynccontextmanager
-async def _connected(environ: Mapping[str, str]) -> AsyncIterator[Client]:
-    """A client of nats-py's, as its documentation shows it."""
+async def _connect(environ: Mapping[str, str]) -> AsyncIterator[Client]:
+    """Connect with nats-py, as its documentation shows it."""
     client = await nats.connect(environ["NATS_URL"])
     try:
         yield client

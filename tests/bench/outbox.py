@@ -1,4 +1,4 @@
-"""An outbox full of events, and the least that publishing them could cost: plain SQL, then plain bytes."""
+"""A filled outbox, and the minimum cost of publishing it: plain SQL for the rows, prepared bytes for the messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from grantwire.identifiers import uuid7
 if TYPE_CHECKING:
     from tests.bench.raw_nats import RawNats
 
-BATCH = 500
+BATCH_SIZE = 500
 
-# As change_entitlement and outbox_enqueue make them, a microsecond apart.
+# The rows that change_entitlement and outbox_enqueue write, one microsecond apart.
 _FILL: LiteralString = """
 INSERT INTO outbox_events
        (event_id, event_type, aggregate_key, aggregate_version, payload, trace_id, ready, created_at)
@@ -34,7 +34,7 @@ SELECT event_id, 'EntitlementGranted', entitlement_aggregate_key(user_id, 'item1
 
 
 def fill(owner: psycopg.Connection[Any], count: int, *, hot: bool) -> None:
-    """So many events and no others, all of one aggregate or each of its own."""
+    """Replace the outbox by `count` events, all of one aggregate if `hot`, otherwise each of its own."""
     owner.execute("TRUNCATE outbox_events")
     owner.execute(_FILL, {"ids": [uuid7() for _ in range(count)], "hot": hot})
     owner.execute("VACUUM ANALYZE outbox_events")
@@ -43,8 +43,8 @@ def fill(owner: psycopg.Connection[Any], count: int, *, hot: bool) -> None:
 _EVENTS: LiteralString = "SELECT payload, aggregate_key, trace_id FROM outbox_events ORDER BY created_at"
 
 
-def message(payload: dict[str, Any], aggregate_key: str, trace_id: str) -> tuple[dict[str, str], bytes]:
-    """The headers and the data of an event as the relay publishes it (SPEC N1, O3)."""
+def encode_message(payload: dict[str, Any], aggregate_key: str, trace_id: str) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the data of an event as the relay publishes it (SPEC N1, O3)."""
     event = EntitlementEvent(**{name: value for name, value in payload.items() if name != "occurred_at"})
     event.occurred_at.FromJsonString(payload["occurred_at"])
     headers = {
@@ -58,12 +58,12 @@ def message(payload: dict[str, Any], aggregate_key: str, trace_id: str) -> tuple
     return headers, event.SerializeToString()
 
 
-def frames(owner: psycopg.Connection[Any], nats: RawNats, subject: str) -> list[bytes]:
-    """The events in the outbox as bytes that publish them."""
-    return [nats.frame(subject, *message(*row)) for row in owner.execute(_EVENTS)]
+def encode_frames(owner: psycopg.Connection[Any], nats: RawNats, subject: str) -> list[bytes]:
+    """Return the bytes that publish each event of the outbox."""
+    return [nats.frame(subject, *encode_message(*row)) for row in owner.execute(_EVENTS)]
 
 
-# A table with what the plain claim needs and no more, and an index from which it reads the oldest in order.
+# Only the columns that the plain claim needs, and an index from which it reads the oldest events in order.
 _TABLE: LiteralString = """
 CREATE TABLE limit_outbox (
     event_id uuid PRIMARY KEY,
@@ -111,34 +111,34 @@ UPDATE limit_outbox SET status = 'PUBLISHED', published_at = now(), lease_until 
 
 
 class PlainSql:
-    """The claim and the marking of a plain outbox, without order, without encoding and without publishing."""
+    """Claims and marks the events of a plain outbox, without order within an aggregate, encoding or publishing."""
 
     def __init__(self, address: str) -> None:
         self._connection = psycopg.connect(address, autocommit=True, prepare_threshold=0)
-        # Nobody looks at what comes, so it is not made into objects.
+        # The values are not used, so they need no conversion to Python objects.
         for kind in ("uuid", "jsonb"):
             self._connection.adapters.register_loader(kind, TextLoader)
         self._connection.execute(_TABLE)
         self._connection.execute(_INDEX)
-        self._connection.execute("SET enable_seqscan = off")  # of few events the planner would sort all, each time
+        self._connection.execute("SET enable_seqscan = off")  # with few events the planner would sort all of them
         self._connection.execute("SET enable_sort = off")
 
     def fill(self) -> None:
-        """The events that the outbox has, and no others."""
+        """Replace the events by those of the outbox. Raises RuntimeError if the claim would not use its index."""
         self._connection.execute("TRUNCATE limit_outbox")
         self._connection.execute(_COPY)
         self._connection.execute("VACUUM ANALYZE limit_outbox")
         plan = "\n".join(line for (line,) in self._connection.execute("EXPLAIN " + _CLAIM))
         if "Sort" in plan or "Seq Scan" in plan:
-            raise RuntimeError(f"the plain claim does not read from its index:\n{plan}")
+            raise RuntimeError(f"the plain claim does not use its index:\n{plan}")
 
     def drain(self) -> float:
-        """Claim and mark batch by batch; how many seconds it took."""
+        """Claim and mark every event, batch by batch, and return the seconds."""
         began = time.perf_counter()
         while claimed := self._connection.execute(_CLAIM).fetchall():
             self._connection.execute(_MARK, ([row[0] for row in claimed],))
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""A picture in SVG: a white card, so that it can be read on a dark page too, and what is drawn on it."""
+"""An SVG picture with a white background, so that it is readable on a dark page too."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from xml.etree import ElementTree as ET
 
 WIDTH = 720
 EDGE = 24
-CHARACTER = 6.6  # the width of an average one
+CHARACTER = 6.6  # average width in pixels
 INK, FAINT, PALE, GRID, FRAME = "#24292f", "#57606a", "#9aa4ae", "#e4e8ec", "#d0d7de"
-# Okabe and Ito's, which differ for everybody, without the yellow, which is lost on white.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish, without yellow, which is invisible on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 _SHAPES = (
     "-4,0 0,-4 4,0 0,4",
@@ -20,7 +20,7 @@ _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', 'Noto Sans', Helvetica, 
 
 
 class Picture:
-    """A card with a title."""
+    """White card with a title, to draw on."""
 
     def __init__(self, title: str, height: float) -> None:
         size = {"width": f"{WIDTH}", "height": f"{height:g}", "viewBox": f"0 0 {WIDTH} {height:g}"}
@@ -31,12 +31,12 @@ class Picture:
         self.write(title, EDGE, 32, font_size=15, font_weight=600)
 
     def add(self, tag: str, **attributes: str | float) -> ET.Element:
-        """Draw something; numbers are rounded to what a screen shows."""
-        words = {name.replace("_", "-"): v if isinstance(v, str) else f"{v:.5g}" for name, v in attributes.items()}
-        return ET.SubElement(self._root, tag, words)
+        """Add an SVG element; numbers are rounded to five significant digits."""
+        values = {name.replace("_", "-"): v if isinstance(v, str) else f"{v:.5g}" for name, v in attributes.items()}
+        return ET.SubElement(self._root, tag, values)
 
     def write(self, text: str, x: float, y: float, **attributes: str | float) -> None:
-        """Write something; whatever it says is text, not markup."""
+        """Write text; markup in it is escaped."""
         ink: dict[str, str | float] = {"fill": INK}
         self.add("text", x=x, y=y, **ink | attributes).text = text
 
@@ -45,7 +45,7 @@ class Picture:
         self.add("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], stroke=stroke, stroke_width=width)
 
     def mark(self, number: int, x: float, y: float) -> None:
-        """Draw the mark of the line with this number."""
+        """Draw a point of the line with this number."""
         place = f"translate({x:.5g} {y:.5g})"
         self.add("polygon", points=_SHAPES[number % len(_SHAPES)], fill=colour(number), transform=place)
 
@@ -55,5 +55,5 @@ class Picture:
 
 
 def colour(number: int) -> str:
-    """The colour of the line with this number."""
+    """Return the colour of the line with this number."""
     return COLOURS[number % len(COLOURS)]

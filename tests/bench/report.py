@@ -1,4 +1,4 @@
-"""What a run says: tables on the terminal, and a page in Markdown with its charts in a folder beside it."""
+"""The report of a run: tables for the terminal, and a Markdown page with its charts in a folder next to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from tests.bench.charts import bar_chart, line_chart
 from tests.bench.effort import FULL
-from tests.bench.tables import COLUMNS, FINDINGS, aligned, inert, marked, of_finding, of_row
+from tests.bench.tables import (
+    COLUMNS,
+    FINDINGS,
+    escape_markdown,
+    finding_cells,
+    format_markdown_table,
+    format_text_table,
+    row_cells,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,23 +28,26 @@ if TYPE_CHECKING:
 RATIOS = "ratios"
 _CAPTION = "How close each path comes to its limit"
 _INTRODUCTION = """\
-How close each path of Grantwire comes to what the servers underneath it can do, and how it compares with other ways of
-doing the same. `make bench` repeats it; `QUICK=1 make bench` takes minutes and gives figures to look at, not to quote.
+How close each path of Grantwire comes to the limit of the servers that it uses, and how it compares with alternatives.
+`make bench` repeats the full run. `QUICK=1 make bench` takes minutes; its results are too rough to publish.
 """
-_READING = """\
-The limit is the least that could do the same work on the same servers. A ratio is Grantwire's rate divided by the
-limit's in the same round: the median of the rounds, with the lowest and the highest. A factor is the same for the peer;
-a mark beside it says that being faster than the peer is a target. A path without a target is shown for comparison.
+_LEGEND = """\
+- **limit**: the rate of a minimal program that does the same work on the same servers.
+- **ratio**: Grantwire's rate divided by the limit, measured in the same round. The table shows the median, the lowest
+  and the highest round.
+- **factor**: Grantwire's rate divided by the rate of the alternative. ✓ or ✗ appears where being faster is a target.
+- **target**, **stretch**: the ratio that is required, and the ratio that is desired. A path without a target is shown
+  for comparison only.
 """
 _METHOD = """\
-Measured on {day}, in {rounds} rounds: in each, every contender has its turn, for {seconds:g} s or until its work is
-done, in an order that turns. Clients and servers share one machine; the servers write to its disk, with fsync on.
+Measured on {day}, in {rounds} rounds. Each round measures every contender once, for {seconds:g} s or until its work is
+done, in an order that rotates. Clients and servers share one machine. The servers write to its disk with fsync on.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was found, and on what."""
+    """Results of a run, and the machine that they were measured on."""
 
     effort: Effort
     day: date
@@ -60,22 +71,24 @@ class Report:
         return [target for section in self.sections for target in section.targets()]
 
     def misses(self) -> list[str]:
-        """Every target that was not met, with what was measured instead."""
-        return [f"{one.what}: {one.measured} instead of {one.wanted}" for one in self.targets if not one.met]
+        """Return every missed target with the measured value."""
+        return [
+            f"{target.name}: {target.measured}, target {target.wanted}" for target in self.targets if not target.met
+        ]
 
     def summary(self) -> str:
-        """Every target, those that were met first, for a terminal."""
-        met = [f"  ✓ {one.what}: {one.measured}, target {one.wanted}" for one in self.targets if one.met]
+        """Return the list of targets for a terminal, the met ones first."""
+        met = [f"  ✓ {target.name}: {target.measured}, target {target.wanted}" for target in self.targets if target.met]
         missed = [f"  ✗ {miss}" for miss in self.misses()]
         return "\n".join([f"{len(met)} of {len(self.targets)} targets are met.", *met, *missed])
 
     def text(self) -> str:
-        """The tables for a terminal."""
-        tables = [(COLUMNS, list(map(of_row, self.rows))), (FINDINGS, list(map(of_finding, self.findings)))]
-        return "\n\n".join(aligned([header, *lines]) for header, lines in tables if lines)
+        """Return the tables for a terminal."""
+        tables = [(COLUMNS, list(map(row_cells, self.rows))), (FINDINGS, list(map(finding_cells, self.findings)))]
+        return "\n\n".join(format_text_table([header, *lines]) for header, lines in tables if lines)
 
     def write(self, page: Path) -> None:
-        """Write the page and its charts; those of an earlier run go."""
+        """Write the page and its charts, and delete the charts of an earlier run."""
         folder = page.with_suffix("")
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.svg"):
@@ -87,28 +100,28 @@ class Report:
             (folder / f"{chart.name}.svg").write_text(line_chart(chart))
 
     def markdown(self, charts: str) -> str:
-        """The page; `charts` is the folder of its charts, as the page refers to it."""
+        """Return the page; `charts` is the path of its charts, relative to the page."""
         return "\n".join(self._page(charts)) + "\n"
 
     def _page(self, charts: str) -> Iterator[str]:
         yield "# Benchmarks\n"
         if self.effort != FULL:
-            yield f"> **A {self.effort.name} run**, not a full one: its figures are not to be quoted.\n"
+            yield f"> **A {self.effort.name} run**, not a full one: do not publish its results.\n"
         if self.left_out:
-            yield f"> **Not everything was measured**: {', '.join(self.left_out)} left out.\n"
+            yield f"> **Incomplete run**: it does not include {', '.join(self.left_out)}.\n"
         yield _INTRODUCTION
         if self.rows:
-            yield _READING
-            yield marked([COLUMNS, *map(of_row, self.rows)]) + "\n"
+            yield _LEGEND
+            yield format_markdown_table([COLUMNS, *map(row_cells, self.rows)]) + "\n"
             yield f"![{_CAPTION}]({charts}/{RATIOS}.svg)\n"
         if self.targets:
             yield f"{len(self.targets) - len(self.misses())} of {len(self.targets)} targets are met.\n"
-            yield from (f"- missed: {inert(miss)}\n" for miss in self.misses())
+            yield from (f"- missed: {escape_markdown(miss)}\n" for miss in self.misses())
         for section in self.sections:
             yield from _section(section, charts)
-        yield "## How and on what\n"
+        yield "## Method and machine\n"
         yield _METHOD.format(day=self.day, rounds=self.effort.rounds, seconds=self.effort.seconds)
-        yield marked([["part", "version"], *self.machine.items()])
+        yield format_markdown_table([["part", "version"], *self.machine.items()])
 
 
 def _section(section: Section, charts: str) -> Iterator[str]:
@@ -116,6 +129,6 @@ def _section(section: Section, charts: str) -> Iterator[str]:
     for remark in section.remarks:
         yield f"{remark}\n"
     if section.findings:
-        yield marked([FINDINGS, *map(of_finding, section.findings)]) + "\n"
+        yield format_markdown_table([FINDINGS, *map(finding_cells, section.findings)]) + "\n"
     for chart in section.charts:
-        yield f"![{inert(chart.title)}]({charts}/{chart.name}.svg)\n"
+        yield f"![{escape_markdown(chart.title)}]({charts}/{chart.name}.svg)\n"

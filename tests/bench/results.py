@@ -1,4 +1,4 @@
-"""What a section of the benchmark has found, for the report to show."""
+"""Results of the benchmark's sections, as the report shows them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
     from tests.bench.rounds import Rounds, Spread
 
-AHEAD = "ahead"
+FASTER = "faster"
 
 
 class Target(NamedTuple):
-    """One target of a run, with what was measured and whether that is enough."""
+    """Target of a run, the measured value, and whether the target is met."""
 
-    what: str
+    name: str
     measured: str
     wanted: str
     met: bool
@@ -24,75 +24,76 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One path in the table: what we do, what could be done, and what another way does, all in the same rounds.
+    """Row of the table: the rates of Grantwire, its limit and an alternative, measured in the same rounds.
 
-    `ahead` makes it a target to be faster than the peer.
+    With `must_be_faster`, being faster than the alternative is a target.
     """
 
     path: str
     unit: str
-    ours: Spread
+    grantwire: Spread
     limit: Spread
     limit_name: str
     ratio: Spread
     target: float | None = None
     stretch: float | None = None
-    peer: str = ""
+    alternative: str = ""
     factor: Spread | None = None
-    ahead: bool = False
+    must_be_faster: bool = False
 
     @classmethod
-    def of(  # noqa: PLR0913 - the columns of a table
+    def from_rounds(  # noqa: PLR0913 - the columns of a table
         cls,
         rounds: Rounds,
         path: str,
         *,
-        ours: str,
+        grantwire: str,
         limit: str,
         target: float | None = None,
         stretch: float | None = None,
-        unit: str = "a second",
-        peer: str = "",
-        ahead: bool = False,
+        unit: str = "/s",
+        alternative: str = "",
+        must_be_faster: bool = False,
     ) -> Row:
-        """The row of contenders that were measured together; `peer` is one of them too, if there is one."""
+        """Return the row of a path. `grantwire`, `limit` and `alternative` are names of contenders in `rounds`."""
         return cls(
             path=path,
             unit=unit,
-            ours=rounds.rate(ours),
+            grantwire=rounds.rate(grantwire),
             limit=rounds.rate(limit),
             limit_name=limit,
-            ratio=rounds.ratio(ours, limit),
+            ratio=rounds.ratio(grantwire, limit),
             target=target,
             stretch=stretch,
-            peer=peer,
-            factor=rounds.ratio(ours, peer) if peer else None,
-            ahead=ahead,
+            alternative=alternative,
+            factor=rounds.ratio(grantwire, alternative) if alternative else None,
+            must_be_faster=must_be_faster,
         )
 
     def reaches(self, share: float | None) -> bool | None:
-        """Whether the ratio is at least this share of the limit; none if there is no share to reach."""
+        """Return whether the ratio is at least this share of the limit, or None without a share."""
         return None if share is None else self.ratio.median >= share
 
     @property
-    def leads(self) -> bool | None:
-        """Whether ours is faster than the peer; none if that is no target."""
-        return self.factor.median > 1 if self.ahead and self.factor else None
+    def is_faster(self) -> bool | None:
+        """Whether Grantwire is faster than the alternative, or None if that is not a target."""
+        return self.factor.median > 1 if self.must_be_faster and self.factor else None
 
     def targets(self) -> Iterator[Target]:
-        """The share of the limit, and the peer."""
+        """Yield the share of the limit and being faster than the alternative, if they are targets."""
         if self.target is not None:
             measured = f"{self.ratio.median:.3f} of the limit"
             yield Target(self.path, measured, f"{self.target:.2f}", bool(self.reaches(self.target)))
-        if self.leads is not None and self.factor:
-            yield Target(f"{self.path} against {self.peer}", f"{self.factor.median:.2f} times", AHEAD, self.leads)
+        if self.is_faster is not None and self.factor:
+            name = f"{self.path} against {self.alternative}"
+            yield Target(name, f"{self.factor.median:.2f} times as fast", FASTER, self.is_faster)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A figure already in words, with a target and a stretch of its own; `met` is None where there is no target."""
+    """Measured value as text, with optional targets; `met` is None without a target."""
 
-    what: str
+    name: str
     measured: str
     target: str = ""
     met: bool | None = None
@@ -101,31 +102,33 @@ class Finding:
 
     @classmethod
     def at_most(
-        cls, what: str, measured: str, value: float, target: float, unit: str, stretch: float | None = None
+        cls, name: str, measured: str, value: float, target: float, unit: str, stretch: float | None = None
     ) -> Finding:
-        """A figure that is good if it is small; `measured` is `value` in words."""
+        """Return a finding whose targets are upper bounds; `measured` is `value` as text."""
         if stretch is None:
-            return cls(what, measured, f"{target:g} {unit}", value <= target)
-        return cls(what, measured, f"{target:g} {unit}", value <= target, f"{stretch:g} {unit}", value <= stretch)
+            return cls(name, measured, f"{target:g} {unit}", value <= target)
+        return cls(name, measured, f"{target:g} {unit}", value <= target, f"{stretch:g} {unit}", value <= stretch)
 
     @classmethod
-    def against(cls, rounds: Rounds, ours: str, peer: str, of: str = "", *, ahead: bool = False) -> Finding:
-        """How many times as fast as a peer ours was; `ahead` makes it a target to be faster."""
-        factor = rounds.ratio(ours, peer)
-        rates = f"{rounds.rate(ours).median:,.0f} a second against {rounds.rate(peer).median:,.0f}"
-        times = f"{factor.median:.1f} [{factor.low:.1f}, {factor.high:.1f}] times"
-        target, met = (AHEAD, factor.median > 1) if ahead else ("", None)
-        return cls(f"{ours} against {peer}{of}", f"{times}, {rates}", target, met)
+    def compare(
+        cls, rounds: Rounds, grantwire: str, alternative: str, suffix: str = "", *, must_be_faster: bool = False
+    ) -> Finding:
+        """Return how many times as fast as an alternative Grantwire is; with `must_be_faster` that is a target."""
+        factor = rounds.ratio(grantwire, alternative)
+        rates = f"{rounds.rate(grantwire).median:,.0f}/s against {rounds.rate(alternative).median:,.0f}/s"
+        times = f"{factor.median:.1f} [{factor.low:.1f}, {factor.high:.1f}] times as fast"
+        target, met = (FASTER, factor.median > 1) if must_be_faster else ("", None)
+        return cls(f"{grantwire} against {alternative}{suffix}", f"{times}, {rates}", target, met)
 
     def targets(self) -> Iterator[Target]:
-        """The one target, if there is one."""
+        """Yield the target, if there is one."""
         if self.met is not None:
-            yield Target(self.what, self.measured, self.target, self.met)
+            yield Target(self.name, self.measured, self.target, self.met)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart."""
+    """Line of a chart."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -133,7 +136,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of lines, drawn into docs/benchmarks/<name>.svg."""
+    """Line chart, drawn into docs/benchmarks/<name>.svg."""
 
     name: str
     title: str
@@ -146,7 +149,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of the report. Remarks are Markdown: what was measured how, and where contracts differ."""
+    """Section of the report. Remarks are Markdown: the method, and how the guarantees of contenders differ."""
 
     title: str
     rows: list[Row] = field(default_factory=list)
@@ -155,7 +158,7 @@ class Section:
     remarks: list[str] = field(default_factory=list)
 
     def targets(self) -> Iterator[Target]:
-        """The targets of all rows and findings."""
+        """Yield the targets of all rows and findings."""
         for row in self.rows:
             yield from row.targets()
         for finding in self.findings:

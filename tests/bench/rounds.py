@@ -1,7 +1,7 @@
-"""Contenders measured side by side: round after round, each once, in an order that turns with every round.
+"""Measures contenders in rounds: each round measures every contender once, in an order that rotates.
 
-What disturbs a machine lasts longer than one measurement, so it falls on all contenders of a round alike. Two are
-compared round by round, and the median of those ratios is what counts.
+A disturbance of the machine usually lasts longer than one measurement, so it affects all contenders of a round alike.
+Contenders are therefore compared within each round, and the result is the median of these ratios.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure as several rounds gave it."""
+    """Values of several rounds."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The one in the middle."""
+        """Median of the rounds."""
         return median(self.values)
 
     @property
     def low(self) -> float:
-        """The least."""
+        """Lowest value."""
         return min(self.values)
 
     @property
     def high(self) -> float:
-        """The most."""
+        """Highest value."""
         return max(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What each contender did in each round, in units of work a second."""
+    """Rates of each contender in each round, in units of work per second."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
 
     def rate(self, name: str) -> Spread:
-        """A contender's own figure."""
+        """Return the rates of a contender."""
         return Spread(tuple(self.rates[name]))
 
     def ratio(self, name: str, to: str) -> Spread:
-        """How much of `to`'s work `name` did in the same round."""
-        return Spread(tuple(one / other for one, other in zip(self.rates[name], self.rates[to], strict=True)))
+        """Return the rate of `name` divided by the rate of `to`, round by round."""
+        return Spread(tuple(rate / base for rate, base in zip(self.rates[name], self.rates[to], strict=True)))
 
 
-def interleave(title: str, rounds: int, contenders: Mapping[str, Callable[[], float]], progress: Progress) -> Rounds:
-    """Measure every contender in every round; each is a function that works and returns its rate."""
+def run_rounds(title: str, rounds: int, contenders: Mapping[str, Callable[[], float]], progress: Progress) -> Rounds:
+    """Measure every contender in every round; a contender is a function that does its work and returns its rate."""
     measured = Rounds({name: [] for name in contenders})
     names = list(contenders)
     with progress.step(f"{title}: {' · '.join(names)}, {rounds} rounds"):

@@ -1,4 +1,7 @@
-"""The servers of a run, in a folder named by its process: they end with it, those of a killed run with the next one."""
+"""The servers of a run, in a folder named after its process.
+
+They stop when the run ends. The servers of a killed run are stopped by the next run.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from infra.local.errors import CommandError
 from infra.local.paths import STATE
-from infra.local.servers.group import stop_below
+from infra.local.servers.group import destroy_servers_below
 from infra.local.system import temporary
-from infra.local.system.runs import abandoned, run_folder
+from infra.local.system.runs import list_abandoned, run_folder
 from tests.bench.servers import Servers
 from tests.support.valkey import ValkeyServer
 
@@ -25,14 +28,14 @@ LOGS = FOLDER / "logs"
 
 
 @contextlib.contextmanager
-def running(progress: Progress) -> Iterator[Servers]:
-    """Servers on disk; after a failure their logs stay in LOGS and nothing else does."""
-    for folder in abandoned(FOLDER):
+def start_servers(progress: Progress) -> Iterator[Servers]:
+    """Start the servers of a run and remove them afterwards. After a failure, their logs are kept in LOGS."""
+    for folder in list_abandoned(FOLDER):
         _remove(folder)
     state = run_folder(FOLDER)
     temporary.use(state / "tmp")
     with contextlib.ExitStack() as stack:
-        stack.callback(_remove, state)  # also of those that had started when another one could not
+        stack.callback(_remove, state)  # also if one server started and another failed to start
         try:
             with progress.step("Starting PostgreSQL, NATS and Valkey"):
                 servers = stack.enter_context(Servers(state))
@@ -52,5 +55,5 @@ def _keep_logs(state: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    stop_below(folder, ValkeyServer)
+    destroy_servers_below(folder, ValkeyServer)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The benchmark's own servers: PostgreSQL and NATS as they come, fsync on, on disk."""
+"""The servers of the benchmark: PostgreSQL and NATS with default settings, on disk and with fsync on, and Valkey."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Servers:
-    """One PostgreSQL, one NATS and one Valkey for a whole run, and databases cloned from a migrated one."""
+    """PostgreSQL, NATS and Valkey for one run, with databases that are cloned from a migrated one."""
 
     def __init__(self, state: Path) -> None:
         self.postgres = PostgresServer(state / "postgres")
         self.nats = NatsServer(state / "nats")
         self.valkey = ValkeyServer(state / "valkey")
-        self._made: list[str] = []
+        self._created: list[str] = []
 
     def __enter__(self) -> Self:
         for server in (self.postgres, self.nats, self.valkey):
@@ -43,22 +43,22 @@ class Servers:
 
     @cached_property
     def databases(self) -> Databases:
-        """Hands out migrated databases."""
+        """Creates migrated databases."""
         return Databases(self.postgres)
 
     def database(self) -> str:
-        """Address of a new migrated database, for the functions' role."""
+        """Create a migrated database and return its address for the role of the functions."""
         url = self.databases.migrated()
-        self._made.append(url)
+        self._created.append(url)
         return url
 
     def drop_databases(self) -> None:
-        """Remove all that were handed out: nobody needs them any more."""
-        while self._made:
-            self.databases.drop(self._made.pop())
+        """Drop every database that was created."""
+        while self._created:
+            self.databases.drop(self._created.pop())
 
     def database_without_flush(self) -> str:
-        """As `database`, but a commit does not wait for the disk: where its time is not what is measured."""
+        """Create a database whose commits do not wait for the disk, for sections that do not measure the disk."""
         url = self.database()
         with self.owner(url) as owner:
             name = sql.Identifier(owner.info.dbname)
@@ -66,14 +66,14 @@ class Servers:
         return url
 
     def owner(self, url: str) -> psycopg.Connection[tuple[object, ...]]:
-        """A connection to the same database as the role that owns it, in autocommit."""
-        return psycopg.connect(self.databases.of_owner(url), autocommit=True)
+        """Connect to the same database as its owner, in autocommit mode."""
+        return psycopg.connect(self.databases.url_for_owner(url), autocommit=True)
 
     def environ(self, url: str) -> dict[str, str]:
-        """The environment of functions that work on this database, with streams that nobody else has."""
+        """Return an environment for functions that use this database, with new stream names."""
         return worker_environ(url, self.nats.url)
 
     def binary(self, name: str) -> Path:
-        """One of PostgreSQL's own programs."""
+        """Return the path of one of PostgreSQL's programs."""
         installation = self.postgres.installation
-        return unprivileged.installed(installation.binaries, installation.version) / name
+        return unprivileged.accessible_binaries(installation.binaries, installation.version) / name

@@ -1,4 +1,4 @@
-"""The benchmark works: every section with the least effort, so that only its figures are worthless."""
+"""Smoke test of the benchmark: runs every section with the least effort; its results are meaningless."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from infra.local.system.processes import end, identify
+from infra.local.system.processes import identify, stop_process
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PATHS = ("grant", "replay", "query", "relay", "bridge", "sweep")
-# How the targets of a whole run begin; the way from commit to stream takes a deployed stack, and is left out here.
+# The targets of a full run, except those of the end-to-end section, which needs a deployed stack.
 TARGETS = (
     "grant through the handler: .* of the limit",
     "replay through the handler against Powertools on Valkey",
@@ -33,16 +33,16 @@ TARGETS = (
     "bridge, one worker, .* against pgqueuer",
     "bridge against statement by statement",
     "sweep of .* of the limit",
-    "grant's import above the empty handler's",
+    "grant, import time above empty handler",
 )
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 
-# What stops a run that hangs is the patience above, which also ends its servers.
-pytestmark = pytest.mark.timeout(2 * PATIENCE)
+# A run that hangs is stopped by TIMEOUT_SECONDS, which also stops its servers; pytest's own timeout would not.
+pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
 
 
 def _bench(*arguments: str) -> tuple[int, str]:
-    """Its exit code and what it said; if it takes too long, it is asked to end, so that it ends its servers."""
+    """Run the benchmark and return its exit code and output. After a timeout it gets SIGTERM and stops its servers."""
     program = subprocess.Popen(
         [sys.executable, "-m", "tests.bench", "--smoke", *arguments],
         cwd=ROOT,
@@ -53,25 +53,25 @@ def _bench(*arguments: str) -> tuple[int, str]:
         start_new_session=True,
     )
     try:
-        said, _ = program.communicate(timeout=PATIENCE)
+        output, _ = program.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         if process := identify(program.pid):
-            end(process, first=signal.SIGTERM, within=60)
-        pytest.fail(f"still running after {PATIENCE:.0f} s: {program.communicate()[0]}")
-    return program.returncode, said
+            stop_process(process, signal_number=signal.SIGTERM, timeout=60)
+        pytest.fail(f"still running after {TIMEOUT_SECONDS:.0f} s: {program.communicate()[0]}")
+    return program.returncode, output
 
 
-def test_a_run_measures_every_path_and_draws_its_charts(tmp_path: Path) -> None:
-    """The page has a row for each path and every chart that it shows, well-formed; the targets are met or missed."""
+def test_run_measures_every_path_and_draws_its_charts(tmp_path: Path) -> None:
+    """The page has a row for each path, its charts are well-formed SVG, and every target is listed."""
     page = tmp_path / "benchmarks.md"
-    code, said = _bench("--output", str(page))
-    assert code == 0, said
+    code, output = _bench("--output", str(page))
+    assert code == 0, output
     text = page.read_text()
     assert "A smoke run" in text
     rows = re.findall(r"^\| ([^|]*) \|.*\| \d+\.\d\d \[[\d., ]+\] \|", text, re.MULTILINE)
     assert [path for path in PATHS if not any(path in row.lower() for row in rows)] == []
-    assert [target for target in TARGETS if not re.search(rf"[✓✗] {target}", said)] == []
+    assert [target for target in TARGETS if not re.search(rf"[✓✗] {target}", output)] == []
     charts = re.findall(r"\]\((benchmarks/[\w-]+\.svg)\)", text)
     assert len(charts) == len(set(charts)) > 1
     for chart in charts:
-        assert ET.parse(tmp_path / chart).getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - ours
+        assert ET.parse(tmp_path / chart).getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - written by the benchmark

@@ -1,6 +1,6 @@
-"""What the workers of a fleet do: one invocation as EventBridge makes it, until there is nothing left to do.
+"""Calls that the workers of a fleet make: each is one invocation as EventBridge makes it, until the worker is idle.
 
-What became of the work is checked in the database and in the stream, by whoever measures.
+The section that measures a worker checks the results in the database and in the stream.
 """
 
 from __future__ import annotations
@@ -9,40 +9,40 @@ import itertools
 import os
 from typing import TYPE_CHECKING
 
-from tests.bench.callers import handler_of
+from tests.bench.callers import load_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Call = Callable[[], object]
 
-# How long the relay of `serve_outbox` works for.
+# Environment variable with the budget of the relay of `make_serve_outbox_call`.
 BUDGET = "BENCH_BUDGET"
 
 _UNTIL_IDLE = {"budget": "5m", "until": "idle"}
 
 
-def drain_outbox(_number: int) -> Call:
-    """Publish what is in the outbox."""
-    handler = handler_of("relay_outbox")
+def make_drain_outbox_call(_number: int) -> Call:
+    """Return a call that publishes every event of the outbox."""
+    handler = load_handler("relay_outbox")
     return lambda: handler(_UNTIL_IDLE, None)
 
 
-def serve_outbox(_number: int) -> Call:
-    """Publish what comes, for a whole budget; the first call only connects."""
-    handler = handler_of("relay_outbox")
+def make_serve_outbox_call(_number: int) -> Call:
+    """Return a call that publishes new events until the budget ends. The first call only connects."""
+    handler = load_handler("relay_outbox")
     events = itertools.chain([_UNTIL_IDLE], itertools.repeat({"budget": os.environ[BUDGET]}))
     return lambda: handler(next(events), None)
 
 
-def drain_stream(_number: int) -> Call:
-    """Record what is in the stream."""
-    handler = handler_of("bridge_events")
+def make_drain_stream_call(_number: int) -> Call:
+    """Return a call that records every message of the stream."""
+    handler = load_handler("bridge_events")
     return lambda: handler(_UNTIL_IDLE, None)
 
 
-def sweep(_number: int) -> Call:
-    """Delete what is past its time; the first call deletes nothing, so that all of it is left for the second."""
-    handler = handler_of("sweep_retention")
+def make_sweep_call(_number: int) -> Call:
+    """Return a call that deletes expired rows. The first call does nothing, so that the second finds every row."""
+    handler = load_handler("sweep_retention")
     turns = itertools.count()
     return lambda: handler(_UNTIL_IDLE, None) if next(turns) else None

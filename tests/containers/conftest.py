@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from infra.local.containers import engine as engines
-from infra.local.containers.sam_local import SamLocal, build
+from infra.local.containers.sam_local import SamLocal, build_functions
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.servers.nats import NatsServer
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
 Rows = psycopg.Connection[dict[str, Any]]
 
 FOLDER = STATE / "containers"
-_missing: list[str] = []
+_engine_errors: list[str] = []
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A run without an engine proves nothing: say so in the end, where nobody overlooks it."""
+    """Print at the end why nothing was tested: a run without an engine proves nothing."""
     terminal = config.pluginmanager.getplugin("terminalreporter")
-    for reason in _missing:
-        terminal.write_line(f"\nNothing was run: every test here needs a container engine. {reason}", red=True)
+    for error in _engine_errors:
+        terminal.write_line(f"\nNo test was run: all of them need a container engine. {error}", red=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def engine() -> Iterator[Engine]:
-    """The container engine; without one every test here is skipped."""
+    """The container engine; without one, every test here is skipped."""
     with contextlib.ExitStack() as stack:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # Docker's client forgets a socket that it cannot connect
+            warnings.simplefilter("ignore", ResourceWarning)  # Docker's client leaves a failed socket open
             engine = _connect(stack)
             gc.collect()
         if isinstance(engine, str):
-            _missing.append(engine)
-            pytest.skip("no container engine answers")
+            _engine_errors.append(engine)
+            pytest.skip("no container engine responds")
         yield engine
 
 
 def _connect(stack: contextlib.ExitStack) -> Engine | str:
-    """The engine, or why there is none."""
+    """Return the engine, or the error as text."""
     try:
-        return stack.enter_context(engines.connected())
+        return stack.enter_context(engines.connect_engine())
     except CommandError as error:
         return f"{error} {error.hint}"
 
 
 @pytest.fixture(scope="session")
 def sandbox(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """The functions, built once as for Lambda."""
+    """The functions, built once for Lambda."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled(), Progress().step("Building the functions"):
-        built = build(FOLDER)
+        built = build_functions(FOLDER)
     yield Sandbox(SamLocal(FOLDER, built), engine, FOLDER / "start-api.log")
     shutil.rmtree(FOLDER, ignore_errors=True)
 
@@ -81,7 +81,7 @@ def databases() -> Iterator[Databases]:
 
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
-    """An embedded NATS, likewise."""
+    """The address of an embedded NATS, which also listens on 127.0.0.1 only."""
     server = NatsServer(FOLDER / "nats")
     server.start()
     yield server.url
@@ -90,7 +90,7 @@ def nats_url() -> Iterator[str]:
 
 @pytest.fixture
 def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
-    """A worker's environment on this machine, with a database and streams that nobody else has."""
+    """The environment of a worker on this machine, with its own database and streams."""
     url = databases.migrated()
     yield environment(url, nats_url)
     databases.drop(url)
@@ -98,12 +98,12 @@ def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def rows(databases: Databases, environ: dict[str, str]) -> Iterator[Rows]:
-    """A connection of the test's own, as the owner, to look at what was written."""
-    url = databases.of_owner(environ["DATABASE_URL"])
+    """A connection as the owner, to check what was written."""
+    url = databases.url_for_owner(environ["DATABASE_URL"])
     with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
         yield connection
 
 
 def environment(database_url: str, nats_url: str) -> dict[str, str]:
-    """The variables of every worker, with streams that nobody else has."""
+    """Return the variables of every worker, with its own streams."""
     return worker_environ(database_url, nats_url) | {"TOKEN_ENVIRONMENT": "dev"}

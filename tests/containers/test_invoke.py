@@ -1,6 +1,6 @@
-"""S2: every function answers `sam local invoke` with its event file, and writes what it should.
+"""S2: every function runs with `sam local invoke` and its event file, and writes the expected rows.
 
-What comes before a function on the way of a right is done in this process.
+The steps that come before the tested function run in this process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import CallerRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
-from tests.support.client import GRANTS, INBOX, REVOKES, RIGHTS, SUMMARY, Client
+from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
-from tests.support.dead_letters import Scene, budget, event_headers
+from tests.support.dead_letters import Pipeline, budget, event_headers
 from tests.support.paths import MIGRATIONS, SQL
 
 if TYPE_CHECKING:
@@ -35,76 +35,78 @@ VALUES ('c', 'r', 'k', 'h', 200, '', now() - interval '2 days', now() - interval
 """
 
 
-def test_every_function_is_invoked_here() -> None:
-    """A new function needs a test of this name."""
+def test_every_function_has_a_test_here() -> None:
+    """The name of a test begins with the name of its function."""
     tests = [name for name in globals() if name.startswith("test_")]
     assert [name for name in logical_names() if not any(test.startswith(f"test_{name}_") for test in tests)] == []
 
 
-def test_grant_gives_the_right_and_enqueues_its_event(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """E1, O1."""
-    right = _body("POST", GRANTS, sandbox.invoke("grant", environ))
-    assert (right["user_id"], right["stock_keeping_unit"], right["version"]) == ("u_123", "item1", 1)
-    assert _rights(rows) == [("ACTIVE", 1)]
+def test_grant_creates_the_entitlement_and_its_event(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """E1, O1: the entitlement is ACTIVE, and its outbox event is PENDING."""
+    granted = _body("POST", GRANTS, sandbox.invoke("grant", environ))
+    assert (granted["user_id"], granted["stock_keeping_unit"], granted["version"]) == ("u_123", "item1", 1)
+    assert _entitlements(rows) == [("ACTIVE", 1)]
     assert _events(rows) == [("EntitlementGranted", 1, "PENDING")]
 
 
-def test_revoke_takes_the_right_and_enqueues_its_event(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """E2, O1."""
+def test_revoke_changes_the_entitlement_and_creates_its_event(
+    sandbox: Sandbox, environ: dict[str, str], rows: Rows
+) -> None:
+    """E2, O1: the entitlement is REVOKED, and its outbox event is PENDING."""
     _grant(environ)
-    right = _body("POST", REVOKES, sandbox.invoke("revoke", environ))
-    assert (right["status"], right["version"]) == ("REVOKED", 2)
-    assert _rights(rows) == [("REVOKED", 2)]
+    revoked = _body("POST", REVOKES, sandbox.invoke("revoke", environ))
+    assert (revoked["status"], revoked["version"]) == ("REVOKED", 2)
+    assert _entitlements(rows) == [("REVOKED", 2)]
     assert _events(rows) == [("EntitlementGranted", 1, "PENDING"), ("EntitlementRevoked", 2, "PENDING")]
 
 
-def test_query_lists_the_rights(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """E3."""
+def test_query_lists_the_entitlements(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """E3: a granted entitlement is listed as ACTIVE."""
     _grant(environ)
-    (right,) = _body("GET", RIGHTS, sandbox.invoke("query", environ))["entitlements"]
-    assert (right["stock_keeping_unit"], right["status"]) == ("item1", "ACTIVE")
+    (entitlement,) = _body("GET", ENTITLEMENTS, sandbox.invoke("query", environ))["entitlements"]
+    assert (entitlement["stock_keeping_unit"], entitlement["status"]) == ("item1", "ACTIVE")
 
 
-def test_relay_outbox_publishes(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+def test_relay_outbox_publishes_the_event(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
     """O2: the event is in the stream."""
     _grant(environ)
     assert sandbox.invoke("relay_outbox", environ)["published"] == 1
     assert _events(rows) == [("EntitlementGranted", 1, "PUBLISHED")]
-    with Scene(environ) as scene:
-        assert scene.stream_state() == 1
+    with Pipeline(environ) as pipeline:
+        assert pipeline.last_sequence() == 1
 
 
-def test_bridge_events_makes_the_notification(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """N2: one for the event, which the inbox remembers."""
+def test_bridge_events_creates_the_notification(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """N2: there is one notification for the event, and the inbox has its id."""
     _publish(environ)
     sandbox.invoke("bridge_events", environ)
     assert _notifications(rows) == [("EntitlementGranted", "u_123", "PENDING")]
     assert rows.execute("SELECT FROM processed_events").rowcount == 1
 
 
-def test_deliver_notifications_sends(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """D1."""
+def test_deliver_notifications_sends_the_notification(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """D1: the notification is SENT."""
     _bridge(environ)
     sandbox.invoke("deliver_notifications", environ)
     assert _notifications(rows) == [("EntitlementGranted", "u_123", "SENT")]
 
 
 def test_show_inbox_lists_the_notifications(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """D4: where it is switched on."""
+    """D4: the route is enabled in this stage."""
     _bridge(environ)
-    (told,) = _body("GET", INBOX, sandbox.invoke("show_inbox", environ))["notifications"]
-    assert (told["event_type"], told["status"]) == ("EntitlementGranted", "PENDING")
+    (notification,) = _body("GET", INBOX, sandbox.invoke("show_inbox", environ))["notifications"]
+    assert (notification["event_type"], notification["status"]) == ("EntitlementGranted", "PENDING")
 
 
-def test_show_summary_shows_the_rights(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """P1: what the bridge has projected."""
+def test_show_summary_shows_the_entitlements(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """P1: the summary has the entitlements that the bridge projected."""
     _bridge(environ)
     summary = _body("GET", SUMMARY, sandbox.invoke("show_summary", environ))
     assert (summary["active"], summary["active_rights"]) == (1, ["item1"])
 
 
-def test_rebuild_read_model_compares(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """P2: the event file's order changes nothing; here the event has not been bridged yet."""
+def test_rebuild_read_model_finds_differences(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """P2: the command in the event file is a dry run. The event is not bridged yet, so one row is missing."""
     _grant(environ)
     report = sandbox.invoke("rebuild_read_model", environ)
     assert (report["dry_run"], report["found"]["missing"]) == (True, 1)
@@ -112,30 +114,30 @@ def test_rebuild_read_model_compares(sandbox: Sandbox, environ: dict[str, str], 
 
 
 def test_record_advisories_records_a_dead_letter(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """Q1: what the bridge refused, with its bytes."""
-    _poison(environ)
+    """Q1: a message that the bridge terminated is recorded with its bytes."""
+    _publish_unreadable_message(environ)
     assert sandbox.invoke("record_advisories", environ)["recorded"] == 1
-    (letter,) = rows.execute("SELECT kind, payload FROM notification_nats_dlq").fetchall()
-    assert letter == {"kind": "MSG_TERMINATED", "payload": b"poison"}
+    (dead_letter,) = rows.execute("SELECT kind, payload FROM notification_nats_dlq").fetchall()
+    assert dead_letter == {"kind": "MSG_TERMINATED", "payload": b"poison"}
 
 
 def test_redrive_dead_letters_lists_them(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """Q2: the event file's order changes nothing."""
-    _poison(environ)
-    with Scene(environ) as scene:
-        scene.record()
+    """Q2: the command in the event file only lists dead letters."""
+    _publish_unreadable_message(environ)
+    with Pipeline(environ) as pipeline:
+        pipeline.run_recorder()
     report = sandbox.invoke("redrive_dead_letters", environ)
     assert (report["action"], report["kind"], len(report["letters"])) == ("list", "nats", 1)
 
 
 def test_authorize_caller_denies_the_token_of_the_event_file(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """E5: it was never given to anybody."""
+    """E5: no client has this token."""
     policy = sandbox.invoke("authorize_caller", environ)
-    assert [one["Effect"] for one in policy["policyDocument"]["Statement"]] == ["Deny"]
+    assert [statement["Effect"] for statement in policy["policyDocument"]["Statement"]] == ["Deny"]
 
 
-def test_manage_clients_lists_them(sandbox: Sandbox, environ: dict[str, str]) -> None:
-    """Without their tokens."""
+def test_manage_clients_lists_the_clients(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """The list contains no tokens."""
     runtime = CallerRuntime.build(environ)
     token = runtime.clients.create("shop", [Scope.READ_ENTITLEMENTS]).token
     runtime.close()
@@ -143,16 +145,16 @@ def test_manage_clients_lists_them(sandbox: Sandbox, environ: dict[str, str]) ->
     assert (listed["client_id"], listed["name"], listed["scopes"]) == (token.client_id, "shop", ["entitlements:read"])
 
 
-def test_sweep_retention_deletes_what_is_past_its_time(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
-    """R1."""
+def test_sweep_retention_deletes_expired_rows(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """R1: an expired idempotency key is deleted."""
     rows.execute(EXPIRED)
     swept = sandbox.invoke("sweep_retention", environ)
     assert (swept["deleted"], swept["complete"]) == ({"idempotency_keys": 1}, True)
     assert rows.execute("SELECT FROM idempotency_keys").rowcount == 0
 
 
-def test_migrate_database_makes_the_schema(sandbox: Sandbox, databases: Databases, environ: dict[str, str]) -> None:
-    """S1: from nothing, with the files of its own build."""
+def test_migrate_database_creates_the_schema(sandbox: Sandbox, databases: Databases, environ: dict[str, str]) -> None:
+    """S1: in an empty database, with the files of its build."""
     url = databases.empty()
     applied = sandbox.invoke("migrate_database", environ | {"DATABASE_URL": url})["applied"]
     schema = read_schema(MIGRATIONS, SQL)
@@ -181,21 +183,21 @@ def _bridge(environ: Mapping[str, str]) -> None:
     bridge.close()
 
 
-def _poison(environ: Mapping[str, str]) -> None:
-    with Scene(environ) as scene:
-        scene.publish(b"poison", event_headers(uuid.uuid4()))
-        scene.consume()
-        scene.await_advisories(1)
+def _publish_unreadable_message(environ: Mapping[str, str]) -> None:
+    with Pipeline(environ) as pipeline:
+        pipeline.publish(b"poison", event_headers(uuid.uuid4()))
+        pipeline.run_bridge()
+        pipeline.wait_for_advisories(1)
 
 
-def _body(method: str, path: str, answer: Mapping[str, Any]) -> Any:
-    """What a caller of the API would read, held against what was promised."""
-    assert answer["statusCode"] == 200, answer
-    assert_matches_contract(method, path, answer["statusCode"], answer["headers"], answer["body"])
-    return json.loads(answer["body"])
+def _body(method: str, path: str, response: Mapping[str, Any]) -> Any:
+    """Return the body of a response after checking the response against openapi.yaml."""
+    assert response["statusCode"] == 200, response
+    assert_matches_contract(method, path, response["statusCode"], response["headers"], response["body"])
+    return json.loads(response["body"])
 
 
-def _rights(rows: Rows) -> list[tuple[Any, ...]]:
+def _entitlements(rows: Rows) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in rows.execute("SELECT status, version FROM entitlements")]
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from grantwire.clients.scopes import Scope
-from grantwire.clients.tokens import Token, new_client_id
+from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.runtime.clients import CallerRuntime
 from tests.containers.conftest import environment
 from tests.e2e.http import Http
@@ -34,7 +34,7 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def http(sandbox: Sandbox, database_url: str, nats_url: str) -> Iterator[Http]:
-    """A client of the API, who may do everything; it holds each answer against openapi.yaml."""
+    """A client of the API with all scopes."""
     environ = environment(database_url, nats_url)
     runtime = CallerRuntime.build(environ)
     token = runtime.clients.create("tests", list(Scope)).token
@@ -45,12 +45,12 @@ def http(sandbox: Sandbox, database_url: str, nats_url: str) -> Iterator[Http]:
 
 @pytest.fixture
 def user() -> str:
-    """Somebody new."""
+    """A new user."""
     return f"u_{uuid.uuid4()}"
 
 
-def test_a_repeat_of_a_grant_is_the_same_answer(http: Http, database_url: str, user: str) -> None:
-    """E1, I1: byte for byte, and one event."""
+def test_replay_returns_stored_response_byte_for_byte(http: Http, database_url: str, user: str) -> None:
+    """E1, I1: there is one event for both requests."""
     first, second = (http.grant(f"{user}-1", user_id=user) for _ in range(2))
     assert (first.status, first.replayed) == (200, False)
     assert (second.status, second.replayed, second.body) == (200, True, first.body)
@@ -59,40 +59,40 @@ def test_a_repeat_of_a_grant_is_the_same_answer(http: Http, database_url: str, u
         assert connection.execute(select, (user,)).rowcount == 1
 
 
-def test_the_same_key_with_another_body_is_a_conflict(http: Http, user: str) -> None:
-    """I3."""
+def test_same_key_with_another_body_is_a_key_conflict(http: Http, user: str) -> None:
+    """I3: the response is 409 with the code of a key conflict."""
     http.grant(f"{user}-1", user_id=user)
-    reply = http.grant(f"{user}-1", user_id=user, stock_keeping_unit="item2")
-    assert (reply.status, reply.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
+    response = http.grant(f"{user}-1", user_id=user, stock_keeping_unit="item2")
+    assert (response.status, response.code) == (409, "IDEMPOTENCY_KEY_CONFLICT")
 
 
-def test_a_second_grant_of_a_right_is_a_conflict(http: Http, user: str) -> None:
-    """E4."""
+def test_second_grant_of_an_entitlement_is_a_state_conflict(http: Http, user: str) -> None:
+    """E4: the response is 409 with the code of a state conflict."""
     http.grant(f"{user}-1", user_id=user)
-    reply = http.grant(f"{user}-2", user_id=user)
-    assert (reply.status, reply.code) == (409, "ENTITLEMENT_STATE_CONFLICT")
+    response = http.grant(f"{user}-2", user_id=user)
+    assert (response.status, response.code) == (409, "ENTITLEMENT_STATE_CONFLICT")
 
 
-def test_a_revoked_right_is_listed_as_revoked(http: Http, user: str) -> None:
-    """E2, E3."""
+def test_revoked_entitlement_is_listed_as_revoked(http: Http, user: str) -> None:
+    """E2, E3: it is listed with its new version."""
     http.grant(f"{user}-1", user_id=user)
     assert http.revoke(f"{user}-2", user_id=user).json["version"] == 2
-    (right,) = http.rights(user).json["entitlements"]
-    assert (right["status"], right["version"]) == ("REVOKED", 2)
+    (entitlement,) = http.list_entitlements(user).json["entitlements"]
+    assert (entitlement["status"], entitlement["version"]) == ("REVOKED", 2)
 
 
-def test_the_summary_answers(http: Http, user: str) -> None:
+def test_summary_of_a_new_user_is_empty(http: Http, user: str) -> None:
     """P1: no event was bridged here."""
-    reply = http.send("GET", SUMMARY.replace("{user_id}", user))
-    assert_matches_contract("GET", SUMMARY, reply.status, reply.headers, reply.body)
-    assert (reply.status, reply.json["active"], reply.json["last_change"]) == (200, 0, None)
+    response = http.send("GET", SUMMARY.replace("{user_id}", user))
+    assert_matches_contract("GET", SUMMARY, response.status, response.headers, response.body)
+    assert (response.status, response.json["active"], response.json["last_change"]) == (200, 0, None)
 
 
-def test_the_inbox_answers(http: Http, user: str) -> None:
-    """D4: switched on here; nobody was told anything yet."""
-    reply = http.send("GET", INBOX.replace("{user_id}", user))
-    assert_matches_contract("GET", INBOX, reply.status, reply.headers, reply.body)
-    assert (reply.status, reply.json) == (200, {"user_id": user, "notifications": []})
+def test_inbox_of_a_new_user_is_empty(http: Http, user: str) -> None:
+    """D4: the route is enabled here; there is no notification yet."""
+    response = http.send("GET", INBOX.replace("{user_id}", user))
+    assert_matches_contract("GET", INBOX, response.status, response.headers, response.body)
+    assert (response.status, response.json) == (200, {"user_id": user, "notifications": []})
 
 
 @pytest.mark.parametrize(
@@ -104,27 +104,29 @@ def test_the_inbox_answers(http: Http, user: str) -> None:
     ],
     ids=["no key", "not JSON", "no fields"],
 )
-def test_bad_input_gets_a_code(http: Http, path: str, headers: list[tuple[str, str]], body: str) -> None:
-    """E5."""
-    reply = http.send("POST", path, [("Content-Type", "application/json"), *headers], body)
-    assert_matches_contract("POST", path, reply.status, reply.headers, reply.body)
-    assert (reply.status, reply.code) == (400, "BAD_REQUEST")
+def test_bad_input_is_refused_with_an_error_code(
+    http: Http, path: str, headers: list[tuple[str, str]], body: str
+) -> None:
+    """E5: the response is 400 with a code."""
+    response = http.send("POST", path, [("Content-Type", "application/json"), *headers], body)
+    assert_matches_contract("POST", path, response.status, response.headers, response.body)
+    assert (response.status, response.code) == (400, "BAD_REQUEST")
 
 
-def test_nobody_gets_in_without_a_token(http: Http, database_url: str, user: str) -> None:
-    """E5: 401 without one, 403 with one that nobody made; nothing is written."""
-    http.rights(user)
-    stranger = Token.mint("dev", new_client_id())
-    asked = [("Idempotency-Key", user), ("Content-Type", "application/json")]
-    for token, status in (("", 401), (stranger.text, 403)):
-        reply = Http(http.url, token).send("POST", GRANTS, asked, json.dumps(CHANGE | {"user_id": user}))
-        assert reply.status == status
+def test_request_without_a_valid_token_is_refused(http: Http, database_url: str, user: str) -> None:
+    """E5: 401 without a token, 403 with the token of an unknown client; nothing is written."""
+    http.list_entitlements(user)
+    unknown = Token.mint("dev", generate_client_id())
+    headers = [("Idempotency-Key", user), ("Content-Type", "application/json")]
+    for token, status in (("", 401), (unknown.text, 403)):
+        response = Http(http.url, token).send("POST", GRANTS, headers, json.dumps(CHANGE | {"user_id": user}))
+        assert response.status == status
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT FROM entitlements WHERE user_id = %s", (user,)).rowcount == 0
 
 
-def test_another_method_is_refused(http: Http) -> None:
-    """E5: by the function itself, which says what the path takes."""
-    reply = http.send("DELETE", GRANTS)
-    assert_matches_contract("DELETE", GRANTS, reply.status, reply.headers, reply.body)
-    assert reply.status == 405
+def test_unsupported_method_is_refused(http: Http) -> None:
+    """E5: the function itself responds with 405 and the allowed methods."""
+    response = http.send("DELETE", GRANTS)
+    assert_matches_contract("DELETE", GRANTS, response.status, response.headers, response.body)
+    assert response.status == 405

@@ -1,4 +1,4 @@
-"""The deployed stack as an operator sees it: through the AWS API."""
+"""The deployed stack through the AWS API, as an operator uses it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from infra.local.system.processes import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
-LOGGED_WITHIN = 20.0
+LOG_TIMEOUT_SECONDS = 20.0
 
 
-def client(stack: Stack, service: str) -> Any:
-    """A client of one of the stack's AWS services."""
+def client(stack: EmbeddedStack, service: str) -> Any:
+    """Return a client for an AWS service of the stack."""
     return _client(service, stack.emulator_url)
 
 
 @cache
 def _client(service: str, url: str) -> Any:
-    """Made once: it takes a second."""
+    """Return a cached client, because creating one takes a second."""
     return aws.client(service, url)
 
 
-def logged(stack: Stack, name: str, complete: Callable[[str], bool]) -> str:
-    """What a deployed function wrote, as CloudWatch has it, as soon as it is complete."""
+def wait_for_log(stack: EmbeddedStack, name: str, is_complete: Callable[[str], bool]) -> str:
+    """Wait until the CloudWatch log of a function is complete, and return its text."""
 
-    def look() -> str:
+    def poll() -> str:
         events = client(stack, "logs").filter_log_events(logGroupName=f"/aws/lambda/{STACK_NAME}-{name}")["events"]
         text = "\n".join(event["message"] for event in events)
-        return text if complete(text) else ""
+        return text if is_complete(text) else ""
 
-    text = wait_for(look, LOGGED_WITHIN, every=0.2)
-    assert text, f"{name} did not log it"
+    text = wait_for(poll, LOG_TIMEOUT_SECONDS, every=0.2)
+    assert text, f"the log of {name} was not complete within {LOG_TIMEOUT_SECONDS} s"
     return text
 
 
-def invoke(stack: Stack, name: str, event: Mapping[str, Any] | None = None) -> Any:
-    """Invoke a deployed function and wait for what it returns."""
+def invoke(stack: EmbeddedStack, name: str, event: Mapping[str, Any] | None = None) -> Any:
+    """Invoke a deployed function and return its result."""
     payload = json.dumps(event or {}).encode()
-    answer = client(stack, "lambda").invoke(FunctionName=f"{STACK_NAME}-{name}", Payload=payload)
-    return json.loads(answer["Payload"].read())
+    response = client(stack, "lambda").invoke(FunctionName=f"{STACK_NAME}-{name}", Payload=payload)
+    return json.loads(response["Payload"].read())

@@ -1,4 +1,4 @@
-"""Service clients of the deployed stack, made as an operator makes them."""
+"""Clients of the deployed API, created with the function manage_clients as an operator does."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from grantwire.clients.scopes import Scope
 from tests.e2e.aws import invoke
 
 if TYPE_CHECKING:
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A client that was made for a test."""
+    """A client that was created for a test."""
 
     client_id: str
     token: str
 
 
-def created(stack: Stack, *scopes: str) -> Caller:
-    """A new client, who may do everything unless scopes are given; API Gateway has not seen its token yet."""
-    answer = manage(stack, action="create", name=f"e2e {uuid.uuid4()}", scopes=list(scopes or Scope))
-    return Caller(answer["client_id"], answer["token"])
+def create_caller(stack: EmbeddedStack, *scopes: str) -> Caller:
+    """Create a client with these scopes, or with all. Its token is not in the cache of API Gateway yet."""
+    result = manage_clients(stack, action="create", name=f"e2e {uuid.uuid4()}", scopes=list(scopes or Scope))
+    return Caller(result["client_id"], result["token"])
 
 
-def manage(stack: Stack, **order: Any) -> Any:
-    """What the deployed function manage_clients answers."""
-    answer = invoke(stack, "manage-clients", order)
-    assert "errorMessage" not in answer
-    return answer
+def manage_clients(stack: EmbeddedStack, **command: Any) -> Any:
+    """Invoke the deployed function manage_clients and return its result."""
+    result = invoke(stack, "manage-clients", command)
+    assert "errorMessage" not in result
+    return result

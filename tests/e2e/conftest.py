@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from infra.local.progress import Progress
-from infra.local.stack.embedded import Stack
+from infra.local.stack.embedded import EmbeddedStack
 from tests.e2e.http import Http
 from tests.support.servers import STATE
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """The template, built and deployed to an emulator of the tests' own, beside whatever else runs."""
+def stack(request: pytest.FixtureRequest) -> Iterator[EmbeddedStack]:
+    """A separate stack for the tests, with the template built and deployed."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    stack = Stack(STATE / "e2e", progress=Progress(), database_settings={"fsync": "off"})
+    stack = EmbeddedStack(STATE / "e2e", progress=Progress(), database_settings={"fsync": "off"})
     try:
         with capture.global_and_fixture_disabled():
             stack.up()
@@ -30,6 +30,6 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
 
 
 @pytest.fixture
-def http(stack: Stack) -> Http:
-    """The development client of the deployed API, who may do everything."""
+def http(stack: EmbeddedStack) -> Http:
+    """The development client of the deployed API, with all scopes."""
     return Http(stack.api_url, stack.token)

@@ -1,4 +1,4 @@
-"""Calls the deployed API as a client would: over HTTP, knowing nothing but its address and a token."""
+"""A client of the deployed API, which knows only its address and a token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from tests.support.client import CHANGE, GRANTS, REVOKES, RIGHTS, Reply
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Response
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 
 class Http:
-    """A caller, with a token or without one."""
+    """A caller of the API, with or without a token."""
 
     def __init__(self, api_url: str, token: str = "") -> None:
         self.url = api_url
         self._address = urlsplit(api_url)
         self._token = token
 
-    def send(self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b"") -> Reply:
-        """Send exactly this, and the caller's token; a header may stand twice."""
+    def send(
+        self, method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: str | bytes = b""
+    ) -> Response:
+        """Send exactly this request, with the caller's token; a header may be repeated."""
         token = [("Authorization", f"Bearer {self._token}")] if self._token else []
         connection = http.client.HTTPConnection(self._address.netloc, timeout=60)
         try:
@@ -32,33 +34,33 @@ class Http:
             for name, value in (*token, *headers, ("Content-Length", str(len(data)))):
                 connection.putheader(name, value)
             connection.endheaders(data)
-            answer = connection.getresponse()
-            return Reply(answer.status, _titled(answer.getheaders()), answer.read().decode())
+            response = connection.getresponse()
+            return Response(response.status, _with_title_case(response.getheaders()), response.read().decode())
         finally:
             connection.close()
 
-    def change(self, path: str, key: str, **fields: Any) -> Reply:
-        """POST a change; `fields` replace those of `CHANGE`."""
+    def change(self, path: str, key: str, **fields: Any) -> Response:
+        """POST a change and check its response against openapi.yaml; `fields` replace those of `CHANGE`."""
         headers = [("Content-Type", "application/json"), ("Idempotency-Key", key)]
-        reply = self.send("POST", path, headers, json.dumps(CHANGE | fields))
-        assert_matches_contract("POST", path, reply.status, reply.headers, reply.body)
-        return reply
+        response = self.send("POST", path, headers, json.dumps(CHANGE | fields))
+        assert_matches_contract("POST", path, response.status, response.headers, response.body)
+        return response
 
-    def grant(self, key: str, **fields: Any) -> Reply:
+    def grant(self, key: str, **fields: Any) -> Response:
         """POST a grant."""
         return self.change(GRANTS, key, **fields)
 
-    def revoke(self, key: str, **fields: Any) -> Reply:
+    def revoke(self, key: str, **fields: Any) -> Response:
         """POST a revoke."""
         return self.change(REVOKES, key, **fields)
 
-    def rights(self, user_id: str, query: str = "") -> Reply:
-        """GET a user's rights."""
-        reply = self.send("GET", RIGHTS.replace("{user_id}", quote(user_id, safe="")) + query)
-        assert_matches_contract("GET", RIGHTS, reply.status, reply.headers, reply.body)
-        return reply
+    def list_entitlements(self, user_id: str, query: str = "") -> Response:
+        """GET a user's entitlements and check the response against openapi.yaml."""
+        response = self.send("GET", ENTITLEMENTS.replace("{user_id}", quote(user_id, safe="")) + query)
+        assert_matches_contract("GET", ENTITLEMENTS, response.status, response.headers, response.body)
+        return response
 
 
-def _titled(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """HTTP does not care for case; the tests spell names as the API document does."""
+def _with_title_case(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return headers with title-case names, as in openapi.yaml: HTTP ignores case."""
     return {name.title(): value for name, value in headers}

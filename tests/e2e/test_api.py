@@ -1,4 +1,4 @@
-"""What a user does with the deployed stack: built artifacts, over HTTP, through API Gateway."""
+"""The deployed API as a caller uses it: built artifacts, over HTTP, through API Gateway."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from psycopg import sql
 
 from infra.local.deployment.sam import STACK_NAME
-from tests.e2e.aws import client, invoke, logged
-from tests.e2e.callers import created
+from tests.e2e.aws import client, invoke, wait_for_log
+from tests.e2e.callers import create_caller
 from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS
 from tests.support.paths import MIGRATIONS
@@ -24,21 +24,21 @@ from tests.support.paths import MIGRATIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
-# A sandbox that has to be started first is not the database's fault.
-COLD_START = 8
+# The response to an outage may include the start of an execution environment.
+MAX_COLD_START_SECONDS = 8
 
 
 @pytest.fixture
 def user() -> str:
-    """Somebody new."""
+    """A new user."""
     return f"u_{uuid.uuid4()}"
 
 
-def test_the_life_of_a_right(http: Http, user: str) -> None:
-    """S3, E2-E4, I1-I3: grant, replay, conflict, revoke, query."""
+def test_grant_replay_conflict_revoke_and_query(http: Http, user: str) -> None:
+    """S3, E2-E4, I1-I3: each request has the response that the API document describes."""
     granted = http.grant(f"{user}-1", user_id=user)
     assert (granted.status, granted.json["status"], granted.json["version"]) == (200, "ACTIVE", 1)
     replay = http.grant(f"{user}-1", user_id=user)
@@ -49,33 +49,34 @@ def test_the_life_of_a_right(http: Http, user: str) -> None:
     revoked = http.revoke(f"{user}-3", user_id=user)
     assert (revoked.status, revoked.json["status"], revoked.json["version"]) == (200, "REVOKED", 2)
     assert http.grant(f"{user}-2", user_id=user).body == refused.body
-    (right,) = http.rights(user).json["entitlements"]
-    assert (right["status"], right["version"], right["updated_at"]) == ("REVOKED", 2, revoked.json["updated_at"])
+    (entitlement,) = http.list_entitlements(user).json["entitlements"]
+    assert (entitlement["status"], entitlement["version"]) == ("REVOKED", 2)
+    assert entitlement["updated_at"] == revoked.json["updated_at"]
 
 
-def test_one_key_sent_fifty_times_changes_once(http: Http, user: str) -> None:
-    """I5: through the gateway, in as many sandboxes as it takes."""
+def test_fifty_requests_with_one_key_change_the_entitlement_once(http: Http, user: str) -> None:
+    """I5: also through API Gateway, in several execution environments."""
     with ThreadPoolExecutor(10) as pool:
-        replies = list(pool.map(lambda _: http.grant(f"{user}-1", user_id=user), range(50)))
-    assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
-    assert sum(not reply.replayed for reply in replies) == 1
+        responses = list(pool.map(lambda _: http.grant(f"{user}-1", user_id=user), range(50)))
+    assert {(response.status, response.body) for response in responses} == {(200, responses[0].body)}
+    assert sum(not response.replayed for response in responses) == 1
 
 
-def test_fifty_keys_for_one_right_have_one_winner(http: Http, user: str) -> None:
-    """E7: one 200 and 49 state conflicts, and the version grew by one."""
+def test_fifty_keys_for_one_entitlement_grant_it_once(http: Http, user: str) -> None:
+    """E7: there are one 200 and 49 state conflicts, and the version increases by one."""
     with ThreadPoolExecutor(10) as pool:
-        replies = list(pool.map(lambda number: http.grant(f"{user}-{number}", user_id=user), range(50)))
-    assert sorted(reply.status for reply in replies) == [200] + [409] * 49
-    assert {reply.code for reply in replies if reply.status == 409} == {"ENTITLEMENT_STATE_CONFLICT"}
-    assert http.rights(user).json["entitlements"][0]["version"] == 1
+        responses = list(pool.map(lambda number: http.grant(f"{user}-{number}", user_id=user), range(50)))
+    assert sorted(response.status for response in responses) == [200] + [409] * 49
+    assert {response.code for response in responses if response.status == 409} == {"ENTITLEMENT_STATE_CONFLICT"}
+    assert http.list_entitlements(user).json["entitlements"][0]["version"] == 1
 
 
-def test_names_from_all_over_the_world_survive_the_way(http: Http) -> None:
-    """UTF-8 in body and path."""
+def test_non_ascii_names_are_preserved(http: Http) -> None:
+    """Names in the body and in the path are UTF-8."""
     user = f"ユーザー 50% é/{uuid.uuid4()}".replace("/", "-")
     granted = http.grant(str(uuid.uuid4()), user_id=user, stock_keeping_unit="商品/1")
     assert granted.json["user_id"] == user
-    assert http.rights(user, "?limit=1").json["entitlements"][0]["stock_keeping_unit"] == "商品/1"
+    assert http.list_entitlements(user, "?limit=1").json["entitlements"][0]["stock_keeping_unit"] == "商品/1"
 
 
 @pytest.mark.parametrize(
@@ -92,36 +93,36 @@ def test_names_from_all_over_the_world_survive_the_way(http: Http) -> None:
     ],
     ids=["no key", "empty key", "two keys", "long key", "not JSON", "not UTF-8", "no body", "1 MB"],
 )
-def test_bad_input_gets_a_code(
+def test_bad_input_is_refused_with_an_error_code(
     http: Http, headers: list[tuple[str, str]], body: str | bytes, status: int, code: str
 ) -> None:
-    """E5: through the gateway as well."""
-    reply = http.send("POST", GRANTS, headers, body)
-    assert (reply.status, reply.code) == (status, code)
+    """E5: also through API Gateway."""
+    response = http.send("POST", GRANTS, headers, body)
+    assert (response.status, response.code) == (status, code)
 
 
-def test_a_database_that_is_down_is_a_503_until_it_is_back(stack: Stack, user: str) -> None:
-    """Warm sandboxes answer at once and recover by themselves; nothing was half-written.
+def test_database_outage_is_503_until_the_database_is_back(stack: EmbeddedStack, user: str) -> None:
+    """Warm functions respond quickly during the outage and recover automatically; nothing is partly written.
 
-    The caller is new, so that API Gateway remembers who it is until the end.
+    The caller is new, so that its authorization stays in the cache of API Gateway during the test.
     """
-    http = Http(stack.api_url, created(stack).token)
+    http = Http(stack.api_url, create_caller(stack).token)
     assert http.grant(f"{user}-1", user_id=user).status == 200
     stack.postgres.stop()
     try:
         started = time.monotonic()
-        reply = http.revoke(f"{user}-2", user_id=user)
+        response = http.revoke(f"{user}-2", user_id=user)
         elapsed = time.monotonic() - started
     finally:
         stack.postgres.start()
-    assert (reply.status, reply.code) == (503, "UNAVAILABLE")
-    assert int(reply.headers["Retry-After"]) >= 1
-    assert elapsed < 2 + COLD_START
+    assert (response.status, response.code) == (503, "UNAVAILABLE")
+    assert int(response.headers["Retry-After"]) >= 1
+    assert elapsed < 2 + MAX_COLD_START_SECONDS
     assert http.revoke(f"{user}-2", user_id=user).json["version"] == 2
 
 
-def test_the_deployed_function_migrates(stack: Stack) -> None:
-    """S1: with the files of its own build: an empty database gets the whole schema, one that has it is left alone."""
+def test_deployed_migration_function_creates_the_schema_once(stack: EmbeddedStack) -> None:
+    """S1: with its built files, it creates the schema in an empty database and changes nothing in a current one."""
     assert invoke(stack, "migrate-database") == {"applied": []}
     with _empty_database(stack) as url, _migrating(stack, url):
         applied = invoke(stack, "migrate-database")["applied"]
@@ -131,8 +132,8 @@ def test_the_deployed_function_migrates(stack: Stack) -> None:
 
 
 @contextmanager
-def _empty_database(stack: Stack) -> Iterator[str]:
-    """A database beside the stack's, of the same owner."""
+def _empty_database(stack: EmbeddedStack) -> Iterator[str]:
+    """Provide an empty database of the same owner on the stack's server."""
     parts = urlsplit(stack.database_url)
     names = {"name": sql.Identifier(f"empty_{uuid.uuid4().hex[:12]}"), "owner": sql.Identifier(str(parts.username))}
     with psycopg.connect(stack.postgres.url(), autocommit=True) as admin:
@@ -144,13 +145,13 @@ def _empty_database(stack: Stack) -> Iterator[str]:
 
 
 @contextmanager
-def _migrating(stack: Stack, url: str) -> Iterator[None]:
-    """Let the deployed function migrate another database for a while."""
+def _migrating(stack: EmbeddedStack, url: str) -> Iterator[None]:
+    """Direct the deployed migration function to another database inside the block."""
     functions, name = client(stack, "lambda"), f"{STACK_NAME}-migrate-database"
     variables = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
     assert variables["DATABASE_URL"] == stack.database_url
-    elsewhere = {"Variables": variables | {"DATABASE_URL": url}}
-    functions.update_function_configuration(FunctionName=name, Environment=elsewhere)
+    changed = {"Variables": variables | {"DATABASE_URL": url}}
+    functions.update_function_configuration(FunctionName=name, Environment=changed)
     try:
         yield
     finally:
@@ -158,7 +159,7 @@ def _migrating(stack: Stack, url: str) -> Iterator[None]:
 
 
 def _schema(url: str) -> list[tuple[Any, ...]]:
-    """Tables with their columns, and functions; without the months of the audit, which depend on the day."""
+    """Return tables with columns, and functions; without the audit's monthly partitions, which depend on the date."""
     with psycopg.connect(url) as connection:
         return connection.execute("""
             SELECT table_name, column_name, data_type FROM information_schema.columns
@@ -169,10 +170,10 @@ def _schema(url: str) -> list[tuple[Any, ...]]:
              ORDER BY 1, 2, 3""").fetchall()
 
 
-def test_logs_have_neither_keys_nor_bodies(stack: Stack, http: Http, user: str) -> None:
-    """What the deployed functions really wrote, as CloudWatch has it."""
+def test_logs_contain_neither_idempotency_keys_nor_bodies(stack: EmbeddedStack, http: Http, user: str) -> None:
+    """This checks what the deployed functions wrote to CloudWatch."""
     secret = f"secret-{uuid.uuid4()}"
     http.grant(secret, user_id=user, reason="do not log me")
-    text = logged(stack, "grant", lambda text: '"outcome":"APPLIED"' in text)
+    text = wait_for_log(stack, "grant", lambda text: '"outcome":"APPLIED"' in text)
     assert secret not in text
     assert "do not log me" not in text

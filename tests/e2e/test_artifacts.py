@@ -1,4 +1,4 @@
-"""What is shipped is complete: each built function runs with its build folder and the built layer, and nothing else."""
+"""The build is complete: each function runs with only its build folder and the built layer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.plaintext import PLAINTEXT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 LOGICAL_NAMES = logical_names()
 
-# Enough for any function's init phase, which opens no connection.
+# Enough for the init phase of every function, which opens no connection.
 ENVIRONMENT = {
     **PLAINTEXT,
     "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
@@ -34,7 +34,7 @@ ENVIRONMENT = {
     "TOKEN_ENVIRONMENT": "live",
 }
 
-# Bits of a .pyc file: it has a hash instead of a date, and is believed without a look at the source (PEP 552).
+# The flags of a .pyc file that is used without comparing it with its source (PEP 552).
 UNCHECKED_HASH = b"\x01\x00\x00\x00"
 
 PROGRAM = """
@@ -46,17 +46,17 @@ print(json.dumps([handler.__file__, list(grantwire.__path__)]))
 
 
 @pytest.mark.parametrize("name", LOGICAL_NAMES)
-def test_a_built_function_imports_alone(stack: Stack, name: str) -> None:
-    """No site-packages, no checkout: a dependency that the layer forgot is found here, not on AWS."""
+def test_built_function_imports_without_other_packages(stack: EmbeddedStack, name: str) -> None:
+    """Without site-packages and the checkout, a dependency that is missing in the layer is found here, not on AWS."""
     build = stack.deployment.build
     path = [str(build / LOGICAL_NAMES[name]), str(build / "CoreLayer" / "python")]
-    assert run_alone(name, path) == [f"{path[0]}/handler.py", [f"{path[1]}/grantwire"]]
+    assert import_isolated(name, path) == [f"{path[0]}/handler.py", [f"{path[1]}/grantwire"]]
 
 
-def run_alone(name: str, path: list[str]) -> Any:
-    """Where a function finds its handler and our package, when it looks into these folders and no others."""
-    # -I and -S: neither the environment nor the interpreter's own site-packages add anything to the path.
-    answer = subprocess.run(
+def import_isolated(name: str, path: list[str]) -> Any:
+    """Import a function with only these folders on the path; return the paths of its handler and of grantwire."""
+    # -I and -S: neither the environment nor the interpreter's site-packages add anything to the path.
+    result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(path)],
         env={"AWS_LAMBDA_FUNCTION_NAME": name, **ENVIRONMENT},
         cwd="/",
@@ -64,12 +64,12 @@ def run_alone(name: str, path: list[str]) -> Any:
         text=True,
         check=False,
     )
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
-def test_the_built_template_is_plain(stack: Stack) -> None:
-    """CloudFormation accepts neither anchors, aliases nor merge keys, which template.yaml is written with."""
+def test_built_template_has_no_anchors_aliases_or_merge_keys(stack: EmbeddedStack) -> None:
+    """template.yaml uses them, but CloudFormation does not accept them."""
     text = (stack.deployment.build / "template.yaml").read_text()
     tokens = list(yaml.scan(text))
     assert not [token for token in tokens if isinstance(token, yaml.AnchorToken | yaml.AliasToken)]
@@ -77,8 +77,8 @@ def test_the_built_template_is_plain(stack: Stack) -> None:
     assert yaml.safe_load(text)["Resources"].keys() == load_template()["Resources"].keys()
 
 
-def test_the_migrations_are_shipped(stack: Stack) -> None:
-    """The links in the function's folder become files in the build, and the layer has the library's."""
+def test_build_contains_the_migrations(stack: EmbeddedStack) -> None:
+    """The links in the function's folder become files in the build. The layer has those of the library."""
     function = stack.deployment.build / LOGICAL_NAMES["migrate_database"]
     library = stack.deployment.build / "CoreLayer" / "python" / "grantwire_idempotency" / "sql"
     for shipped, source in (
@@ -95,8 +95,8 @@ def _contents(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_layer_brings_no_sdk(stack: Stack) -> None:
-    """boto3 comes with the runtime; shipping it would cost size and cold start."""
+def test_layer_contains_no_aws_sdk(stack: EmbeddedStack) -> None:
+    """The runtime provides boto3; in the layer it would cost size and cold start time."""
     shipped = {path.name for path in (stack.deployment.build / "CoreLayer" / "python").iterdir()}
     assert not shipped & {"boto3", "botocore"}
     assert {
@@ -110,8 +110,8 @@ def test_the_layer_brings_no_sdk(stack: Stack) -> None:
     } <= shipped
 
 
-def test_the_library_is_shipped_whole_and_without_its_optional_packages(stack: Stack) -> None:
-    """All of its files, SQL too; redis, rbloom and cachetools are for whoever uses the parts that need them."""
+def test_layer_contains_the_complete_library_without_its_optional_packages(stack: EmbeddedStack) -> None:
+    """All files are there, including SQL. The service does not use redis, rbloom and cachetools."""
     layer = stack.deployment.build / "CoreLayer" / "python"
     shipped, source = layer / "grantwire_idempotency", LIBRARY / "grantwire_idempotency"
     missing = {path.relative_to(source) for path in source.rglob("*.*") if path.suffix != ".pyc"} - {
@@ -121,8 +121,8 @@ def test_the_library_is_shipped_whole_and_without_its_optional_packages(stack: S
     assert not {path.name for path in layer.iterdir()} & {"redis", "rbloom", "cachetools"}
 
 
-def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
-    """A cold start compiles nothing: neither /opt nor a new date of a file makes Python do it again."""
+def test_layer_contains_byte_code_that_does_not_depend_on_file_dates(stack: EmbeddedStack) -> None:
+    """A cold start compiles nothing, neither because files are in /opt nor because their dates changed."""
     layer = stack.deployment.build / "CoreLayer" / "python"
     packages = ("grantwire", "grantwire_idempotency", "nats", "aws_lambda_powertools")
     sources = [path for package in packages for path in (layer / package).rglob("*.py")]
@@ -134,8 +134,8 @@ def test_the_layer_ships_byte_code_that_no_date_can_spoil(stack: Stack) -> None:
         assert (magic, flags) == (importlib.util.MAGIC_NUMBER, UNCHECKED_HASH), source
 
 
-def test_the_layer_is_small(stack: Stack) -> None:
-    """What was compiled to machine code is not shipped as source too."""
+def test_layer_is_small_and_without_compiled_sources(stack: EmbeddedStack) -> None:
+    """The layer has no C sources and no type stubs."""
     layer = stack.deployment.build / "CoreLayer"
     files = [path for path in layer.rglob("*") if path.is_file()]
     assert not [path.name for path in files if path.suffix in {".c", ".pyx", ".pyi"}]

@@ -1,4 +1,4 @@
-"""The way of a right on the deployed stack: nobody invokes a worker, the schedules do."""
+"""The path of events on the deployed stack. Only the schedules invoke the workers."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ from tests.support.contract import assert_matches_contract
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
     from tests.e2e.http import Http
 
-# A worker is started every minute and works for 63 seconds; the first one may have to start its sandbox.
-ARRIVES_WITHIN = 75.0
+# A worker is started every minute and works for 63 seconds; the first one may have a cold start.
+DELIVERY_TIMEOUT_SECONDS = 75.0
 
 ENQUEUE = "SELECT outbox_enqueue(%s, 'EntitlementGranted', %s, %s, %s, NULL)"
-MEND = "UPDATE outbox_events SET payload = jsonb_set(payload, '{version}', '1') WHERE event_id = %s"
+REPAIR_PAYLOAD = "UPDATE outbox_events SET payload = jsonb_set(payload, '{version}', '1') WHERE event_id = %s"
 
 
 @pytest.fixture
 def user() -> str:
-    """Somebody new."""
+    """A new user."""
     return f"u_{uuid.uuid4()}"
 
 
-def test_a_grant_is_sent_without_anyone_invoking_a_worker(http: Http, user: str) -> None:
-    """S3, O9, D1, D4: over HTTP in, over HTTP out; in between only schedules."""
+def test_notification_of_a_grant_is_sent_by_scheduled_workers(http: Http, user: str) -> None:
+    """S3, O9, D1, D4: a change over HTTP appears in the inbox over HTTP; only schedules run in between."""
     granted = http.grant(f"{user}-1", user_id=user).json
     http.revoke(f"{user}-2", user_id=user)
-    told = _eventually(lambda: _sent(http, user, 2))
-    assert [(one["event_type"], one["version"], one["status"]) for one in told] == [
+    notifications = _wait_for(lambda: _sent(http, user, 2))
+    assert [(sent["event_type"], sent["version"], sent["status"]) for sent in notifications] == [
         ("EntitlementRevoked", 2, "SENT"),
         ("EntitlementGranted", 1, "SENT"),
     ]
-    assert told[1]["stock_keeping_unit"] == granted["stock_keeping_unit"]
-    assert told[1]["created_at"] >= granted["updated_at"]
+    assert notifications[1]["stock_keeping_unit"] == granted["stock_keeping_unit"]
+    assert notifications[1]["created_at"] >= granted["updated_at"]
 
 
-def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: Stack, http: Http, user: str) -> None:
-    """P1, P2, S3: over HTTP, without anyone invoking a worker; what was lost comes back by the operator's function."""
+def test_summary_follows_changes_and_can_be_rebuilt(stack: EmbeddedStack, http: Http, user: str) -> None:
+    """P1, P2, S3: scheduled workers update the summary, and the rebuild function restores deleted rows."""
     granted = http.grant(f"{user}-1", user_id=user).json
     http.grant(f"{user}-2", user_id=user, stock_keeping_unit="item2")
     revoked = http.revoke(f"{user}-3", user_id=user, stock_keeping_unit="item2").json
-    summary = _eventually(lambda: _summary(http, user, revoked=1))
+    summary = _wait_for(lambda: _summary(http, user, revoked=1))
     assert summary == {
         "user_id": user,
         "active": 1,
@@ -75,54 +75,54 @@ def test_the_summary_follows_a_grant_and_can_be_rebuilt(stack: Stack, http: Http
     for source in ("record", "stream"):
         with psycopg.connect(stack.database_url) as tx:
             tx.execute("DELETE FROM user_entitlements WHERE user_id = %s", (user,))
-        assert invoke(stack, "rebuild-summaries", {"source": source})["complete"]
+        assert invoke(stack, "rebuild-read-model", {"source": source})["complete"]
         assert _summary(http, user, revoked=1) == summary
 
 
-def test_the_stream_has_the_event_as_a_protocol_buffer(stack: Stack, http: Http, user: str) -> None:
-    """N1, O3: what any other consumer of the stream reads."""
+def test_stream_contains_the_event_as_a_protocol_buffer(stack: EmbeddedStack, http: Http, user: str) -> None:
+    """N1, O3: every other consumer of the stream reads the same message."""
     granted = http.grant(f"{user}-1", user_id=user).json
-    (told,) = _eventually(lambda: _sent(http, user, 1))
+    (notification,) = _wait_for(lambda: _sent(http, user, 1))
     event, headers = asyncio.run(_last_event(stack))
-    assert (event.event_id, event.user_id, event.version) == (told["event_id"], user, 1)
+    assert (event.event_id, event.user_id, event.version) == (notification["event_id"], user, 1)
     assert (event.event_type, event.stock_keeping_unit) == ("EntitlementGranted", "item1")
     assert (event.source, event.source_id) == ("purchase", "p_456")
     assert event.occurred_at.ToJsonString() == granted["updated_at"]
     assert headers["Nats-Msg-Id"] == headers["event_id"] == event.event_id
 
 
-def test_an_event_that_cannot_be_published_waits_for_the_operator(stack: Stack, http: Http, user: str) -> None:
-    """O5, O8, Q2: FAILED at once, its successor waits; mended and redriven by the function, both arrive in order."""
+def test_event_that_cannot_be_published_waits_for_the_operator(stack: EmbeddedStack, http: Http, user: str) -> None:
+    """O5, O8, Q2: it is FAILED immediately and its successor waits; repaired and redriven, both arrive in order."""
     broken, successor = uuid7(), uuid7()
     with psycopg.connect(stack.database_url, autocommit=True) as tx:
         for event_id, version in ((broken, 1), (successor, 2)):
             payload = _payload(event_id, user, "one" if event_id == broken else version)
             tx.execute(ENQUEUE, (event_id, f"{user}/item1", version, json.dumps(payload)))
-        _eventually(lambda: _states(tx, user) == ["FAILED", "PENDING"])
-        order = {"kind": "outbox", "ids": [str(broken)], "actor": "e2e", "reason": "the version was a word"}
+        _wait_for(lambda: _statuses(tx, user) == ["FAILED", "PENDING"])
+        command = {"kind": "outbox", "ids": [str(broken)], "actor": "e2e", "reason": "the version was not a number"}
         assert "errorMessage" not in invoke(
-            stack, "redrive-dead-letters", order | {"action": "redrive", "dry_run": True}
+            stack, "redrive-dead-letters", command | {"action": "redrive", "dry_run": True}
         )
-        assert _states(tx, user) == ["FAILED", "PENDING"]
-        tx.execute(MEND, (broken,))
-        assert "errorMessage" not in invoke(stack, "redrive-dead-letters", order | {"action": "redrive"})
-        told = _eventually(lambda: _sent(http, user, 2))
-    assert [(one["version"], one["event_id"]) for one in told] == [(2, str(successor)), (1, str(broken))]
+        assert _statuses(tx, user) == ["FAILED", "PENDING"]
+        tx.execute(REPAIR_PAYLOAD, (broken,))
+        assert "errorMessage" not in invoke(stack, "redrive-dead-letters", command | {"action": "redrive"})
+        notifications = _wait_for(lambda: _sent(http, user, 2))
+    assert [(sent["version"], sent["event_id"]) for sent in notifications] == [(2, str(successor)), (1, str(broken))]
 
 
-def test_a_message_that_makes_no_sense_becomes_a_dead_letter(stack: Stack) -> None:
-    """N5, Q1: published by somebody else; terminated, advised, recorded with its bytes, without stopping anything."""
+def test_unreadable_message_becomes_a_dead_letter(stack: EmbeddedStack) -> None:
+    """N5, Q1: a message of another publisher is terminated, and its advisory is recorded with the message's bytes."""
     poison = f"poison {uuid.uuid4()}".encode()
     asyncio.run(_publish(stack, poison))
     select = "SELECT kind, reason FROM notification_nats_dlq WHERE payload = %s"
     with psycopg.connect(stack.database_url, autocommit=True) as tx:
-        ((kind, reason),) = _eventually(lambda: tx.execute(select, (poison,)).fetchall())
+        ((kind, reason),) = _wait_for(lambda: tx.execute(select, (poison,)).fetchall())
     assert kind == "MSG_TERMINATED"
     assert reason
 
 
-def test_the_sns_sender_reaches_a_queue(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D3: on the local AWS, with the notification's id for the receiver to recognise a repeat by."""
+def test_sns_sender_reaches_a_queue(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3: the message contains the notification's id, by which the receiver recognises a repeat."""
     sns, sqs = client(stack, "sns"), client(stack, "sqs")
     topic = sns.create_topic(Name=f"t-{uuid.uuid4()}")["TopicArn"]
     queue = sqs.create_queue(QueueName=f"q-{uuid.uuid4()}")["QueueUrl"]
@@ -145,20 +145,21 @@ def test_the_sns_sender_reaches_a_queue(stack: Stack, monkeypatch: pytest.Monkey
 
 
 def _sent(http: Http, user: str, count: int) -> list[dict[str, Any]] | None:
-    reply = http.send("GET", INBOX.replace("{user_id}", user))
-    assert_matches_contract("GET", INBOX, reply.status, reply.headers, reply.body)
-    told: list[dict[str, Any]] = reply.json["notifications"]
-    return told if len(told) == count and all(one["status"] == "SENT" for one in told) else None
+    response = http.send("GET", INBOX.replace("{user_id}", user))
+    assert_matches_contract("GET", INBOX, response.status, response.headers, response.body)
+    notifications: list[dict[str, Any]] = response.json["notifications"]
+    is_complete = len(notifications) == count and all(sent["status"] == "SENT" for sent in notifications)
+    return notifications if is_complete else None
 
 
 def _summary(http: Http, user: str, *, revoked: int) -> dict[str, Any] | None:
-    reply = http.send("GET", SUMMARY.replace("{user_id}", user))
-    assert_matches_contract("GET", SUMMARY, reply.status, reply.headers, reply.body)
-    summary: dict[str, Any] = reply.json
+    response = http.send("GET", SUMMARY.replace("{user_id}", user))
+    assert_matches_contract("GET", SUMMARY, response.status, response.headers, response.body)
+    summary: dict[str, Any] = response.json
     return summary if summary["revoked"] == revoked else None
 
 
-def _states(tx: psycopg.Connection[Any], user: str) -> list[str]:
+def _statuses(tx: psycopg.Connection[Any], user: str) -> list[str]:
     rows = tx.execute(
         "SELECT status FROM outbox_events WHERE aggregate_key = %s ORDER BY aggregate_version", (f"{user}/item1",)
     )
@@ -178,7 +179,7 @@ def _payload(event_id: uuid.UUID, user: str, version: object) -> dict[str, Any]:
     }
 
 
-async def _last_event(stack: Stack) -> tuple[EntitlementEvent, dict[str, str]]:
+async def _last_event(stack: EmbeddedStack) -> tuple[EntitlementEvent, dict[str, str]]:
     client = await nats.connect(stack.nats_url)
     names = declared_parameters()
     message = await client.jetstream().get_last_msg(names["EventStream"], names["EventSubject"])
@@ -188,13 +189,13 @@ async def _last_event(stack: Stack) -> tuple[EntitlementEvent, dict[str, str]]:
     return event, dict(message.headers or {})
 
 
-async def _publish(stack: Stack, payload: bytes) -> None:
+async def _publish(stack: EmbeddedStack, payload: bytes) -> None:
     client = await nats.connect(stack.nats_url)
     await client.jetstream().publish(declared_parameters()["EventSubject"], payload)
     await client.close()
 
 
-def _eventually(look: Callable[[], Any]) -> Any:
-    found = wait_for(look, ARRIVES_WITHIN, every=0.1)
-    assert found, "it never came"
-    return found
+def _wait_for(poll: Callable[[], Any]) -> Any:
+    result = wait_for(poll, DELIVERY_TIMEOUT_SECONDS, every=0.1)
+    assert result, f"no result within {DELIVERY_TIMEOUT_SECONDS} s"
+    return result

@@ -1,6 +1,6 @@
-"""What the deployed stack knows and must not tell; and a secret that it reads from Secrets Manager, as on AWS.
+"""Secrets of the deployed stack do not leak, and a function reads its secret from Secrets Manager, as on AWS.
 
-This file comes late in the suite's order, so that there are the logs of everything else to look through.
+This file runs late in the suite, so that the logs of most other tests are checked too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg import sql
 
 from infra.local.commands.logs import FunctionLogs
 from infra.local.deployment.sam import STACK_NAME
-from infra.local.stack.database import RIGHTS
+from infra.local.stack.database import FUNCTIONS_ROLE
 from infra.local.system.processes import HAS_PROC, PROC, wait_until
 from tests.e2e.aws import client, invoke
 from tests.e2e.http import Http
@@ -27,24 +27,24 @@ from tests.support.client import SUMMARY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
 
 @pytest.fixture
-def secrets(stack: Stack) -> dict[str, str]:
-    """Everything that the stack must keep to itself, by what it is."""
-    given = stack.deployment.parameters
-    urls = {name: value for name, value in given.items() if "://" in value and urlsplit(value).password}
-    found = {name: unquote(urlsplit(url).password or "") for name, url in urls.items()}
-    described = json.loads(stack.description.read_text())
-    assert found.keys() >= {"DatabaseUrl", "MigrationDatabaseUrl"}
-    assert described["token"] == stack.token
-    # The first part of a token says whose it is; the last is what must not be known.
-    return {**found, "superuser": stack.postgres.password, "token": stack.token.rpartition("_")[2]}
+def secrets(stack: EmbeddedStack) -> dict[str, str]:
+    """The secrets of the stack, by name."""
+    parameters = stack.deployment.parameters
+    urls = {name: value for name, value in parameters.items() if "://" in value and urlsplit(value).password}
+    passwords = {name: unquote(urlsplit(url).password or "") for name, url in urls.items()}
+    description = json.loads(stack.description.read_text())
+    assert passwords.keys() >= {"DatabaseUrl", "MigrationDatabaseUrl"}
+    assert description["token"] == stack.token
+    # The first parts of a token identify the client; only the last part is secret.
+    return {**passwords, "superuser": stack.postgres.password, "token": stack.token.rpartition("_")[2]}
 
 
-def test_no_secret_is_in_a_log(stack: Stack, http: Http, secrets: dict[str, str]) -> None:
-    """Of the servers, of SAM, of the emulator and of every function: also after things went wrong."""
+def test_no_secret_is_in_a_log(stack: EmbeddedStack, http: Http, secrets: dict[str, str]) -> None:
+    """This checks the logs of the servers, SAM, the emulator and every function, also after failures."""
     user = f"u_{uuid.uuid4()}"
     assert http.grant(f"{user}-1", user_id=user).status == 200
     assert Http(http.url, stack.token[:-1]).send("GET", f"/v1/users/{user}/entitlements").status in {401, 403}
@@ -55,40 +55,40 @@ def test_no_secret_is_in_a_log(stack: Stack, http: Http, secrets: dict[str, str]
     assert any("migrate-database" in line for line in lines)
     files = {str(path): path.read_text(errors="replace") for path in _logs(stack.state)}
     assert {Path(path).name for path in files} >= {"postgres.log", "nats.log", "emulator.log", "deployment.log"}
-    assert _told(secrets, {**files, "functions": "\n".join(lines)}) == []
+    assert _find_leaks(secrets, {**files, "functions": "\n".join(lines)}) == []
 
 
-def test_no_secret_is_an_output_of_the_stack(stack: Stack, secrets: dict[str, str]) -> None:
-    """Whoever may look at a deployment sees them."""
-    (found,) = client(stack, "cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"]
-    assert found["Outputs"]
-    assert _told(secrets, {"outputs": json.dumps(found["Outputs"])}) == []
+def test_no_secret_is_an_output_of_the_stack(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
+    """Everyone with read access to a deployment sees its outputs."""
+    (description,) = client(stack, "cloudformation").describe_stacks(StackName=STACK_NAME)["Stacks"]
+    assert description["Outputs"]
+    assert _find_leaks(secrets, {"outputs": json.dumps(description["Outputs"])}) == []
 
 
 @pytest.mark.skipif(not HAS_PROC, reason="only Linux shows command lines as files")
-def test_no_secret_is_in_a_command_line(stack: Stack, secrets: dict[str, str]) -> None:
-    """Of any process of this machine, which any account can read: servers, emulator, functions."""
+def test_no_secret_is_in_a_command_line(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
+    """Every account can read the command lines of all processes: servers, emulator, functions."""
     lines = {str(path): _read(path).replace("\0", " ") for path in PROC.glob("[0-9]*/cmdline")}
     assert stack.postgres.pid is not None
     assert "postgres" in lines[str(PROC / str(stack.postgres.pid) / "cmdline")]
-    assert _told(secrets, lines) == []
+    assert _find_leaks(secrets, lines) == []
 
 
-def test_files_with_secrets_are_their_owner_s_alone(stack: Stack, secrets: dict[str, str]) -> None:
-    """What the stack and the emulator keep for themselves; the parameters of the deployment are not kept at all."""
-    known = [stack.description, stack.state / "token", stack.postgres.state / "password", stack.emulator.state]
-    assert [path.name for path in known if path.stat().st_mode & 0o077] == []
-    kept = [path for path in (stack.state / "deployment").glob("*") if path.is_file()]
-    assert _told(secrets, {str(path): _read(path) for path in kept}) == []
+def test_files_with_secrets_are_readable_by_their_owner_only(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
+    """The parameters of the deployment are not stored at all."""
+    private = [stack.description, stack.state / "token", stack.postgres.state / "password", stack.emulator.state]
+    assert [path.name for path in private if path.stat().st_mode & 0o077] == []
+    stored = [path for path in (stack.state / "deployment").glob("*") if path.is_file()]
+    assert _find_leaks(secrets, {str(path): _read(path) for path in stored}) == []
 
 
-def test_a_function_reads_its_secret_and_notices_a_rotation(stack: Stack, http: Http) -> None:
-    """On the local AWS as on the real one: no address in its environment, and no deployment for a new password."""
+def test_function_reads_its_secret_and_follows_a_rotation(stack: EmbeddedStack, http: Http) -> None:
+    """As on AWS, the environment contains no address, and a new password needs no deployment."""
     path = SUMMARY.replace("{user_id}", "u_rotation")
     with psycopg.connect(stack.postgres.url("grantwire"), autocommit=True) as admin:
         name = f"rotating_{uuid.uuid4().hex[:8]}"
-        role = {"role": sql.Identifier(name), "rights": sql.Identifier(RIGHTS)}
-        admin.execute(sql.SQL("CREATE ROLE {role} LOGIN PASSWORD 'first' IN ROLE {rights}").format(**role))
+        role = {"role": sql.Identifier(name), "functions": sql.Identifier(FUNCTIONS_ROLE)}
+        admin.execute(sql.SQL("CREATE ROLE {role} LOGIN PASSWORD 'first' IN ROLE {functions}").format(**role))
         admin.execute(sql.SQL("GRANT CONNECT ON DATABASE grantwire TO {role}").format(**role))
         manager = client(stack, "secretsmanager")
         arn = manager.create_secret(Name=name, SecretString=_secret(stack, name, "first"))["ARN"]
@@ -105,15 +105,15 @@ def test_a_function_reads_its_secret_and_notices_a_rotation(stack: Stack, http: 
             admin.execute(sql.SQL("DROP ROLE {role}").format(**role))
 
 
-def _secret(stack: Stack, name: str, password: str) -> str:
-    where = urlsplit(stack.database_url)
-    parts = {"username": name, "password": password, "host": where.hostname, "port": where.port, "dbname": "grantwire"}
-    return json.dumps(parts)
+def _secret(stack: EmbeddedStack, name: str, password: str) -> str:
+    url = urlsplit(stack.database_url)
+    secret = {"username": name, "password": password, "host": url.hostname, "port": url.port, "dbname": "grantwire"}
+    return json.dumps(secret)
 
 
 @contextmanager
-def _variables(stack: Stack, function: str, **changed: str) -> Iterator[None]:
-    """Give a deployed function other variables for a while."""
+def _variables(stack: EmbeddedStack, function: str, **changed: str) -> Iterator[None]:
+    """Change variables of a deployed function inside the block."""
     functions, name = client(stack, "lambda"), f"{STACK_NAME}-{function}"
     before = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
     functions.update_function_configuration(FunctionName=name, Environment={"Variables": before | changed})
@@ -124,7 +124,7 @@ def _variables(stack: Stack, function: str, **changed: str) -> Iterator[None]:
 
 
 def _eventually_uses(admin: psycopg.Connection[Any], http: Http, path: str, role: str) -> bool:
-    """Whether the function answers as this role; an environment of before may answer for a while."""
+    """Return whether the function connects as this role; an older execution environment may respond at first."""
 
     def uses() -> bool:
         assert http.send("GET", path).status == 200
@@ -133,9 +133,9 @@ def _eventually_uses(admin: psycopg.Connection[Any], http: Http, path: str, role
     return wait_until(uses, 30)
 
 
-def _told(secrets: dict[str, str], texts: dict[str, str]) -> list[tuple[str, str]]:
-    """Which secret is told where."""
-    return [(name, where) for name, secret in secrets.items() for where, text in texts.items() if secret in text]
+def _find_leaks(secrets: dict[str, str], texts: dict[str, str]) -> list[tuple[str, str]]:
+    """Return the name of each secret in a text, with the name of the text."""
+    return [(name, place) for name, secret in secrets.items() for place, text in texts.items() if secret in text]
 
 
 def _logs(state: Path) -> list[Path]:
@@ -143,7 +143,7 @@ def _logs(state: Path) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """A process, or a file, may be gone by now."""
+    """Return the text of a file, or an empty string if the file or its process no longer exists."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -12,7 +12,7 @@ from grantwire.observability import logger
 from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import PostgresServer
 from tests.support.client import Client
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE, Databases, clusters, nats
 from tests.support.valkey import ValkeyServer
@@ -29,7 +29,7 @@ Rows = psycopg.Connection[dict[str, Any]]
 
 @pytest.fixture(scope="session", params=list(clusters().values()), ids=list(clusters()))
 def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
-    """Databases of a server that is started once; every test runs on every PostgreSQL that is here."""
+    """Databases on a PostgreSQL that is started once; every test runs on every available PostgreSQL."""
     cluster: Cluster = request.param()
     cluster.start()
     try:
@@ -42,7 +42,7 @@ def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
 
 @pytest.fixture
 def database_url(databases: Databases) -> Iterator[str]:
-    """A migrated database that nobody else has, for the functions' role."""
+    """Address of a migrated database that only this test uses, for the role of the functions."""
     url = databases.migrated()
     yield url
     databases.drop(url)
@@ -50,27 +50,27 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def owner_url(databases: Databases, database_url: str) -> str:
-    """The same database for its owner, who may do what the functions may not."""
-    return databases.of_owner(database_url)
+    """Address of the same database for its owner, who has privileges that the functions lack."""
+    return databases.url_for_owner(database_url)
 
 
 @pytest.fixture
 def rows(owner_url: str) -> Iterator[Rows]:
-    """A connection of the test's own, as the owner: to look at what was written and to stand in the way."""
+    """Connection of the owner, to check rows that were written and to hold locks."""
     with psycopg.connect(owner_url, autocommit=True, row_factory=dict_row) as connection:
         yield connection
 
 
 @pytest.fixture
 def client(database_url: str) -> Iterator[Client]:
-    """Calls the functions in this process, with one connection as in one execution environment."""
+    """Caller of the functions in this process, with one connection as in one execution environment."""
     with Client(database_url) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    """A server of the tests' own, whatever the others run on: to stop, to kill, to freeze."""
+    """Embedded PostgreSQL for tests that stop, kill or freeze their server."""
     server = PostgresServer(STATE / "private", settings={"fsync": "off"})
     server.start()
     migrate(server.url(), MIGRATIONS)
@@ -80,7 +80,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
-    """A NATS with JetStream that is started once; each test has streams of its own on it."""
+    """Address of a NATS with JetStream that is started once; each test creates its own streams."""
     server = nats()
     server.start()
     yield server.url
@@ -89,7 +89,7 @@ def nats_url() -> Iterator[str]:
 
 @pytest.fixture
 def nats_server() -> Iterator[NatsServer]:
-    """A NATS of this test's own: to stop, to kill, to start again."""
+    """NATS that only this test uses, to stop, kill or restart it."""
     server = NatsServer(STATE / "private-nats")
     server.start()
     yield server
@@ -98,7 +98,7 @@ def nats_server() -> Iterator[NatsServer]:
 
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[ValkeyServer]:
-    """A Valkey that is started once; for tests that do not stop it."""
+    """Valkey that is started once, for tests that do not stop it."""
     server = ValkeyServer(STATE / "valkey")
     server.start()
     yield server
@@ -107,7 +107,7 @@ def valkey_server() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 def valkey(valkey_server: ValkeyServer) -> Iterator[Redis]:
-    """A client of an empty Valkey."""
+    """Client of an empty Valkey."""
     with Redis.from_url(valkey_server.url, decode_responses=True) as client:
         client.flushall()
         yield client
@@ -115,7 +115,7 @@ def valkey(valkey_server: ValkeyServer) -> Iterator[Redis]:
 
 @pytest.fixture
 def private_valkey() -> Iterator[ValkeyServer]:
-    """A Valkey of this test's own: to stop, to kill, to start again."""
+    """Valkey that only this test uses, to stop, kill or restart it."""
     server = ValkeyServer(STATE / "private-valkey")
     server.start()
     yield server
@@ -124,20 +124,20 @@ def private_valkey() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 def environ(database_url: str, nats_url: str) -> dict[str, str]:
-    """The environment of a worker, with streams that nobody else has; change it before you load settings from it."""
+    """Environment of a worker, with streams that only this test uses. Change it before settings are loaded from it."""
     return worker_environ(database_url, nats_url)
 
 
 @pytest.fixture
 def stream(environ: dict[str, str]) -> Iterator[Stream]:
-    """The test's end of the stream."""
+    """Stream of this test, to publish and read messages."""
     with Stream(environ) as stream:
         yield stream
 
 
 @pytest.fixture
 def _command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command changes its process, which here is the tests'."""
+    """Undo the changes that a command makes to its process, which is the test process here."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     level = logger.log_level
     yield

@@ -1,4 +1,4 @@
-"""Q1: what JetStream gives up on is written down, with a copy of the message."""
+"""Q1: messages that JetStream stops delivering are recorded with a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import at_once
-from tests.support.dead_letters import Scene, budget, event_bytes, event_headers
+from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
@@ -29,78 +29,94 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def scene(environ: dict[str, str]) -> Iterator[Scene]:
-    """A stream and its workers; deliveries end quickly."""
+def pipeline(environ: dict[str, str]) -> Iterator[Pipeline]:
+    """A stream and its workers, with a short ack wait and two deliveries."""
     quick = {"NOTIFICATION_NATS_ACK_WAIT": "300ms", "NOTIFICATION_NATS_MAX_DELIVER": "2"}
-    with Scene(environ | quick) as scene:
-        yield scene
+    with Pipeline(environ | quick) as pipeline:
+        yield pipeline
 
 
-def test_an_advisory_that_came_while_no_recorder_ran_is_recorded(scene: Scene, rows: Rows) -> None:
-    """Q1: the stream keeps it; the dead letter has everything that a redrive needs."""
+def test_advisory_sent_while_no_recorder_ran_is_recorded(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: the stream keeps the advisory; the dead letter has everything that a redrive needs."""
     event_id = uuid.uuid4()
     payload = event_bytes(event_id)
-    sequence = scene.publish(payload, event_headers(event_id, trace_id="1-abc"))
-    assert scene.terminate("cannot be read") == sequence
-    scene.await_advisories(1)
-    assert scene.record() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
-    (letter,) = _letters(rows)
-    assert (letter["stream"], letter["consumer"], letter["stream_seq"]) == (scene.stream, "bridge", sequence)
-    assert (letter["kind"], letter["deliveries"], letter["reason"]) == ("MSG_TERMINATED", 1, "cannot be read")
-    assert (letter["payload"], letter["subject"]) == (payload, scene.topology.events.subject)
-    assert (letter["event_id"], letter["headers"]["trace_id"]) == (event_id, "1-abc")
-    assert (letter["status"], letter["redrive_count"], letter["origin"]) == ("OPEN", 0, None)
-    assert letter["event_time"] <= letter["message_time"] <= letter["recorded_at"]
+    sequence = pipeline.publish(payload, event_headers(event_id, trace_id="1-abc"))
+    assert pipeline.terminate_next("cannot be read") == sequence
+    pipeline.wait_for_advisories(1)
+    assert pipeline.run_recorder() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["stream"], dead_letter["consumer"], dead_letter["stream_seq"]) == (
+        pipeline.stream,
+        "bridge",
+        sequence,
+    )
+    assert (dead_letter["kind"], dead_letter["deliveries"], dead_letter["reason"]) == (
+        "MSG_TERMINATED",
+        1,
+        "cannot be read",
+    )
+    assert (dead_letter["payload"], dead_letter["subject"]) == (payload, pipeline.topology.events.subject)
+    assert (dead_letter["event_id"], dead_letter["headers"]["trace_id"]) == (event_id, "1-abc")
+    assert (dead_letter["status"], dead_letter["redrive_count"], dead_letter["origin"]) == ("OPEN", 0, None)
+    assert dead_letter["event_time"] <= dead_letter["message_time"] <= dead_letter["recorded_at"]
 
 
-def test_a_message_that_reached_its_delivery_limit_is_recorded(
-    scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch
+def test_message_that_reached_max_deliver_is_recorded(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q1: the bridge dies of it each time; the advisory comes with the pull after the last."""
-    event_id, sequence = scene.publish_event()
-    _bury(scene, monkeypatch)
-    assert scene.record()["recorded"] == 1
-    (letter,) = _letters(rows)
-    assert (letter["kind"], letter["stream_seq"], letter["deliveries"]) == ("MAX_DELIVERIES", sequence, 2)
-    assert (letter["payload"] is not None, letter["event_id"], letter["reason"]) == (True, event_id, None)
+    """Q1: the bridge crashes at each delivery; JetStream sends the advisory with the next pull."""
+    event_id, sequence = pipeline.publish_event()
+    _exceed_max_deliver(pipeline, monkeypatch)
+    assert pipeline.run_recorder()["recorded"] == 1
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["kind"], dead_letter["stream_seq"], dead_letter["deliveries"]) == (
+        "MAX_DELIVERIES",
+        sequence,
+        2,
+    )
+    assert (dead_letter["payload"] is not None, dead_letter["event_id"], dead_letter["reason"]) == (
+        True,
+        event_id,
+        None,
+    )
 
 
-def test_recording_an_advisory_twice_leaves_one_row(scene: Scene, rows: Rows) -> None:
-    """Q1: also when the message has left the stream in between; a new stream that counts from 1 is another one."""
-    _, sequence = scene.publish_event()
-    body = _advisory(scene, sequence)
-    scene.advise(body)
-    scene.advise(body)
-    assert scene.record() | {"processed": 0} == {
+def test_recording_advisory_twice_leaves_one_row(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: even if the message has left the stream meanwhile; a new stream that counts from 1 is another one."""
+    _, sequence = pipeline.publish_event()
+    body = _advisory(pipeline, sequence)
+    pipeline.publish_advisory(body)
+    pipeline.publish_advisory(body)
+    assert pipeline.run_recorder() | {"processed": 0} == {
         "recorded": 1,
         "duplicates": 1,
         "terminated": 0,
         "returned": 0,
         "processed": 0,
     }
-    _purge(scene)
-    scene.advise(body)
-    assert scene.record()["duplicates"] == 1
-    (letter,) = _letters(rows)
-    assert letter["payload"] is not None
+    _purge(pipeline)
+    pipeline.publish_advisory(body)
+    assert pipeline.run_recorder()["duplicates"] == 1
+    (dead_letter,) = _dead_letters(rows)
+    assert dead_letter["payload"] is not None
     rows.execute("UPDATE notification_nats_dlq SET message_time = message_time - interval '1 day'")
-    scene.runner.run(scene.nats.jetstream.delete_stream(scene.stream))
-    scene.runner.run(scene._connect())  # noqa: SLF001 - the topology anew
-    assert scene.publish_event()[1] == sequence
-    scene.advise(_advisory(scene, sequence))
-    assert scene.record()["recorded"] == 1
-    assert len(_letters(rows)) == 2
+    pipeline.runner.run(pipeline.nats.jetstream.delete_stream(pipeline.stream))
+    pipeline.runner.run(pipeline._connect())  # noqa: SLF001 - creates the topology again
+    assert pipeline.publish_event()[1] == sequence
+    pipeline.publish_advisory(_advisory(pipeline, sequence))
+    assert pipeline.run_recorder()["recorded"] == 1
+    assert len(_dead_letters(rows)) == 2
 
 
-def test_a_message_that_is_gone_is_recorded_without_a_copy(scene: Scene, rows: Rows) -> None:
-    """Q1: the fact is kept, even if the stream expired first."""
-    _, sequence = scene.publish_event()
-    scene.terminate("bad")
-    scene.await_advisories(1)
-    _purge(scene)
-    assert scene.record()["recorded"] == 1
-    (letter,) = _letters(rows)
-    assert (letter["stream_seq"], letter["payload"], letter["headers"], letter["event_id"]) == (
+def test_message_deleted_from_stream_is_recorded_without_copy(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: the advisory is recorded even if the message expired first."""
+    _, sequence = pipeline.publish_event()
+    pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(1)
+    _purge(pipeline)
+    assert pipeline.run_recorder()["recorded"] == 1
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["stream_seq"], dead_letter["payload"], dead_letter["headers"], dead_letter["event_id"]) == (
         sequence,
         None,
         None,
@@ -108,26 +124,26 @@ def test_a_message_that_is_gone_is_recorded_without_a_copy(scene: Scene, rows: R
     )
 
 
-def test_a_message_of_a_stream_that_was_made_anew_is_not_taken_for_the_lost_one(scene: Scene, rows: Rows) -> None:
-    """Q1: a message that is younger than its advisory is another message."""
-    _, sequence = scene.publish_event()
-    scene.advise(_advisory(scene, sequence, timestamp="2020-01-01T00:00:00.123456789Z"))
-    assert scene.record()["recorded"] == 1
-    (letter,) = _letters(rows)
-    assert letter["payload"] is None
+def test_message_of_recreated_stream_is_not_copied(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: a message that is newer than its advisory is a different message."""
+    _, sequence = pipeline.publish_event()
+    pipeline.publish_advisory(_advisory(pipeline, sequence, timestamp="2020-01-01T00:00:00.123456789Z"))
+    assert pipeline.run_recorder()["recorded"] == 1
+    (dead_letter,) = _dead_letters(rows)
+    assert dead_letter["payload"] is None
 
 
-def test_a_copy_outlives_the_stream(scene: Scene, rows: Rows) -> None:
-    """Q1, Q4: taken at once, so that the stream may expire."""
+def test_copy_is_kept_after_stream_is_purged(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1, Q4: the message is copied when it is recorded, so the stream may expire."""
     event_id = uuid.uuid4()
     payload = event_bytes(event_id)
-    scene.publish(payload, event_headers(event_id))
-    scene.terminate("bad")
-    scene.await_advisories(1)
-    scene.record()
-    _purge(scene)
-    (letter,) = _letters(rows)
-    assert letter["payload"] == payload
+    pipeline.publish(payload, event_headers(event_id))
+    pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(1)
+    pipeline.run_recorder()
+    _purge(pipeline)
+    (dead_letter,) = _dead_letters(rows)
+    assert dead_letter["payload"] == payload
 
 
 @pytest.mark.parametrize(
@@ -140,53 +156,55 @@ def test_a_copy_outlives_the_stream(scene: Scene, rows: Rows) -> None:
         b'{"type": "io.nats.jetstream.advisory.v1.terminated", "stream": "S", "consumer": "c", "stream_seq": 1e99}',
     ],
 )
-def test_an_unreadable_advisory_does_not_block(
-    scene: Scene, rows: Rows, capsys: pytest.CaptureFixture[str], body: bytes
+def test_invalid_advisory_is_terminated_and_others_are_recorded(
+    pipeline: Pipeline, rows: Rows, capsys: pytest.CaptureFixture[str], body: bytes
 ) -> None:
-    """Q1: it is terminated with a log line, and its neighbours are recorded."""
-    _, sequence = scene.publish_event()
-    scene.advise(body)
-    scene.advise(_advisory(scene, sequence))
-    assert scene.record() == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0, "processed": 0}
+    """Q1: it is terminated with a log line."""
+    _, sequence = pipeline.publish_event()
+    pipeline.publish_advisory(body)
+    pipeline.publish_advisory(_advisory(pipeline, sequence))
+    assert pipeline.run_recorder() == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0, "processed": 0}
     assert "invalid advisory" in capsys.readouterr().out
-    scene.await_all_acked()
-    assert len(_letters(rows)) == 1
+    pipeline.wait_until_acknowledged()
+    assert len(_dead_letters(rows)) == 1
 
 
-def test_what_no_column_can_hold_is_replaced(scene: Scene, rows: Rows) -> None:
-    """Q1: a NUL in a reason or a header must not make a dead letter impossible; the payload is kept byte for byte."""
-    sequence = scene.publish(b"\x00\xff", {"odd": "a\x00b", "event_id": "not-a-uuid", "occurred_at": "never"})
-    scene.advise(_advisory(scene, sequence, reason="a\x00b\ud800"))
-    assert scene.record()["recorded"] == 1
-    (letter,) = _letters(rows)
-    assert (letter["payload"], letter["event_id"]) == (b"\x00\xff", None)
-    assert (letter["reason"], letter["headers"]["odd"]) == ("a\ufffdb\ufffd", "a\ufffdb")
-    assert letter["event_time"] == letter["message_time"]
+def test_unstorable_characters_are_replaced(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: a NUL in a reason or header does not prevent a dead letter; the payload is kept byte for byte."""
+    sequence = pipeline.publish(b"\x00\xff", {"odd": "a\x00b", "event_id": "not-a-uuid", "occurred_at": "never"})
+    pipeline.publish_advisory(_advisory(pipeline, sequence, reason="a\x00b\ud800"))
+    assert pipeline.run_recorder()["recorded"] == 1
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["payload"], dead_letter["event_id"]) == (b"\x00\xff", None)
+    assert (dead_letter["reason"], dead_letter["headers"]["odd"]) == ("a\ufffdb\ufffd", "a\ufffdb")
+    assert dead_letter["event_time"] == dead_letter["message_time"]
 
 
-def test_an_advisory_that_postgresql_refuses_does_not_hold_back_the_others(
-    scene: Scene, rows: Rows, capsys: pytest.CaptureFixture[str]
+def test_advisory_refused_by_postgresql_does_not_hold_back_others(
+    pipeline: Pipeline, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bug of ours: loud, put off, and not lost."""
-    first, second = scene.publish_event()[1], scene.publish_event()[1]
+    """It is a bug: logged as an error, redelivered later, and not lost."""
+    first, second = pipeline.publish_event()[1], pipeline.publish_event()[1]
     rows.execute(f"ALTER TABLE notification_nats_dlq ADD CONSTRAINT odd CHECK (stream_seq <> {first})")
-    scene.advise(_advisory(scene, first))
-    scene.advise(_advisory(scene, second))
-    assert scene.record()["recorded"] == 1
+    pipeline.publish_advisory(_advisory(pipeline, first))
+    pipeline.publish_advisory(_advisory(pipeline, second))
+    assert pipeline.run_recorder()["recorded"] == 1
     assert "could not record dead letter" in capsys.readouterr().out
-    assert [letter["stream_seq"] for letter in _letters(rows)] == [second]
-    info = scene.runner.run(scene.nats.jetstream.consumer_info(scene.topology.advisories.stream, "terminated-recorder"))
+    assert [dead_letter["stream_seq"] for dead_letter in _dead_letters(rows)] == [second]
+    info = pipeline.runner.run(
+        pipeline.nats.jetstream.consumer_info(pipeline.topology.advisories.stream, "terminated-recorder")
+    )
     assert info.num_ack_pending == 1
 
 
-def test_a_recorder_killed_between_commit_and_ack_leaves_one_row(scene: Scene, rows: Rows) -> None:
-    """Q1: the advisory is delivered again, to whoever comes next, and changes nothing."""
-    scene.publish_event()
-    scene.terminate("bad")
-    scene.await_advisories(1)
+def test_recorder_killed_between_commit_and_ack_leaves_one_row(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: the advisory is redelivered to the next recorder and changes nothing."""
+    pipeline.publish_event()
+    pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(1)
     worker = subprocess.Popen(
         [sys.executable, "-m", "tests.support.workers.recorder_stops_before_ack"],
-        env=os.environ | scene.environ | {"PYTHONPATH": PYTHONPATH},
+        env=os.environ | pipeline.environ | {"PYTHONPATH": PYTHONPATH},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -196,105 +214,105 @@ def test_a_recorder_killed_between_commit_and_ack_leaves_one_row(scene: Scene, r
         assert any(line == "committed\n" for line in output)
         worker.kill()
     worker.wait()
-    (before,) = _letters(rows)
+    (before,) = _dead_letters(rows)
     repeated = 0
     while not repeated:
-        repeated = scene.record()["duplicates"]
-    assert _letters(rows) == [before]
-    scene.await_all_acked()
+        repeated = pipeline.run_recorder()["duplicates"]
+    assert _dead_letters(rows) == [before]
+    pipeline.wait_until_acknowledged()
 
 
-def test_two_recorders_at_once_leave_one_row_each(scene: Scene, rows: Rows) -> None:
-    """Q1: schedules overlap; what one records the other passes over."""
+def test_concurrent_recorders_leave_one_row_per_advisory(pipeline: Pipeline, rows: Rows) -> None:
+    """Q1: invocations may overlap."""
     for _ in range(20):
-        scene.publish_event()
-        scene.terminate("bad")
-    scene.await_advisories(20)
+        pipeline.publish_event()
+        pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(20)
 
     def record(_: int) -> int:
-        recorder = RecorderRuntime.build(scene.environ)
+        recorder = RecorderRuntime.build(pipeline.environ)
         try:
             return int(recorder.run(budget())["recorded"])
         finally:
             recorder.close()
 
     assert sum(at_once(2, record)) == 20
-    assert len(_letters(rows)) == 20
+    assert len(_dead_letters(rows)) == 20
 
 
 def test_nothing_is_lost_while_postgresql_is_down(environ: dict[str, str], server: PostgresServer) -> None:
-    """Q1: nothing is fetched; the same recorder records it when the server is back."""
-    with Scene(environ | {"DATABASE_URL": server.url()}) as scene:
-        scene.publish_event()
-        scene.terminate("bad")
-        scene.await_advisories(1)
+    """Q1: nothing is fetched; the same recorder records the advisory when the server is back."""
+    with Pipeline(environ | {"DATABASE_URL": server.url()}) as pipeline:
+        pipeline.publish_event()
+        pipeline.terminate_next("bad")
+        pipeline.wait_for_advisories(1)
         server.stop()
         try:
             with pytest.raises(RetryableError):
-                scene.record()
-            patient = scene.recorder.run(Budget(budget(1).deadline))
-            assert patient["recorded"] == 0
-            infos = scene.runner.run(scene.nats.jetstream.consumers_info(scene.topology.advisories.stream))
+                pipeline.run_recorder()
+            counts = pipeline.recorder.run(Budget(budget(1).deadline))
+            assert counts["recorded"] == 0
+            infos = pipeline.runner.run(pipeline.nats.jetstream.consumers_info(pipeline.topology.advisories.stream))
             assert [(info.num_ack_pending, info.num_redelivered) for info in infos] == [(0, 0), (0, 0)]
         finally:
             server.start()
-        assert scene.record()["recorded"] == 1
+        assert pipeline.run_recorder()["recorded"] == 1
 
 
-def test_a_message_that_was_processed_after_all_closes_by_itself(
-    scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch
+def test_dead_letter_of_processed_event_is_closed_automatically(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q1: JetStream counts deliveries, not effects; the last one may have had its effect."""
-    early, _ = scene.publish_event()
-    late, _ = scene.publish_event()
-    third, _ = scene.publish_event()
-    _bury(scene, monkeypatch, count=3)
+    """Q1: JetStream counts deliveries, not effects; the last delivery may have had its effect."""
+    early, _ = pipeline.publish_event()
+    late, _ = pipeline.publish_event()
+    third, _ = pipeline.publish_event()
+    _exceed_max_deliver(pipeline, monkeypatch, count=3)
     rows.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (early,))
-    assert scene.record()["processed"] == 1
+    assert pipeline.run_recorder()["processed"] == 1
     rows.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (late,))
-    assert scene.record()["processed"] == 1
-    assert {letter["event_id"]: letter["status"] for letter in _letters(rows)} == {
+    assert pipeline.run_recorder()["processed"] == 1
+    assert {dead_letter["event_id"]: dead_letter["status"] for dead_letter in _dead_letters(rows)} == {
         early: "PROCESSED",
         late: "PROCESSED",
         third: "OPEN",
     }
 
 
-def test_a_terminated_message_stays_open_whatever_its_header_says(scene: Scene, rows: Rows) -> None:
-    """Its payload was refused: the event of that id was another message."""
-    event_id, _ = scene.publish_event()
+def test_terminated_message_stays_open_if_header_names_processed_event(pipeline: Pipeline, rows: Rows) -> None:
+    """Its payload was refused, so the processed event came from another message."""
+    event_id, _ = pipeline.publish_event()
     rows.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (event_id,))
-    scene.terminate("bad")
-    scene.await_advisories(1)
-    assert scene.record() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
-    assert _letters(rows)[0]["status"] == "OPEN"
+    pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(1)
+    assert pipeline.run_recorder() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
+    assert _dead_letters(rows)[0]["status"] == "OPEN"
 
 
-def test_the_function_records_within_its_budget(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, rows: Rows, capsys: pytest.CaptureFixture[str]
+def test_function_records_within_its_budget(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S2: the event file's budget; the metric is there for the alarm."""
-    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: scene.recorder))
-    scene.publish_event()
-    scene.terminate("bad")
-    scene.await_advisories(1)
+    """S2: with the budget of the event file; the metric of the alarm is written."""
+    monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: pipeline.recorder))
+    pipeline.publish_event()
+    pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(1)
     event = json.loads((ROOT / "infra" / "events" / "record_advisories.json").read_text())
     assert handler(event, None)["recorded"] == 1
     assert '"DeadLettersRecorded":[1.0]' in capsys.readouterr().out.replace(" ", "")
-    assert len(_letters(rows)) == 1
+    assert len(_dead_letters(rows)) == 1
 
 
-def _letters(rows: Rows) -> list[dict[str, Any]]:
+def _dead_letters(rows: Rows) -> list[dict[str, Any]]:
     return rows.execute("SELECT * FROM notification_nats_dlq ORDER BY recorded_at, stream_seq").fetchall()
 
 
-def _advisory(scene: Scene, sequence: int, **fields: Any) -> bytes:
+def _advisory(pipeline: Pipeline, sequence: int, **fields: Any) -> bytes:
     return json.dumps(
         {
             "type": "io.nats.jetstream.advisory.v1.terminated",
             "id": uuid.uuid4().hex,
             "timestamp": datetime.now(UTC).isoformat(),
-            "stream": scene.stream,
+            "stream": pipeline.stream,
             "consumer": "bridge",
             "stream_seq": sequence,
             "deliveries": 1,
@@ -303,16 +321,16 @@ def _advisory(scene: Scene, sequence: int, **fields: Any) -> bytes:
     ).encode()
 
 
-def _purge(scene: Scene) -> None:
-    scene.runner.run(scene.nats.jetstream.purge_stream(scene.stream))
+def _purge(pipeline: Pipeline) -> None:
+    pipeline.runner.run(pipeline.nats.jetstream.purge_stream(pipeline.stream))
 
 
-def _bury(scene: Scene, monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:
-    """Let the bridge die of what is in the stream until JetStream gives up on it."""
+def _exceed_max_deliver(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:
+    """Run a bridge that crashes at each delivery, until JetStream sends `count` advisories."""
     with monkeypatch.context() as broken:
-        broken.setattr("grantwire.notifications.bridge.decode", _die)
-        scene.die_of_it(count)
+        broken.setattr("grantwire.notifications.bridge.decode", _crash)
+        pipeline.run_bridge_until_max_deliver(count)
 
 
-def _die(*_: object) -> None:
+def _crash(*_: object) -> None:
     raise MemoryError("the process dies")

@@ -1,4 +1,4 @@
-"""O5, R2, A1, V1: what each alarm of the template is for makes its function emit the metric that the alarm watches."""
+"""O5, R2, A1, V1: the cause of each alarm makes its function emit the metric that the alarm watches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.local.deployment.template import load_template
 from tests.support.concurrency import at_once
 from tests.support.invocations import UNTIL_IDLE, Functions
 from tests.support.workers.bridge_stream import Stream, drain
-from tests.support.workers.deliver_receiver import Received, Receiver
+from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
 
 if TYPE_CHECKING:
@@ -17,54 +17,54 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 TEMPLATE = load_template()
-NOWHERE = "postgresql://x:x@127.0.0.1:1/x"
-METHOD = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/GET/v1/users/u_1/entitlements"
+UNREACHABLE_DATABASE = "postgresql://x:x@127.0.0.1:1/x"
+METHOD_ARN = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/GET/v1/users/u_1/entitlements"
 TOKEN = f"Bearer gw_dev_0123456789ab_{'x' * 43}"
 
 
 class Metric(NamedTuple):
-    """What CloudWatch tells one metric from another by."""
+    """The identity of a metric in CloudWatch."""
 
     namespace: str
     name: str
     dimensions: frozenset[tuple[str, str]]
 
 
-def test_what_an_alarm_is_for_makes_it_ring(environ: dict[str, str], rows: Rows) -> None:
-    """An alarm on a metric that nobody emits, or that has other dimensions, never rings.
+def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str], rows: Rows) -> None:
+    """An alarm on a metric that no function emits, or with other dimensions, would never fire.
 
-    Each function works in a process of its own, in the trouble that its alarms are for; its output is read as
-    CloudWatch reads it.
+    Each function runs in its own process, with the faults that its alarms watch for. The test reads the metrics from
+    its output as CloudWatch does.
     """
     environ |= {"TOKEN_ENVIRONMENT": "dev", "NOTIFICATION_SENDER_BREAKER_FAILURES": "1"}
-    _make_trouble(environ, rows)
+    _create_causes(environ, rows)
 
-    with Receiver(_answer) as receiver:
+    with Receiver(_respond) as receiver:
         sender = {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": receiver.url}
         invocations: list[tuple[str, dict[str, Any], dict[str, str]]] = [
             ("relay_outbox", UNTIL_IDLE, environ),
             ("deliver_notifications", {"budget": "1500ms"}, environ | sender),
             ("record_advisories", UNTIL_IDLE, environ),
-            ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": NOWHERE}),
+            ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": UNREACHABLE_DATABASE}),
             ("sweep_retention", UNTIL_IDLE, environ),
             (
                 "authorize_caller",
-                {"authorizationToken": TOKEN, "methodArn": METHOD},
-                environ | {"DATABASE_URL": NOWHERE},
+                {"authorizationToken": TOKEN, "methodArn": METHOD_ARN},
+                environ | {"DATABASE_URL": UNREACHABLE_DATABASE},
             ),
         ]
         emitted: dict[Metric, float] = {}
-        for values in at_once(len(invocations), lambda number: _emitted(*invocations[number])):
+        for values in at_once(len(invocations), lambda number: _collect_metrics(*invocations[number])):
             emitted |= values
 
-    silent = {name for name, (metric, _) in _alarms().items() if metric not in emitted}
-    assert silent == set(), f"emitted were {sorted(emitted)}"
+    missing = {name for name, (metric, _) in _alarms().items() if metric not in emitted}
+    assert missing == set(), f"emitted were {sorted(emitted)}"
     for name, (metric, threshold) in _alarms().items():
         assert emitted[metric] > threshold, name
 
 
-def _make_trouble(environ: dict[str, str], rows: Rows) -> None:
-    """One of each: an event that cannot be encoded, one that waits, messages that are refused, and what must not be."""
+def _create_causes(environ: dict[str, str], rows: Rows) -> None:
+    """Create the causes: failing and waiting outbox events, failing notifications, a terminated message."""
     enqueue(rows, "unreadable/item1", 1)
     rows.execute("UPDATE outbox_events SET payload = '{}'")
     waiting = enqueue(rows, "waiting/item1", 1)
@@ -74,7 +74,7 @@ def _make_trouble(environ: dict[str, str], rows: Rows) -> None:
         (waiting,),
     )
     with Stream(environ) as stream:
-        stream.publish(b"poison")
+        stream.publish(b"not an event")
         assert drain(environ)["terminated"] == 1
     rows.execute("""
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
@@ -95,61 +95,65 @@ def _make_trouble(environ: dict[str, str], rows: Rows) -> None:
     )
 
 
-def _answer(received: Received) -> int:
+def _respond(received: ReceivedRequest) -> int:
     return 400 if received.body["user_id"] == "refused" else 503
 
 
-def _emitted(name: str, event: dict[str, Any], environ: Mapping[str, str]) -> dict[Metric, float]:
-    """The sum of each metric that one invocation emits, with the variables that the template gives the function."""
-    with Functions({**_literals(name), **environ}) as functions:
+def _collect_metrics(name: str, event: dict[str, Any], environ: Mapping[str, str]) -> dict[Metric, float]:
+    """Return the sum of each metric of one invocation, with the variables that the template sets for the function."""
+    with Functions({**_literal_variables(name), **environ}) as functions:
         if name == "authorize_caller":
-            functions.fail(name, event)
+            functions.invoke_expecting_error(name, event)
         else:
             functions.invoke(name, event)
-    found: dict[Metric, float] = {}
+    sums: dict[Metric, float] = {}
     for metric, value in _metrics(functions.lines):
-        found[metric] = found.get(metric, 0) + value
-    return found
+        sums[metric] = sums.get(metric, 0) + value
+    return sums
 
 
-def _literals(name: str) -> dict[str, str]:
-    """The variables whose values stand in the template; the test's own replace those that do not."""
+def _literal_variables(name: str) -> dict[str, str]:
+    """Return the variables whose values are literals in the template; the test sets the others."""
     (function,) = [
-        one["Properties"]
-        for one in TEMPLATE["Resources"].values()
-        if one["Type"] == "AWS::Serverless::Function" and one["Properties"]["CodeUri"].strip("/") == f"functions/{name}"
+        resource["Properties"]
+        for resource in TEMPLATE["Resources"].values()
+        if resource["Type"] == "AWS::Serverless::Function"
+        and resource["Properties"]["CodeUri"].strip("/") == f"functions/{name}"
     ]
-    given: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for properties in (TEMPLATE.get("Globals", {}).get("Function", {}), function):
-        given |= properties.get("Environment", {}).get("Variables", {})
-    return {variable: value for variable, value in given.items() if isinstance(value, str)}
+        variables |= properties.get("Environment", {}).get("Variables", {})
+    return {variable: value for variable, value in variables.items() if isinstance(value, str)}
 
 
 def _metrics(lines: list[dict[str, Any]]) -> Iterator[tuple[Metric, float]]:
-    """Every value in embedded metric format, once for each set of dimensions."""
+    """Yield every value in embedded metric format, once for each set of dimensions."""
     for line in lines:
         for directive in line.get("_aws", {}).get("CloudWatchMetrics", []):
             for names in directive["Dimensions"]:
                 dimensions = frozenset((name, line[name]) for name in names)
-                for one in directive["Metrics"]:
-                    value = line[one["Name"]]
+                for metric in directive["Metrics"]:
+                    value = line[metric["Name"]]
                     total = sum(value) if isinstance(value, list) else value
-                    yield Metric(directive["Namespace"], one["Name"], dimensions), total
+                    yield Metric(directive["Namespace"], metric["Name"], dimensions), total
 
 
 def _alarms() -> dict[str, tuple[Metric, float]]:
-    """What each alarm watches, and the value above which it rings."""
-    found = {}
-    for name, one in TEMPLATE["Resources"].items():
-        if one["Type"] == "AWS::CloudWatch::Alarm":
-            alarm = one["Properties"]
+    """Return the metric and the threshold of each alarm."""
+    alarms = {}
+    for name, resource in TEMPLATE["Resources"].items():
+        if resource["Type"] == "AWS::CloudWatch::Alarm":
+            alarm = resource["Properties"]
             assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
-            dimensions = frozenset((one["Name"], one["Value"]) for one in alarm["Dimensions"])
-            found[name] = Metric(alarm["Namespace"], alarm["MetricName"], dimensions), _number(alarm["Threshold"])
-    assert found
-    return found
+            dimensions = frozenset((item["Name"], item["Value"]) for item in alarm["Dimensions"])
+            alarms[name] = (
+                Metric(alarm["Namespace"], alarm["MetricName"], dimensions),
+                _parse_threshold(alarm["Threshold"]),
+            )
+    assert alarms
+    return alarms
 
 
-def _number(threshold: Any) -> float:
-    """A number, or a parameter's default."""
+def _parse_threshold(threshold: Any) -> float:
+    """Return a threshold, or the default of the parameter that it refers to."""
     return float(TEMPLATE["Parameters"][threshold["Ref"]]["Default"] if isinstance(threshold, dict) else threshold)

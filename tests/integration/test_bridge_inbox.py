@@ -1,4 +1,4 @@
-"""N3, N4, N5: events become notifications, each once, and a bad one stands in nobody's way."""
+"""N3, N4, N5: each event becomes one notification, and an invalid message does not hold back the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
 from grantwire.jetstream import connection
 from grantwire.notifications.events import Event, decode
-from grantwire.notifications.inbox import record
+from grantwire.notifications.inbox import record_events
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import at_once
@@ -30,23 +30,31 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
-def settled(stream: Stream) -> bool:
-    """Whether nothing waits for an acknowledgement or for delivery."""
-    info = stream.consumer()
+def is_settled(stream: Stream) -> bool:
+    """Return whether no message waits for delivery or acknowledgement."""
+    info = stream.consumer_info()
     return (info.num_ack_pending, info.num_pending) == (0, 0)
 
 
-def test_an_event_becomes_a_notification(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """N4: inbox row and notification, with all that the event says and the trace that it came with."""
+def test_event_becomes_inbox_row_and_notification(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """N4: the notification has all fields of the event and the trace id of the message."""
     sent = event(version=12, event_type="EntitlementRevoked", user_id="u_ü")
     stream.publish(sent, trace_id=quote("Wurzel/ä %"))
     assert drain(environ) == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0}
-    (found,) = rows.execute("SELECT * FROM notifications").fetchall()
-    assert (str(found["event_id"]), found["event_type"], found["user_id"]) == (sent.event_id, sent.event_type, "u_ü")
-    assert (found["stock_keeping_unit"], found["version"], found["status"]) == ("item1", 12, "PENDING")
-    assert found["trace_id"] == "Wurzel/ä %"
-    assert found["next_retry_at"] == found["created_at"]
-    assert found["payload"] == {
+    (notification,) = rows.execute("SELECT * FROM notifications").fetchall()
+    assert (str(notification["event_id"]), notification["event_type"], notification["user_id"]) == (
+        sent.event_id,
+        sent.event_type,
+        "u_ü",
+    )
+    assert (notification["stock_keeping_unit"], notification["version"], notification["status"]) == (
+        "item1",
+        12,
+        "PENDING",
+    )
+    assert notification["trace_id"] == "Wurzel/ä %"
+    assert notification["next_retry_at"] == notification["created_at"]
+    assert notification["payload"] == {
         "event_id": sent.event_id,
         "event_type": "EntitlementRevoked",
         "occurred_at": "2026-01-08T07:10:00.000000Z",
@@ -56,14 +64,14 @@ def test_an_event_becomes_a_notification(environ: dict[str, str], stream: Stream
         "source_id": "p_456",
         "version": 12,
     }
-    assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": found["event_id"]}]
-    assert settled(stream)
+    assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": notification["event_id"]}]
+    assert is_settled(stream)
 
 
-def test_a_second_delivery_changes_nothing_and_is_acknowledged(
+def test_redelivered_event_changes_nothing_and_is_acknowledged(
     environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
-    """N4: the payload's event_id decides, whatever the Nats-Msg-Id; in one batch as well as later."""
+    """N4: the event_id of the payload decides, not the Nats-Msg-Id; within a batch and later."""
     sent = event()
     stream.publish(sent, sent)
     assert drain(environ)["recorded"] == 1
@@ -71,13 +79,13 @@ def test_a_second_delivery_changes_nothing_and_is_acknowledged(
     stream.publish(sent)
     assert drain(environ) == {"recorded": 0, "duplicates": 1, "terminated": 0, "returned": 0}
     assert rows.execute("SELECT *, xmin FROM notifications").fetchall() == before
-    assert settled(stream)
+    assert is_settled(stream)
 
 
-def test_an_event_that_the_inbox_forgot_does_not_notify_twice(
+def test_event_swept_from_inbox_creates_no_second_notification(
     environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
-    """N4: the inbox row was swept, its notification is still there."""
+    """N4: the inbox row was swept, the notification still exists."""
     sent = event()
     stream.publish(sent)
     drain(environ)
@@ -88,36 +96,36 @@ def test_an_event_that_the_inbox_forgot_does_not_notify_twice(
     assert rows.execute("SELECT count(*) AS n FROM processed_events").fetchall() == [{"n": 1}]
 
 
-def test_two_bridges_make_one_notification_of_each_event(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """N4: 2,000 events and 1,000 repeats in two pairs of hands; neither deadlock nor double."""
+def test_two_bridges_create_one_notification_per_event(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """N4: 2,000 events and 1,000 repeats; no deadlock and no duplicate."""
     events = [event(user_id=f"u_{number}") for number in range(2000)]
-    # The repeats come in the opposite order, so that both bridges want the same rows the other way round.
+    # The repeats come in reverse order, so that both bridges write the same rows in opposite orders.
     stream.publish(*events[:1000], *reversed(events[:1000]), *events[1000:])
     results = at_once(2, lambda _: drain(environ | {"NOTIFICATION_NATS_FETCH": "150"}))
     assert sum(result["recorded"] for result in results) == 2000
     assert sum(result["duplicates"] for result in results) == 1000
     counted = rows.execute("SELECT count(*) AS n, count(DISTINCT event_id) AS ids FROM notifications").fetchall()
     assert counted == [{"n": 2000, "ids": 2000}]
-    assert settled(stream)
+    assert is_settled(stream)
 
 
-def test_events_in_common_are_waited_for_in_one_order(database_url: str, rows: Rows) -> None:
-    """N4: two transactions write the same 500 events, the second from the last to the first; neither is a victim."""
+def test_transactions_with_the_same_events_do_not_deadlock(database_url: str, rows: Rows) -> None:
+    """N4: two transactions write the same 500 events, the second in reverse order; neither is aborted."""
     for _ in range(5):
         events = [decode(event().SerializeToString(), {}) for _ in range(500)]
 
         def write(direction: int, events: list[Event] = events) -> int:
             with psycopg.connect(database_url) as connection:
-                return len(record(connection, events[:: 1 - 2 * direction]))
+                return len(record_events(connection, events[:: 1 - 2 * direction]))
 
         assert sum(at_once(2, write)) == 500
     assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 2500}]
 
 
-def test_poison_is_terminated_with_a_reason_and_its_neighbours_pass(
+def test_invalid_message_is_terminated_and_rest_of_batch_is_recorded(
     environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
-    """N5: in the middle of one batch; the advisory says what was wrong."""
+    """N5: the advisory of each invalid message contains the reason."""
     good = [event(), event()]
     stream.publish(
         good[0],
@@ -132,9 +140,9 @@ def test_poison_is_terminated_with_a_reason_and_its_neighbours_pass(
         good[1],
     )
     assert drain(environ) == {"recorded": 2, "duplicates": 0, "terminated": 8, "returned": 0}
-    found = {str(row["event_id"]) for row in rows.execute("SELECT event_id FROM notifications")}
-    assert found == {one.event_id for one in good}
-    assert settled(stream)
+    recorded_ids = {str(row["event_id"]) for row in rows.execute("SELECT event_id FROM notifications")}
+    assert recorded_ids == {event.event_id for event in good}
+    assert is_settled(stream)
     advisories = stream.advisories()
     assert {advisory["type"] for advisory in advisories} == {"io.nats.jetstream.advisory.v1.terminated"}
     assert {advisory["stream_seq"]: advisory["reason"] for advisory in advisories} == {
@@ -149,27 +157,27 @@ def test_poison_is_terminated_with_a_reason_and_its_neighbours_pass(
     }
 
 
-def test_what_the_database_refuses_is_terminated_alone(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """N5: a constraint or a type says no; the culprits are found among 100 and the rest is recorded."""
+def test_event_refused_by_database_is_terminated_alone(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """N5: a constraint or type error; three bad events among 100 are found, and the rest is recorded."""
     good = [event() for _ in range(97)]
     bad = [event(user_id="u" * 129), event(version=-1), event(stock_keeping_unit="a\x00b")]
     stream.publish(*good[:10], bad[0], *good[10:50], bad[1], *good[50:96], bad[2], good[96])
     assert drain(environ) == {"recorded": 97, "duplicates": 0, "terminated": 3, "returned": 0}
     for table in ("notifications", "processed_events"):
-        found = {str(row["event_id"]) for row in rows.execute(f"SELECT event_id FROM {table}")}  # noqa: S608
-        assert found == {one.event_id for one in good}
+        recorded_ids = {str(row["event_id"]) for row in rows.execute(f"SELECT event_id FROM {table}")}  # noqa: S608
+        assert recorded_ids == {event.event_id for event in good}
     reasons = sorted(advisory["reason"] for advisory in stream.advisories())
     assert len(reasons) == 3
     assert "notifications_user_id_length" in reasons[0]
     assert "notifications_version" in reasons[1]
     assert "unsupported Unicode escape sequence" in reasons[2]
-    assert settled(stream)
+    assert is_settled(stream)
 
 
-def test_a_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
+def test_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
     environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
-    """N3, N4: kill -9 after the commit; the messages come again and change nothing."""
+    """N3, N4: kill -9 after the commit; the messages are redelivered and change nothing."""
     environ |= {"NOTIFICATION_NATS_ACK_WAIT": "300ms"}
     with Stream(environ):
         stream.publish(*(event() for _ in range(50)))
@@ -177,7 +185,7 @@ def test_a_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
     killed = subprocess.run(command, env=worker_environ(environ), cwd=ROOT, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 50}]
-    assert stream.consumer().num_ack_pending == 50
+    assert stream.consumer_info().num_ack_pending == 50
     before = rows.execute("SELECT *, xmin FROM notifications ORDER BY event_id").fetchall()
     duplicates = 0
     deadline = time.monotonic() + 10
@@ -185,83 +193,83 @@ def test_a_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
         duplicates += drain(environ)["duplicates"]
     assert duplicates == 50
     assert rows.execute("SELECT *, xmin FROM notifications ORDER BY event_id").fetchall() == before
-    assert settled(stream)
+    assert is_settled(stream)
 
 
 def worker_environ(environ: dict[str, str]) -> dict[str, str]:
-    """The environment of a process that runs a worker."""
+    """Return the environment of a worker process."""
     return {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, **environ}
 
 
-def test_nothing_is_fetched_without_a_database(environ: dict[str, str], stream: Stream) -> None:
-    """N6: neither when it is out of reach, nor when it lacks the tables or the permission to write."""
+def test_nothing_is_fetched_while_database_is_unreachable(environ: dict[str, str], stream: Stream) -> None:
+    """N6: the bridge waits until its budget ends, and JetStream delivers nothing."""
     stream.publish(event())
-    nowhere = environ | {"DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x"}
+    unreachable = environ | {"DATABASE_URL": "postgresql://x:x@127.0.0.1:1/x"}
     with pytest.raises(RetryableError):
-        drain(nowhere)
-    runtime = BridgeRuntime.build(nowhere)
+        drain(unreachable)
+    runtime = BridgeRuntime.build(unreachable)
     assert runtime.run(Budget(time.monotonic() + 0.5))["returned"] == 0
     runtime.close()
-    assert stream.deliveries() == 0
+    assert stream.delivery_count() == 0
 
 
-def test_a_database_without_the_schema_is_reported_before_anything_is_fetched(
+def test_missing_schema_is_reported_before_anything_is_fetched(
     environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
-    """N6: a deployment whose migration was forgotten burns no delivery."""
+    """N6: a deployment without its migration uses up no delivery."""
     stream.publish(event())
-    rows.execute("ALTER TABLE processed_events RENAME TO elsewhere")
+    rows.execute("ALTER TABLE processed_events RENAME TO renamed")
     with pytest.raises(InternalError, match="processed_events"):
         drain(environ)
-    assert stream.deliveries() == 0
+    assert stream.delivery_count() == 0
 
 
-def test_without_nats_a_bridge_waits_and_says_so(environ: dict[str, str]) -> None:
-    """It stops if it should only work until it is idle, and else waits for its time to end."""
-    nowhere = environ | {"NATS_URL": "nats://127.0.0.1:1", "NATS_CONNECT_TIMEOUT": "200ms"}
+def test_bridge_waits_while_nats_is_unreachable(environ: dict[str, str]) -> None:
+    """With `until_idle` it raises RetryableError; otherwise it waits until its budget ends."""
+    unreachable = environ | {"NATS_URL": "nats://127.0.0.1:1", "NATS_CONNECT_TIMEOUT": "200ms"}
     with pytest.raises(RetryableError):
-        drain(nowhere)
-    runtime = BridgeRuntime.build(nowhere)
+        drain(unreachable)
+    runtime = BridgeRuntime.build(unreachable)
     assert runtime.run(Budget(time.monotonic() + 0.3))["recorded"] == 0
     runtime.close()
 
 
-def test_an_event_is_recorded_as_soon_as_it_comes(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """A bridge that waits is woken by the message itself."""
+def test_waiting_bridge_records_new_event_immediately(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
+    """The pull of a waiting bridge ends when a message arrives."""
     runtime = BridgeRuntime.build(environ)
-    over = False
+    is_over = False
 
     def wait_or_publish(number: int) -> float:
-        nonlocal over
+        nonlocal is_over
         if number == 0:
-            runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0))
+            runtime.run(Budget(1.0, clock=lambda: 2.0 if is_over else 0.0))
             return 0.0
-        while stream.consumer().num_waiting == 0:
+        while stream.consumer_info().num_waiting == 0:
             time.sleep(0.01)
         started = time.monotonic()
         stream.publish(event())
         while not rows.execute("SELECT FROM notifications").fetchall():
             time.sleep(0.001)
-        over = True
+        is_over = True
         return time.monotonic() - started
 
     assert max(at_once(2, wait_or_publish)) < 0.5
     runtime.close()
 
 
-def test_the_function_works_with_its_event_file(
+def test_function_handles_its_event_file(
     environ: dict[str, str], stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2, O7: it stops when it is idle; the next invocation uses the same connections; metrics are written."""
-    asked = json.loads((ROOT / "infra/events/bridge_events.json").read_text())
+    """S2, O7: it stops when it is idle; the next invocation reuses the connections; metrics are written."""
+    request = json.loads((ROOT / "infra/events/bridge_events.json").read_text())
     runtime = BridgeRuntime.build(environ)
     handler = WorkerHandler("bridge_events", lambda _: runtime)
-    opened = mock.Mock(wraps=connection._open)  # noqa: SLF001 - what opens a connection
+    opened = mock.Mock(wraps=connection._open)  # noqa: SLF001 - the function that opens a connection
     monkeypatch.setattr(connection, "_open", opened)
-    stream.publish(event(), b"poison")
-    assert handler(asked, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0}
+    stream.publish(event(), b"not an event")
+    assert handler(request, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0}
     stream.publish(event())
-    assert handler(asked, None)["recorded"] == 1
+    assert handler(request, None)["recorded"] == 1
     assert opened.call_count == 1
     runtime.close()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,4 @@
-"""E1-E7: what a grant and a revoke do, and what they refuse."""
+"""E1-E7: the effects of a grant and a revoke, and their state conflicts."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
-def test_a_grant_writes_right_event_audit_row_and_answer_together(client: Client, rows: Rows) -> None:
-    """E2, E6, O1, A1: one call leaves one row of each, and they agree."""
+def test_grant_writes_entitlement_event_audit_row_and_stored_response(client: Client, rows: Rows) -> None:
+    """E2, E6, O1, A1: one request writes one row of each, and they agree."""
     before = datetime.now(UTC)
-    reply = client.grant("k1")
+    response = client.grant("k1")
 
-    assert reply.status == 200
-    assert not reply.replayed
-    assert reply.json == {
+    assert response.status == 200
+    assert not response.replayed
+    assert response.json == {
         "user_id": "u_123",
         "stock_keeping_unit": "item1",
         "status": "ACTIVE",
         "version": 1,
-        "updated_at": reply.json["updated_at"],
+        "updated_at": response.json["updated_at"],
     }
-    assert reply.json["updated_at"].endswith("Z")
-    (right,) = rows.execute("SELECT * FROM entitlements").fetchall()
-    assert before <= right["updated_at"] == datetime.fromisoformat(reply.json["updated_at"])
+    assert response.json["updated_at"].endswith("Z")
+    (entitlement,) = rows.execute("SELECT * FROM entitlements").fetchall()
+    assert before <= entitlement["updated_at"] == datetime.fromisoformat(response.json["updated_at"])
 
     (stored,) = rows.execute("SELECT * FROM idempotency_keys").fetchall()
     assert (stored["caller"], stored["route"]) == ("tests", "POST /v1/entitlements/grants")
-    assert (stored["status_code"], stored["response_body"]) == (200, reply.body)
+    assert (stored["status_code"], stored["response_body"]) == (200, response.body)
 
     (event,) = rows.execute("SELECT * FROM outbox_events").fetchall()
     assert (event["event_type"], event["aggregate_key"], event["aggregate_version"]) == (
@@ -53,7 +53,7 @@ def test_a_grant_writes_right_event_audit_row_and_answer_together(client: Client
     assert event["payload"] == {
         "event_id": str(event["event_id"]),
         "event_type": "EntitlementGranted",
-        "occurred_at": reply.json["updated_at"],
+        "occurred_at": response.json["updated_at"],
         "user_id": "u_123",
         "stock_keeping_unit": "item1",
         "source": "purchase",
@@ -73,8 +73,8 @@ def test_a_grant_writes_right_event_audit_row_and_answer_together(client: Client
     }
 
 
-def test_versions_grow_by_one_with_every_change(client: Client, rows: Rows) -> None:
-    """E1, E3: grant, revoke, grant again; refusals in between change nothing."""
+def test_version_increases_by_one_with_every_change(client: Client, rows: Rows) -> None:
+    """E1, E3: grant, revoke, grant again. State conflicts in between change nothing."""
     assert client.grant("k1").json["version"] == 1
     assert client.grant("k2").code == "ENTITLEMENT_STATE_CONFLICT"
     revoked = client.revoke("k3")
@@ -87,8 +87,8 @@ def test_versions_grow_by_one_with_every_change(client: Client, rows: Rows) -> N
     ] == [(1, "EntitlementGranted", True), (2, "EntitlementRevoked", False), (3, "EntitlementGranted", False)]
 
 
-def test_refusals_by_state_have_their_own_words(client: Client, rows: Rows) -> None:
-    """E5: the message tells which of the three it was; refusals are audited too (A1)."""
+def test_state_conflicts_have_distinct_messages_and_are_audited(client: Client, rows: Rows) -> None:
+    """E5, A1: not granted, already ACTIVE, already REVOKED."""
     assert client.revoke("k0").json == {"code": "ENTITLEMENT_STATE_CONFLICT", "message": "not granted"}
     client.grant("k1")
     again = client.grant("k2")
@@ -105,25 +105,25 @@ def test_refusals_by_state_have_their_own_words(client: Client, rows: Rows) -> N
     assert _count(rows, "outbox_events") == 1
 
 
-@pytest.mark.parametrize("change", [REVOKES, GRANTS], ids=["a revoke", "a grant after a revoke"])
-def test_updated_at_never_runs_backwards(client: Client, rows: Rows, change: str) -> None:
-    """E1, V1: even if the last change lies in the future of the server's clock; row, response and event agree."""
+@pytest.mark.parametrize("change", [REVOKES, GRANTS], ids=["revoke", "grant after revoke"])
+def test_updated_at_never_decreases(client: Client, rows: Rows, change: str) -> None:
+    """E1, V1: even if the last change is in the future of the clock. Row, response and event agree."""
     client.grant("k1")
     if change == GRANTS:
         client.revoke("k2")
     rows.execute("UPDATE entitlements SET updated_at = now() + interval '1 hour'")
     (future,) = rows.execute("SELECT updated_at FROM entitlements").fetchall()
-    reply = client.change(change, "k3")
-    assert reply.status == 200
+    response = client.change(change, "k3")
+    assert response.status == 200
     expected = future["updated_at"] + timedelta(microseconds=1)
-    assert datetime.fromisoformat(reply.json["updated_at"]) == expected
+    assert datetime.fromisoformat(response.json["updated_at"]) == expected
     assert rows.execute("SELECT updated_at FROM entitlements").fetchall() == [{"updated_at": expected}]
     (event,) = rows.execute("SELECT payload FROM outbox_events ORDER BY aggregate_version DESC LIMIT 1").fetchall()
-    assert event["payload"]["occurred_at"] == reply.json["updated_at"]
+    assert event["payload"]["occurred_at"] == response.json["updated_at"]
 
 
-def test_names_that_look_alike_when_joined_stay_apart(client: Client, rows: Rows) -> None:
-    """O8: the aggregate's name is unambiguous, whatever the names contain."""
+def test_aggregate_key_is_unambiguous(client: Client, rows: Rows) -> None:
+    """O8: for names that contain the separator or its escape."""
     pairs = [("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c"), ("ü", "日本/語")]
     for number, (user_id, sku) in enumerate(pairs):
         assert client.grant(f"k{number}", user_id=user_id, stock_keeping_unit=sku).status == 200
@@ -131,47 +131,47 @@ def test_names_that_look_alike_when_joined_stay_apart(client: Client, rows: Rows
     assert row["n"] == len(pairs)
 
 
-def test_text_comes_back_as_it_was_sent(client: Client, rows: Rows) -> None:
-    """JSON made in SQL quotes what JSON needs quoted, and keeps every other character."""
+def test_text_is_returned_unchanged(client: Client, rows: Rows) -> None:
+    """The JSON made in SQL escapes what JSON requires and keeps every other character."""
     user = 'quote " backslash \\ emoji 🎁 ﷽ <b>'
-    reply = client.grant("k1", user_id=user, reason="naïve ☕")
-    assert reply.json["user_id"] == user
-    assert client.rights(user).json["user_id"] == user
+    response = client.grant("k1", user_id=user, reason="naïve ☕")
+    assert response.json["user_id"] == user
+    assert client.list_entitlements(user).json["user_id"] == user
     (event,) = rows.execute("SELECT payload FROM outbox_events").fetchall()
     assert event["payload"]["source"] == "naïve ☕"
 
 
-def test_of_fifty_rival_grants_one_wins(database_url: str, rows: Rows) -> None:
-    """E7: 50 different keys at once for a right that does not exist yet."""
-    replies = at_once(50, lambda number: _grant(database_url, f"rival-{number}"))
-    assert sorted(reply.status for reply in replies) == [200] + [409] * 49
-    assert {reply.json["message"] for reply in replies if reply.status == 409} == {"already ACTIVE"}
-    (right,) = rows.execute("SELECT version FROM entitlements").fetchall()
-    assert right["version"] == 1
+def test_one_of_fifty_concurrent_grants_is_applied(database_url: str, rows: Rows) -> None:
+    """E7: 50 different keys for an entitlement that does not exist yet."""
+    responses = at_once(50, lambda number: _grant(database_url, f"rival-{number}"))
+    assert sorted(response.status for response in responses) == [200] + [409] * 49
+    assert {response.json["message"] for response in responses if response.status == 409} == {"already ACTIVE"}
+    (entitlement,) = rows.execute("SELECT version FROM entitlements").fetchall()
+    assert entitlement["version"] == 1
     assert _count(rows, "outbox_events") == 1
     assert _count(rows, "entitlement_audit") == 50
 
 
-def test_of_two_rival_revokes_one_wins(database_url: str, rows: Rows) -> None:
-    """E7, V1: the second came before the first had committed, waits for it, and is refused."""
+def test_one_of_two_concurrent_revokes_is_applied(database_url: str, rows: Rows) -> None:
+    """E7, V1: the second revoke waits for the commit of the first, and is a state conflict."""
     with Client(database_url) as client:
         assert client.grant("k0").status == 200
         with ThreadPoolExecutor(1) as pool:
             with rows.transaction():
                 assert rows.execute(_REVOKE).fetchall() == [{"outcome": "APPLIED"}]
                 late = pool.submit(client.revoke, "late")
-                until("the second revoke waits", lambda: _waiting(rows) or late.done())
-            reply = late.result(timeout=30)
-    assert reply.json == {"code": "ENTITLEMENT_STATE_CONFLICT", "message": "already REVOKED"}
-    (right,) = rows.execute("SELECT status, version FROM entitlements").fetchall()
-    assert right == {"status": "REVOKED", "version": 2}
+                until("the second revoke waits", lambda: _is_blocking(rows) or late.done())
+            response = late.result(timeout=30)
+    assert response.json == {"code": "ENTITLEMENT_STATE_CONFLICT", "message": "already REVOKED"}
+    (entitlement,) = rows.execute("SELECT status, version FROM entitlements").fetchall()
+    assert entitlement == {"status": "REVOKED", "version": 2}
     assert _count(rows, "outbox_events") == 2
 
 
-def test_rival_grants_and_revokes_take_turns(database_url: str, rows: Rows) -> None:
-    """E1, E7, V1: whatever the order, grants and revokes alternate, versions count 1, 2, 3 ... and time moves forward.
+def test_concurrent_changes_alternate_and_versions_have_no_gap(database_url: str, rows: Rows) -> None:
+    """E1, E7, V1: grants and revokes alternate, versions count 1, 2, 3 … and times increase.
 
-    In each round all workers want the same change of the same right, each under a key of its own, and one gets it.
+    In each round all workers request the same change of one entitlement with keys of their own. One is applied.
     """
     workers, rounds = 8, 12
     turn = threading.Barrier(workers)
@@ -184,9 +184,9 @@ def test_rival_grants_and_revokes_take_turns(database_url: str, rows: Rows) -> N
                 statuses.append((client.revoke if step % 2 else client.grant)(f"{worker}-{step}").status)
         return statuses
 
-    replies = at_once(workers, churn)
-    for one_round in zip(*replies, strict=True):
-        assert sorted(one_round) == [200] + [409] * (workers - 1)
+    responses = at_once(workers, churn)
+    for statuses in zip(*responses, strict=True):
+        assert sorted(statuses) == [200] + [409] * (workers - 1)
     events = rows.execute("SELECT * FROM outbox_events ORDER BY aggregate_version").fetchall()
     assert [event["aggregate_version"] for event in events] == list(range(1, rounds + 1))
     assert [event["event_type"] for event in events] == ["EntitlementGranted", "EntitlementRevoked"] * (rounds // 2)
@@ -195,24 +195,24 @@ def test_rival_grants_and_revokes_take_turns(database_url: str, rows: Rows) -> N
     assert [event["ready"] for event in events] == [True] + [False] * (rounds - 1)
 
 
-def test_a_storm_of_changes_without_turns_leaves_no_gap(database_url: str, rows: Rows) -> None:
-    """E1, E7, V1: each worker goes its own way through grants and revokes of three rights, always under a new key."""
+def test_unordered_concurrent_changes_leave_no_gap_in_versions(database_url: str, rows: Rows) -> None:
+    """E1, E7, V1: each worker grants and revokes three entitlements in its own order, always with a new key."""
 
     def churn(worker: int) -> int:
         with Client(database_url, IDEMPOTENCY_LOCK_WAIT="4s") as client:
-            replies = [
+            responses = [
                 (client.grant if step % 2 else client.revoke)(f"{worker}-{step}", user_id=f"u{step % 3}")
                 for step in range(24)
             ]
-        return sum(reply.status == 200 for reply in replies)
+        return sum(response.status == 200 for response in responses)
 
     applied = sum(at_once(8, churn))
-    found: dict[str, list[dict[str, Any]]] = {}
+    events_by_aggregate: dict[str, list[dict[str, Any]]] = {}
     for event in rows.execute("SELECT * FROM outbox_events ORDER BY aggregate_key, aggregate_version"):
-        found.setdefault(event["aggregate_key"], []).append(event)
-    assert sum(map(len, found.values())) == applied
-    assert found.keys() == {"u0/item1", "u1/item1", "u2/item1"}
-    for events in found.values():
+        events_by_aggregate.setdefault(event["aggregate_key"], []).append(event)
+    assert sum(map(len, events_by_aggregate.values())) == applied
+    assert events_by_aggregate.keys() == {"u0/item1", "u1/item1", "u2/item1"}
+    for events in events_by_aggregate.values():
         assert [event["aggregate_version"] for event in events] == list(range(1, len(events) + 1))
         alternating = itertools.cycle(["EntitlementGranted", "EntitlementRevoked"])
         assert [event["event_type"] for event in events] == list(itertools.islice(alternating, len(events)))
@@ -220,31 +220,31 @@ def test_a_storm_of_changes_without_turns_leaves_no_gap(database_url: str, rows:
         assert times == sorted(set(times))
 
 
-def test_an_error_in_the_last_step_leaves_nothing_behind(client: Client, rows: Rows) -> None:
-    """E6: all or nothing, also when the event cannot be written."""
+def test_failure_in_the_last_step_rolls_everything_back(client: Client, rows: Rows) -> None:
+    """E6: all or nothing, even if the event cannot be written."""
     rows.execute("ALTER TABLE outbox_events ADD CONSTRAINT broken CHECK (aggregate_key <> 'u_123/item1')")
-    reply = client.grant("k1")
-    assert (reply.status, reply.code) == (500, "INTERNAL")
-    assert "constraint" not in reply.body
+    response = client.grant("k1")
+    assert (response.status, response.code) == (500, "INTERNAL")
+    assert "constraint" not in response.body
     for table in ("entitlements", "outbox_events", "entitlement_audit", "idempotency_keys"):
         assert _count(rows, table) == 0
     rows.execute("ALTER TABLE outbox_events DROP CONSTRAINT broken")
     assert client.grant("k1").status == 200
 
 
-def test_each_operation_has_an_identifier_that_sorts_by_time(client: Client, rows: Rows) -> None:
-    """Event ids are UUIDs of version 7: by id, the events are in the order in which they were made."""
+def test_event_ids_sort_by_time(client: Client, rows: Rows) -> None:
+    """Event ids are UUIDs of version 7."""
     users = [f"u{number}" for number in range(10)]
     for user in users:
         assert client.grant(f"key of {user}", user_id=user).status == 200
-        time.sleep(0.002)  # the id's time is in milliseconds; within one, chance decides
-    found = rows.execute("SELECT event_id, payload->>'user_id' AS user_id FROM outbox_events ORDER BY event_id")
-    by_id = [(row["event_id"], row["user_id"]) for row in found]
+        time.sleep(0.002)  # within one millisecond the order of ids is random
+    events = rows.execute("SELECT event_id, payload->>'user_id' AS user_id FROM outbox_events ORDER BY event_id")
+    by_id = [(row["event_id"], row["user_id"]) for row in events]
     assert [user_id for _, user_id in by_id] == users
     assert {(event_id.version, event_id.variant) for event_id, _ in by_id} == {(7, uuid.RFC_4122)}
 
 
-# A change in the test's own transaction, as the function makes it.
+# Revokes in the transaction of the test, as the API function does.
 _REVOKE = """
 SELECT outcome FROM change_entitlement(
   'c', 'r', 'early', 'h', interval '1 h', 2000, 'REVOKED', 'u_123', 'item1', 'refund', 'p_1', gen_random_uuid(), NULL)
@@ -260,7 +260,7 @@ def _count(rows: Rows, table: str) -> int:
     return int(rows.execute(f"SELECT count(*) AS n FROM {table}").fetchall()[0]["n"])  # noqa: S608
 
 
-def _waiting(rows: Rows) -> bool:
-    """Whether a session waits for this one."""
-    found = rows.execute("SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))")
-    return bool(found.fetchall())
+def _is_blocking(rows: Rows) -> bool:
+    """Return whether another session waits for this one."""
+    waiting = rows.execute("SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+    return bool(waiting.fetchall())

@@ -1,4 +1,4 @@
-"""Service clients from their first token to their last, and who is let in meanwhile."""
+"""Service clients: creation, rotation, expiry, revocation, and what the authorizer decides meanwhile."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 ARN = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod/GET/v1/users/u/entitlements"
 WRITE, READ = Scope.WRITE_ENTITLEMENTS, Scope.READ_ENTITLEMENTS
-STATE = "SELECT * FROM api_clients WHERE client_id = %s"
+SELECT_CLIENT = "SELECT * FROM api_clients WHERE client_id = %s"
 
 
-def built(database_url: str, environment: str = "dev", **environ: str) -> CallerRuntime:
-    """What the two functions work with."""
-    given = {"DATABASE_URL": database_url, "TOKEN_ENVIRONMENT": environment}
-    return CallerRuntime.build({**PLAINTEXT, **given, **environ})
+def build_runtime(database_url: str, environment: str = "dev", **environ: str) -> CallerRuntime:
+    """Return the runtime of authorize_caller and manage_clients."""
+    settings = {"DATABASE_URL": database_url, "TOKEN_ENVIRONMENT": environment}
+    return CallerRuntime.build({**PLAINTEXT, **settings, **environ})
 
 
 @pytest.fixture(scope="module")
 def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all; each test begins without clients."""
+    """One database for all tests; each test begins without clients."""
     url = databases.migrated()
     yield url
     databases.drop(url)
@@ -57,216 +57,216 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def runtime(database_url: str, rows: Rows) -> Iterator[CallerRuntime]:
-    """The functions' runtime, in a world without clients."""
+    """The runtime of both functions, without any clients."""
     rows.execute("DELETE FROM api_clients")
-    runtime = built(database_url)
+    runtime = build_runtime(database_url)
     yield runtime
     runtime.close()
 
 
-def created(runtime: CallerRuntime, name: str = "shop", *scopes: Scope, lifetime: timedelta | None = None) -> Token:
-    """A new client's token."""
+def create_client(
+    runtime: CallerRuntime, name: str = "shop", *scopes: Scope, lifetime: timedelta | None = None
+) -> Token:
+    """Create a client and return its token."""
     return runtime.clients.create(name, scopes or (WRITE,), lifetime).token
 
 
-def let_in(runtime: CallerRuntime, token: Token) -> bool:
-    """Whether the authorizer's policy allows anything."""
+def is_allowed(runtime: CallerRuntime, token: Token) -> bool:
+    """Return whether the policy for this token allows any route."""
     policy = runtime.authorizer.authorize(f"Bearer {token.text}", ARN)
     return bool(policy["policyDocument"]["Statement"][0]["Effect"] == "Allow")
 
 
-def test_a_new_client_is_let_in_with_its_scopes(runtime: CallerRuntime, rows: Rows) -> None:
-    """Its token is in the answer and nowhere else: the database has a hash of it."""
-    token = created(runtime, "shop", WRITE, READ)
+def test_new_client_is_allowed_with_its_scopes(runtime: CallerRuntime, rows: Rows) -> None:
+    """The database stores only a hash of the token."""
+    token = create_client(runtime, "shop", WRITE, READ)
     policy = runtime.authorizer.authorize(f"Bearer {token.text}", ARN)
     assert (policy["principalId"], policy["context"]["scopes"]) == (
         token.client_id,
         "entitlements:read entitlements:write",
     )
-    row = rows.execute(STATE, (token.client_id,)).fetchone()
+    row = rows.execute(SELECT_CLIENT, (token.client_id,)).fetchone()
     assert token.secret not in json.dumps(row, default=str)
     assert row is not None
     assert (row["token_hash"], row["previous_hash"], row["expires_at"]) == (token.hash, None, None)
 
 
-def test_whoever_is_not_known_is_not_let_in(runtime: CallerRuntime) -> None:
-    """A wrong secret, an unknown id, the right token elsewhere, somebody else's id with one's own secret."""
-    token, other = created(runtime), created(runtime, "other")
-    assert not let_in(runtime, Token.mint("dev", token.client_id))
-    assert not let_in(runtime, Token("dev", "0" * 12, token.secret))
-    assert not let_in(runtime, Token("live", token.client_id, token.secret))
-    assert not let_in(runtime, Token("dev", other.client_id, token.secret))
-    assert let_in(runtime, token)
+def test_unknown_tokens_are_denied(runtime: CallerRuntime) -> None:
+    """A wrong secret, an unknown client id, a token of another environment, and the id of another client."""
+    token, other = create_client(runtime), create_client(runtime, "other")
+    assert not is_allowed(runtime, Token.mint("dev", token.client_id))
+    assert not is_allowed(runtime, Token("dev", "0" * 12, token.secret))
+    assert not is_allowed(runtime, Token("live", token.client_id, token.secret))
+    assert not is_allowed(runtime, Token("dev", other.client_id, token.secret))
+    assert is_allowed(runtime, token)
 
 
-def test_a_rotation_leaves_two_tokens_and_one_client(runtime: CallerRuntime, rows: Rows) -> None:
-    """I7: the caller's id stays; the token before the last ends at once, the last one when its time is over."""
-    first = created(runtime)
+def test_rotation_keeps_the_client_id_and_two_valid_tokens(runtime: CallerRuntime, rows: Rows) -> None:
+    """I7: the client id stays. The previous token ends after its overlap; an older token ends immediately."""
+    first = create_client(runtime)
     second = runtime.clients.rotate(first.client_id, timedelta(hours=1)).token
-    assert (let_in(runtime, first), let_in(runtime, second)) == (True, True)
+    assert (is_allowed(runtime, first), is_allowed(runtime, second)) == (True, True)
     third = runtime.clients.rotate(first.client_id, timedelta(hours=1)).token
-    assert [let_in(runtime, one) for one in (first, second, third)] == [False, True, True]
+    assert [is_allowed(runtime, token) for token in (first, second, third)] == [False, True, True]
     rows.execute("UPDATE api_clients SET previous_until = now() - interval '1 second'")
-    assert [let_in(runtime, one) for one in (second, third)] == [False, True]
-    assert len({one.client_id for one in (first, second, third)}) == 1
+    assert [is_allowed(runtime, token) for token in (second, third)] == [False, True]
+    assert len({token.client_id for token in (first, second, third)}) == 1
 
 
-def test_a_rotation_without_overlap_ends_the_leaked_token_at_once(runtime: CallerRuntime) -> None:
-    """As soon as API Gateway asks again."""
-    leaked = created(runtime)
+def test_rotation_without_overlap_ends_the_leaked_token_immediately(runtime: CallerRuntime) -> None:
+    """API Gateway denies the leaked token when its cached policy has expired."""
+    leaked = create_client(runtime)
     fresh = runtime.clients.rotate(leaked.client_id, timedelta(0)).token
-    assert (let_in(runtime, leaked), let_in(runtime, fresh)) == (False, True)
+    assert (is_allowed(runtime, leaked), is_allowed(runtime, fresh)) == (False, True)
 
 
-def test_rotations_at_once_leave_the_last_two_tokens(runtime: CallerRuntime, database_url: str) -> None:
-    """Each sees what the one before it wrote: two of all the tokens are good, and no others."""
-    token = created(runtime)
+def test_concurrent_rotations_leave_two_valid_tokens(runtime: CallerRuntime, database_url: str) -> None:
+    """Rotations run one after the other; only the last two tokens are valid."""
+    token = create_client(runtime)
 
     def rotate(_number: int) -> Token:
-        mine = built(database_url)
+        own_runtime = build_runtime(database_url)
         try:
-            return mine.clients.rotate(token.client_id, timedelta(hours=1)).token
+            return own_runtime.clients.rotate(token.client_id, timedelta(hours=1)).token
         finally:
-            mine.close()
+            own_runtime.close()
 
     tokens = [token, *at_once(6, rotate)]
-    assert sum(let_in(runtime, one) for one in tokens) == 2
-    assert not let_in(runtime, token)
+    assert sum(is_allowed(runtime, token) for token in tokens) == 2
+    assert not is_allowed(runtime, token)
 
 
-def test_a_revoked_client_is_out_for_good(runtime: CallerRuntime, rows: Rows) -> None:
-    """Both of its tokens, also after a rotation, which is refused; its row stays for the audit, its name is free."""
-    first = created(runtime)
+def test_revoked_client_stays_denied(runtime: CallerRuntime, rows: Rows) -> None:
+    """Both tokens are denied and a rotation is rejected. The row stays for the audit; its name can be used again."""
+    first = create_client(runtime)
     second = runtime.clients.rotate(first.client_id, timedelta(hours=1)).token
     runtime.clients.revoke(first.client_id)
-    revoked = rows.execute(STATE, (first.client_id,)).fetchone()
+    revoked = rows.execute(SELECT_CLIENT, (first.client_id,)).fetchone()
     runtime.clients.revoke(first.client_id)
-    assert rows.execute(STATE, (first.client_id,)).fetchone() == revoked
-    assert (let_in(runtime, first), let_in(runtime, second)) == (False, False)
+    assert rows.execute(SELECT_CLIENT, (first.client_id,)).fetchone() == revoked
+    assert (is_allowed(runtime, first), is_allowed(runtime, second)) == (False, False)
     with pytest.raises(NotFoundError, match="revoked"):
         runtime.clients.rotate(first.client_id, timedelta(0))
-    successor = created(runtime, "shop")
-    assert let_in(runtime, successor)
+    successor = create_client(runtime, "shop")
+    assert is_allowed(runtime, successor)
     assert successor.client_id != first.client_id
 
 
-def test_a_client_ends_when_it_was_said_to(runtime: CallerRuntime, rows: Rows) -> None:
-    """By the database's clock; only a rotation with a new end brings it back."""
-    token = created(runtime, lifetime=timedelta(days=90))
-    assert let_in(runtime, token)
+def test_client_expires(runtime: CallerRuntime, rows: Rows) -> None:
+    """The clock of the database decides. Only a rotation with a new lifetime makes the client valid again."""
+    token = create_client(runtime, lifetime=timedelta(days=90))
+    assert is_allowed(runtime, token)
     rows.execute("UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now()")
-    assert not let_in(runtime, token)
+    assert not is_allowed(runtime, token)
     with pytest.raises(NotFoundError, match="needs expires_in"):
         runtime.clients.rotate(token.client_id, timedelta(0))
     issued = runtime.clients.rotate(token.client_id, timedelta(0), timedelta(days=1))
     assert issued.expires_at is not None
-    assert let_in(runtime, issued.token)
+    assert is_allowed(runtime, issued.token)
 
 
 @pytest.mark.usefixtures("runtime")
-def test_nobody_is_made_twice_under_one_name(rows: Rows, database_url: str) -> None:
-    """Of several who try at once, one succeeds; the others are told why, in words."""
+def test_concurrent_creations_with_one_name_create_one_client(rows: Rows, database_url: str) -> None:
+    """One creation succeeds; each other one gets an error that names the client."""
 
     def create(_number: int) -> str:
-        mine = built(database_url)
+        own_runtime = build_runtime(database_url)
         try:
-            return created(mine, "shop").client_id
+            return create_client(own_runtime, "shop").client_id
         except RejectedError as error:
             return str(error)
         finally:
-            mine.close()
+            own_runtime.close()
 
-    answers = at_once(6, create)
-    assert answers.count("there is a client named shop already") == 5
+    results = at_once(6, create)
+    assert results.count('client "shop" already exists') == 5
     assert rows.execute("SELECT FROM api_clients").rowcount == 1
 
 
 @pytest.mark.parametrize("action", ["rotate", "revoke"])
-def test_a_client_that_does_not_exist_is_said_not_to(runtime: CallerRuntime, action: str) -> None:
-    """Whatever was typed."""
+def test_unknown_client_id_is_not_found(runtime: CallerRuntime, action: str) -> None:
+    """This holds for any text as client id."""
     for client_id in ("0" * 12, "'; DROP--", "%s"):
         with pytest.raises(NotFoundError):
             ClientCommand.parse({"action": action, "client_id": client_id}).execute(runtime.clients)
 
 
-def test_a_last_use_is_noted_once_a_minute(runtime: CallerRuntime, rows: Rows) -> None:
-    """Not with every request: it would be a write for each."""
-    token = created(runtime)
+def test_last_use_is_recorded_at_most_once_a_minute(runtime: CallerRuntime, rows: Rows) -> None:
+    """Otherwise each request would cause a write."""
+    token = create_client(runtime)
     select = "SELECT last_used_at FROM api_clients"
-    assert let_in(runtime, token)
+    assert is_allowed(runtime, token)
     (first,) = rows.execute(select).fetchall()
-    assert let_in(runtime, token)
+    assert is_allowed(runtime, token)
     assert rows.execute(select).fetchall() == [first]
     rows.execute("UPDATE api_clients SET last_used_at = now() - interval '61 seconds'")
-    assert let_in(runtime, token)
+    assert is_allowed(runtime, token)
     (later,) = rows.execute(select).fetchall()
     assert later["last_used_at"] > first["last_used_at"]
 
 
-def test_nobody_waits_for_a_client_that_is_being_changed(
+def test_locked_client_does_not_delay_requests(
     runtime: CallerRuntime, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last use is left out if the row is locked; waiting would end in the statement's timeout and a warning."""
-    token = created(runtime)
+    """The last use is skipped if the row is locked. A wait would end in the statement timeout and a warning."""
+    token = create_client(runtime)
     with rows.transaction():
         rows.execute("SELECT FROM api_clients FOR UPDATE")
-        assert let_in(runtime, token)
+        assert is_allowed(runtime, token)
     assert "WARNING" not in capsys.readouterr().out
     assert rows.execute("SELECT FROM api_clients WHERE last_used_at IS NULL").rowcount == 1
 
 
-def test_without_postgresql_nobody_is_let_in_and_it_goes_on_by_itself(server: PostgresServer) -> None:
-    """A warm function: the server stops under it, and comes back."""
-    runtime = built(server.url(), DATABASE_STATEMENT_TIMEOUT="1s")
-    token = created(runtime, "outage")
-    handler = AuthorizerHandler(
-        "authorize_caller", lambda _: runtime, lambda rt, *asked: rt.authorizer.authorize(*asked)
-    )
-    asked = {"type": "TOKEN", "authorizationToken": f"Bearer {token.text}", "methodArn": ARN}
+def test_requests_are_denied_while_postgresql_is_down_and_allowed_afterwards(server: PostgresServer) -> None:
+    """A warm function recovers on its own when the server is back."""
+    runtime = build_runtime(server.url(), DATABASE_STATEMENT_TIMEOUT="1s")
+    token = create_client(runtime, "outage")
+    handler = AuthorizerHandler("authorize_caller", lambda _: runtime, lambda rt, *args: rt.authorizer.authorize(*args))
+    event = {"type": "TOKEN", "authorizationToken": f"Bearer {token.text}", "methodArn": ARN}
     try:
-        assert handler(asked, None)["principalId"] == token.client_id
+        assert handler(event, None)["principalId"] == token.client_id
         server.stop()
         try:
             for _ in range(2):
                 with pytest.raises(RetryableError):
-                    handler(asked, None)
+                    handler(event, None)
         finally:
             server.start()
-        assert handler(asked, None)["policyDocument"]["Statement"][0]["Effect"] == "Allow"
+        assert handler(event, None)["policyDocument"]["Statement"][0]["Effect"] == "Allow"
     finally:
         runtime.close()
     assert isinstance(authorize_caller, AuthorizerHandler)
 
 
-def test_the_function_shows_a_token_to_its_operator_alone(
+def test_manage_clients_returns_the_token_but_does_not_log_it(
     runtime: CallerRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The answer has it, the log has not; who was made or ended is in the log."""
+    """The log has the action and the client id."""
     handler = TaskHandler("manage_clients", lambda _: runtime, handle, secret_result=True)
-    made = handler({"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d"}, None)
-    rotated = handler({"action": "rotate", "client_id": made["client_id"]}, None)
+    created = handler({"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d"}, None)
+    rotated = handler({"action": "rotate", "client_id": created["client_id"]}, None)
     (listed,) = handler({"action": "list"}, None)["clients"]
-    handler({"action": "revoke", "client_id": made["client_id"]}, None)
-    assert (listed["client_id"], listed["name"], listed["scopes"]) == (made["client_id"], "shop", ["ops"])
-    assert listed["expires_at"] == made["expires_at"] == rotated["expires_at"]
+    handler({"action": "revoke", "client_id": created["client_id"]}, None)
+    assert (listed["client_id"], listed["name"], listed["scopes"]) == (created["client_id"], "shop", ["ops"])
+    assert listed["expires_at"] == created["expires_at"] == rotated["expires_at"]
     assert not {"token_hash", "previous_hash", "token"} & listed.keys()
     logged = capsys.readouterr().out
-    for token in (made["token"], rotated["token"]):
+    for token in (created["token"], rotated["token"]):
         assert token.rpartition("_")[2] not in logged
     lines = [line for line in map(json.loads, logged.splitlines()) if line["message"] == "client command executed"]
     assert [(line["action"], line["client_id"]) for line in lines] == [
-        (action, made["client_id"]) for action in ("create", "rotate", "revoke")
+        (action, created["client_id"]) for action in ("create", "rotate", "revoke")
     ]
 
 
-def test_another_caller_with_the_same_key_gets_its_own_answer(client: Client, rows: Rows) -> None:
-    """I7, A1: never the first one's response, and the audit has both."""
+def test_same_key_of_another_caller_is_a_different_key(client: Client, rows: Rows) -> None:
+    """I7, A1: a caller never gets the stored response of another caller; the audit has both requests."""
     rows.execute("TRUNCATE entitlements, idempotency_keys, entitlement_audit, outbox_events")
-    ours = client.grant("key", caller="aaaaaaaaaaaa")
-    theirs = client.grant("key", caller="bbbbbbbbbbbb")
-    assert (ours.status, theirs.status, theirs.replayed) == (200, 409, False)
-    assert (theirs.code, theirs.body) != (ours.code, ours.body)
-    assert client.grant("key", caller="aaaaaaaaaaaa").body == ours.body
+    first = client.grant("key", caller="aaaaaaaaaaaa")
+    second = client.grant("key", caller="bbbbbbbbbbbb")
+    assert (first.status, second.status, second.replayed) == (200, 409, False)
+    assert (second.code, second.body) != (first.code, first.body)
+    assert client.grant("key", caller="aaaaaaaaaaaa").body == first.body
     audit = rows.execute("SELECT caller, outcome FROM entitlement_audit WHERE user_id = %s", (CHANGE["user_id"],))
     assert {tuple(row.values()) for row in audit} == {
         ("aaaaaaaaaaaa", "APPLIED"),
@@ -275,72 +275,74 @@ def test_another_caller_with_the_same_key_gets_its_own_answer(client: Client, ro
 
 
 @pytest.fixture
-def _elsewhere(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
-    """The environment of an operator, which leads to the test's database."""
+def _operator_environment(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    """Set the environment variables of an operator, with the database of the test."""
     for name, value in {**PLAINTEXT, "DATABASE_URL": database_url, "TOKEN_ENVIRONMENT": "dev"}.items():
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.usefixtures("_elsewhere")
-def test_the_command_does_what_the_function_does(runtime: CallerRuntime, capsys: pytest.CaptureFixture[str]) -> None:
-    """The token is printed once; the log's lines stay out of the way, and its level is what it was."""
+@pytest.mark.usefixtures("_operator_environment")
+def test_command_line_manages_clients_like_the_function(
+    runtime: CallerRuntime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The token is printed once, no log lines are printed, and the log level is restored."""
     level = logger.log_level
-    words = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops", "--expires-in", "90d"]
-    assert command.clients(words, Progress()) == 0
-    said = capsys.readouterr().out
-    token = Token.of_header(f"Bearer {said.splitlines()[-1]}")
-    assert said.count(token.secret) == 1
-    assert let_in(runtime, token)
+    arguments = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops", "--expires-in", "90d"]
+    assert command.clients(arguments, Progress()) == 0
+    output = capsys.readouterr().out
+    token = Token.from_header(f"Bearer {output.splitlines()[-1]}")
+    assert output.count(token.secret) == 1
+    assert is_allowed(runtime, token)
     capsys.readouterr()
     command.clients(["rotate", token.client_id, "--overlap", "0s"], Progress())
     command.clients(["list"], Progress())
     command.clients(["revoke", token.client_id], Progress())
-    said = capsys.readouterr().out
-    assert f"{token.client_id}  shop: entitlements:write ops; until " in said
-    assert f"{token.client_id} is revoked" in said
-    assert '"message"' not in said
+    output = capsys.readouterr().out
+    assert f"{token.client_id}  shop: entitlements:write ops; until " in output
+    assert f"{token.client_id} is revoked" in output
+    assert '"message"' not in output
     assert logger.log_level == level
 
 
-@pytest.mark.usefixtures("_elsewhere")
+@pytest.mark.usefixtures("_operator_environment")
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["create", "--name", "x", "--scope", "root"], "scopes must be a list"),
-        (["rotate", "000000000000"], "no such client"),
+        (["rotate", "000000000000"], 'client "000000000000" does not exist'),
         (["revoke", "x" * 13], "client_id must have at most 12"),
     ],
 )
-def test_the_command_explains_what_is_wrong(runtime: CallerRuntime, words: list[str], problem: str) -> None:
-    """Without a traceback."""
-    assert runtime.clients.all() == []
+def test_command_line_reports_invalid_commands(runtime: CallerRuntime, arguments: list[str], problem: str) -> None:
+    """The error is a message without a traceback."""
+    assert runtime.clients.list_all() == []
     with pytest.raises(CommandError, match=problem):
-        command.clients(words, Progress())
+        command.clients(arguments, Progress())
 
 
-def test_the_development_client_keeps_its_token_and_its_id(
+def test_development_client_keeps_its_token_and_its_id(
     runtime: CallerRuntime, database_url: str, tmp_path: Path
 ) -> None:
-    """As long as the file is there the token is the same; if it is lost, the same client gets another one."""
+    """The token stays the same while its file exists. If the file is lost, the same client gets a new token."""
     file = tmp_path / "token"
     first = development_token(database_url, file)
     assert development_token(database_url, file) == first == file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.unlink()
     second = development_token(database_url, file)
-    tokens = [Token.of_header(f"Bearer {text}") for text in (first, second)]
+    tokens = [Token.from_header(f"Bearer {text}") for text in (first, second)]
     assert tokens[0].client_id == tokens[1].client_id
-    assert [let_in(runtime, token) for token in tokens] == [True, True]
-    (only,) = runtime.clients.all()
+    assert [is_allowed(runtime, token) for token in tokens] == [True, True]
+    (only,) = runtime.clients.list_all()
     assert set(only["scopes"]) == set(Scope)
 
 
-def damaged(kind: str, file: Path, rows: Rows) -> None:
-    """Something happens to the development client or its file."""
+def damage(kind: str, file: Path, rows: Rows) -> None:
+    """Damage the development client or its token file."""
     statement: dict[str, Any] = {
         "revoked": "UPDATE api_clients SET revoked_at = now()",
-        "gone": "DELETE FROM api_clients",
-        "too little": "UPDATE api_clients SET scopes = ARRAY['ops']",
+        "deleted": "DELETE FROM api_clients",
+        "fewer scopes": "UPDATE api_clients SET scopes = ARRAY['ops']",
     }
     if kind in statement:
         rows.execute(statement[kind])
@@ -348,14 +350,14 @@ def damaged(kind: str, file: Path, rows: Rows) -> None:
         file.write_text({"garbage": "gw_dev", "stale": Token.mint("dev", "0" * 12).text}[kind])
 
 
-@pytest.mark.parametrize("kind", ["revoked", "gone", "too little", "garbage", "stale"])
-def test_the_development_client_is_mended(
+@pytest.mark.parametrize("kind", ["revoked", "deleted", "fewer scopes", "garbage", "stale"])
+def test_damaged_development_client_is_repaired(
     runtime: CallerRuntime, rows: Rows, database_url: str, tmp_path: Path, kind: str
 ) -> None:
-    """Whatever was done to it, the next start has a token that may do everything."""
+    """The next start always has a token with all scopes."""
     file = tmp_path / "token"
     first = development_token(database_url, file)
-    damaged(kind, file, rows)
+    damage(kind, file, rows)
     second = development_token(database_url, file)
     policy = runtime.authorizer.authorize(f"Bearer {second}", ARN)
     assert first != second

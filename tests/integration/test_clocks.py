@@ -1,4 +1,4 @@
-"""I4, O2, D1, R1, V1: time is the database's; a function whose own clock is wrong decides and writes the same."""
+"""I4, O2, D1, R1, V1: all times come from the database, so a wrong clock in a function has no effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.client import CHANGE, GRANTS, REVOKES
 from tests.support.client import event as request
 from tests.support.invocations import UNTIL_IDLE, Functions
 from tests.support.workers.bridge_stream import Stream
-from tests.support.workers.deliver_receiver import Received, Receiver
+from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Rows
 
-# Longer than every retention, lease, lifetime and partition of the defaults.
-AHEAD = timedelta(days=400)
-# What is written as a time lies at most a day ahead, which is how long a key is kept.
-FURTHEST = timedelta(days=1, minutes=10)
+# Longer than every default retention, lease, lifetime and partition.
+CLOCK_AHEAD = timedelta(days=400)
+# The latest time that is written is the expiry of an idempotency key, one day ahead.
+MAX_FUTURE = timedelta(days=1, minutes=10)
 TOKEN_LIFETIME = timedelta(days=90)
-METHOD = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/POST/v1/entitlements/grants"
+METHOD_ARN = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/POST/v1/entitlements/grants"
 
 _COLUMNS = """
 SELECT table_name, column_name FROM information_schema.columns JOIN information_schema.tables USING (table_name)
@@ -37,29 +37,29 @@ SELECT table_name, column_name FROM information_schema.columns JOIN information_
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """Fails for a while for one user, and for ever for another."""
-    answers = {"retried": 503, "refused": 400}
+    """A receiver that fails temporarily for one user and permanently for another."""
+    statuses = {"retried": 503, "refused": 400}
 
-    def answer(received: Received) -> int:
-        return answers.get(received.body["user_id"], 204)
+    def respond(received: ReceivedRequest) -> int:
+        return statuses.get(received.body["user_id"], 204)
 
-    with Receiver(answer) as receiver:
+    with Receiver(respond) as receiver:
         yield receiver
 
 
 def _change(functions: Functions, path: str, key: str, **fields: str) -> dict[str, Any]:
     name = "grant" if path == GRANTS else "revoke"
-    asked = request("POST", path, headers={"Idempotency-Key": key}, body=json.dumps(CHANGE | fields))
-    answer: dict[str, Any] = functions.invoke(name, asked)
-    return answer
+    event = request("POST", path, headers={"Idempotency-Key": key}, body=json.dumps(CHANGE | fields))
+    response: dict[str, Any] = functions.invoke(name, event)
+    return response
 
 
-def test_a_function_whose_clock_is_ahead_uses_the_database_s(
+def test_functions_use_the_clock_of_the_database(
     environ: dict[str, str], owner_url: str, rows: Rows, receiver: Receiver
 ) -> None:
-    """V1: nothing is due, expired or old that is not so by the database's clock, and no time is written but its own.
+    """V1: only the clock of the database decides what is due, expired or old, and only its times are written.
 
-    Every function works in a process that is 400 days ahead of PostgreSQL and NATS.
+    Every function runs in a process whose clock is 400 days ahead of PostgreSQL and NATS.
     """
     environ |= {
         "TOKEN_ENVIRONMENT": "dev",
@@ -68,11 +68,11 @@ def test_a_function_whose_clock_is_ahead_uses_the_database_s(
         "NOTIFICATION_DELIVERY_BACKOFF_BASE": "1h",
         "NOTIFICATION_DELIVERY_BACKOFF_MAX": "2h",
     }
-    (began,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
+    (start,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
     partitions = _partitions(rows)
-    _not_due_for_an_hour(rows)
-    with Stream(environ) as stream, Functions(environ, clock_ahead=AHEAD) as functions:
-        # A key lives for a day, and its answer is replayed; the times in it are the database's.
+    _insert_work_due_in_an_hour(rows)
+    with Stream(environ) as stream, Functions(environ, clock_ahead=CLOCK_AHEAD) as functions:
+        # The stored response is replayed, so the key has not expired.
         granted = _change(functions, GRANTS, "k1", user_id="sent")
         assert granted["statusCode"] == 200
         again = _change(functions, GRANTS, "k1", user_id="sent")
@@ -81,7 +81,7 @@ def test_a_function_whose_clock_is_ahead_uses_the_database_s(
         for user_id in ("retried", "refused"):
             assert _change(functions, GRANTS, f"grant {user_id}", user_id=user_id)["statusCode"] == 200
 
-        # Due by the database's clock: four events and their notifications, and none of those that wait for their time.
+        # Only the four new events and their notifications are due by the clock of the database.
         assert functions.invoke("relay_outbox", UNTIL_IDLE)["published"] == 4
         stream.publish(b"poison")
         bridged = functions.invoke("bridge_events", UNTIL_IDLE)
@@ -89,9 +89,14 @@ def test_a_function_whose_clock_is_ahead_uses_the_database_s(
         for sent in (2, 0):
             delivered = functions.invoke("deliver_notifications", UNTIL_IDLE)
             assert delivered["sent"] == sent
-        assert sorted(one.body["user_id"] for one in receiver.requests) == ["refused", "retried", "sent", "sent"]
+        assert sorted(received.body["user_id"] for received in receiver.requests) == [
+            "refused",
+            "retried",
+            "sent",
+            "sent",
+        ]
 
-        # Dead letters are recorded, are not too old to be redriven, and are not swept; nor is anything else.
+        # Dead letters are not too old to be redriven, and the sweep deletes nothing.
         assert functions.invoke("record_advisories", UNTIL_IDLE)["recorded"] == 1
         operator = {"actor": "ann", "reason": "the receiver is repaired", "all": True}
         for kind in ("notification", "nats"):
@@ -102,20 +107,20 @@ def test_a_function_whose_clock_is_ahead_uses_the_database_s(
         assert (swept["deleted"], swept["forgotten"], swept["stuck"]) == ({}, 0, 0)
         assert _partitions(rows) == partitions
         assert functions.invoke("rebuild_read_model", {"source": "record"})["complete"]
-    _assert_a_token_lives_for_its_time(environ | {"DATABASE_URL": owner_url})
+    _assert_new_token_is_valid(environ | {"DATABASE_URL": owner_url})
 
-    (ended,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
-    _assert_times_between(rows, began["now"] - timedelta(minutes=10), ended["now"] + FURTHEST)
-    told = rows.execute("""
+    (end,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
+    _assert_times_between(rows, start["now"] - timedelta(minutes=10), end["now"] + MAX_FUTURE)
+    occurred = rows.execute("""
         SELECT payload->>'occurred_at' AS at FROM outbox_events WHERE status = 'PUBLISHED'
         UNION ALL SELECT payload->>'occurred_at' FROM notifications WHERE payload ? 'occurred_at'""").fetchall()
-    assert len(told) == 8
-    for at in (json.loads(granted["body"])["updated_at"], *(row["at"] for row in told)):
-        assert began["now"] <= datetime.fromisoformat(at) <= ended["now"]
+    assert len(occurred) == 8
+    for at in (json.loads(granted["body"])["updated_at"], *(row["at"] for row in occurred)):
+        assert start["now"] <= datetime.fromisoformat(at) <= end["now"]
 
 
-def _not_due_for_an_hour(rows: Rows) -> None:
-    """An event and a notification that wait for their next attempt, and one of each that a living worker has."""
+def _insert_work_due_in_an_hour(rows: Rows) -> None:
+    """Insert an event and a notification that wait for their next attempt, and one of each with a valid lease."""
     later = "now() + interval '1 hour'"
     for name, change in {
         "waits": f"next_retry_at = {later}",
@@ -137,30 +142,32 @@ def _not_due_for_an_hour(rows: Rows) -> None:
         )
 
 
-def _assert_a_token_lives_for_its_time(environ: dict[str, str]) -> None:
-    """A caller is let in with it, and out when the database says so."""
+def _assert_new_token_is_valid(environ: dict[str, str]) -> None:
+    """Assert that a new token is valid although the clock of the function is past its lifetime."""
     lifetime = f"{TOKEN_LIFETIME.days}d"
-    asked = {"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": lifetime}
-    with Functions(environ, clock_ahead=AHEAD) as functions:
-        token = functions.invoke("manage_clients", asked)["token"]
-        question = {"type": "TOKEN", "authorizationToken": f"Bearer {token}", "methodArn": METHOD}
-        policy = functions.invoke("authorize_caller", question)
+    command = {"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": lifetime}
+    with Functions(environ, clock_ahead=CLOCK_AHEAD) as functions:
+        token = functions.invoke("manage_clients", command)["token"]
+        event = {"type": "TOKEN", "authorizationToken": f"Bearer {token}", "methodArn": METHOD_ARN}
+        policy = functions.invoke("authorize_caller", event)
     assert policy["policyDocument"]["Statement"][0]["Effect"] == "Allow"
 
 
 def _assert_times_between(rows: Rows, earliest: datetime, latest: datetime) -> None:
-    """Every time in every table; a token's end alone lies further ahead."""
-    tables = rows.execute(_COLUMNS).fetchall()
-    assert len(tables) > 20
+    """Check every time in every table. Only the expiry of a client may be later."""
+    columns = rows.execute(_COLUMNS).fetchall()
+    assert len(columns) > 20
     written = set()
-    for name in tables:
-        table, column = name.values()
-        (found,) = rows.execute(f"SELECT min({column}) AS first, max({column}) AS last FROM {table}").fetchall()  # noqa: S608
-        if found["first"] is None:
+    for row in columns:
+        table, column = row.values()
+        (times,) = rows.execute(f"SELECT min({column}) AS first, max({column}) AS last FROM {table}").fetchall()  # noqa: S608
+        if times["first"] is None:
             continue
         written.add(table)
-        end = latest + TOKEN_LIFETIME if (table, column) == ("api_clients", "expires_at") else latest
-        assert earliest <= found["first"] <= found["last"] <= end, f"{table}.{column}: {found}, now {datetime.now(UTC)}"
+        limit = latest + TOKEN_LIFETIME if (table, column) == ("api_clients", "expires_at") else latest
+        assert earliest <= times["first"] <= times["last"] <= limit, (
+            f"{table}.{column}: {times}, now {datetime.now(UTC)}"
+        )
     assert written >= {
         *(
             "entitlements",
@@ -175,7 +182,7 @@ def _assert_times_between(rows: Rows, earliest: datetime, latest: datetime) -> N
 
 
 def _partitions(rows: Rows) -> list[str]:
-    found = rows.execute(
+    partitions = rows.execute(
         "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'entitlement_audit'::regclass"
     )
-    return sorted(row["name"] for row in found)
+    return sorted(row["name"] for row in partitions)

@@ -1,4 +1,4 @@
-"""Connections: lost, refused, frozen. A caller gets an answer in time, and a retry does no harm."""
+"""Lost, refused and unresponsive database connections: the caller gets a response in time, and a retry is safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.support.client import Client, Reply
+from tests.support.client import Client, Response
 
 if TYPE_CHECKING:
     from infra.local.servers.postgres import PostgresServer
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def test_one_connection_serves_all_requests(client: Client, rows: Rows) -> None:
-    """An execution environment connects once, not with every call."""
+    """An execution environment connects once, not for each request."""
     client.grant("k1")
     (before,) = _sessions(rows)
     client.revoke("k2")
-    client.rights()
+    client.list_entitlements()
     assert _sessions(rows) == [before]
 
 
-def test_a_connection_that_was_closed_is_made_again(client: Client, rows: Rows) -> None:
-    """The sandbox was frozen, the server let go: the request does not notice."""
+def test_request_succeeds_after_its_connection_was_closed(client: Client, rows: Rows) -> None:
+    """As after a freeze of the sandbox: the request reconnects, and the caller does not notice."""
     client.grant("k1")
     (session,) = _sessions(rows)
     rows.execute("SELECT pg_terminate_backend(%s, 5000)", (session,))
@@ -35,8 +35,8 @@ def test_a_connection_that_was_closed_is_made_again(client: Client, rows: Rows) 
     assert _sessions(rows) != [session]
 
 
-def test_a_restart_of_the_server_is_survived(server: PostgresServer) -> None:
-    """After a restart the next request connects again."""
+def test_request_succeeds_after_a_restart_of_postgresql(server: PostgresServer) -> None:
+    """The next request reconnects after a restart and after a crash."""
     with Client(server.url()) as client:
         assert client.grant("restart-1", user_id="restart").status == 200
         server.restart()
@@ -46,17 +46,17 @@ def test_a_restart_of_the_server_is_survived(server: PostgresServer) -> None:
         assert client.grant("restart-3", user_id="restart").json["version"] == 3
 
 
-def test_no_database_is_a_503_at_once(server: PostgresServer) -> None:
-    """503 with Retry-After, within two seconds; and the same environment recovers by itself."""
+def test_unavailable_database_returns_503_within_two_seconds(server: PostgresServer) -> None:
+    """With Retry-After; the same execution environment recovers when the database is back."""
     with Client(server.url()) as fresh, Client(server.url()) as connected:
         assert connected.grant("down-1", user_id="down").status == 200
         server.stop()
         try:
             for client in (fresh, connected):
                 started = time.monotonic()
-                reply = client.grant("down-2", user_id="down-2")
-                assert (reply.status, reply.code) == (503, "UNAVAILABLE")
-                assert int(reply.headers["Retry-After"]) >= 1
+                response = client.grant("down-2", user_id="down-2")
+                assert (response.status, response.code) == (503, "UNAVAILABLE")
+                assert int(response.headers["Retry-After"]) >= 1
                 assert time.monotonic() - started < 2
         finally:
             server.start()
@@ -64,8 +64,8 @@ def test_no_database_is_a_503_at_once(server: PostgresServer) -> None:
         assert connected.grant("down-1", user_id="down").replayed
 
 
-def test_a_frozen_server_is_not_waited_for(server: PostgresServer) -> None:
-    """No server-side timeout fires in a process that does not run: the client has to give up by itself."""
+def test_unresponsive_server_returns_unavailable(server: PostgresServer) -> None:
+    """A stopped server process cannot enforce its own timeouts, so the client must stop waiting."""
     with (
         Client(server.url()) as fresh,
         Client(server.url(), DATABASE_STATEMENT_TIMEOUT="100ms") as connected,
@@ -74,63 +74,63 @@ def test_a_frozen_server_is_not_waited_for(server: PostgresServer) -> None:
         assert connected.grant("frozen-1", user_id="frozen").status == 200
         (backend,) = [row[0] for row in control.execute(_SESSIONS).fetchall()]
         assert server.pid is not None
-        frozen = [server.pid, backend]
-        for pid in frozen:
+        pids = [server.pid, backend]
+        for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
             assert fresh.grant("frozen-2", user_id="frozen-2").code == "UNAVAILABLE"
             assert connected.grant("frozen-2", user_id="frozen-2").code == "UNAVAILABLE"
         finally:
-            for pid in frozen:
+            for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-        # Whether the frozen statement ran after all does not matter: the key decides.
+        # The stopped statement may have run in the end: the idempotency key prevents a second change.
         assert connected.grant("frozen-2", user_id="frozen-2").status == 200
-        (right,) = control.execute("SELECT version FROM entitlements WHERE user_id = 'frozen-2'").fetchall()
-        assert right == (1,)
+        (entitlement,) = control.execute("SELECT version FROM entitlements WHERE user_id = 'frozen-2'").fetchall()
+        assert entitlement == (1,)
 
 
-def test_a_connection_killed_in_mid_request_leaves_nothing_and_the_retry_works(
+def test_connection_terminated_before_commit_writes_nothing_and_is_retried(
     client: Client, database_url: str, rows: Rows
 ) -> None:
-    """E6: the backend dies after it wrote the right and before it committed; the request is run once more."""
-    replies: list[Reply] = []
+    """E6: the backend ends after it wrote the entitlement and before it committed; the request runs once more."""
+    responses: list[Response] = []
 
     def send() -> None:
-        replies.append(client.grant("k1"))
+        responses.append(client.grant("k1"))
 
     with psycopg.connect(database_url) as blocker:
-        # The outbox row comes last: hold its table, and the request stands between its first write and its commit.
+        # The outbox row is written last: with its table locked, the request waits between first write and commit.
         blocker.execute("LOCK TABLE outbox_events IN ACCESS EXCLUSIVE MODE")
         request = threading.Thread(target=send)
         request.start()
-        session = _until_blocked(rows)
+        session = _wait_for_blocked_session(rows)
         assert rows.execute("SELECT 1 FROM entitlements").fetchall() == []
         rows.execute("SELECT pg_terminate_backend(%s, 5000)", (session,))
-        again = _until_blocked(rows, other_than=session)
+        again = _wait_for_blocked_session(rows, other_than=session)
         assert rows.execute("SELECT 1 FROM idempotency_keys").fetchall() == []
         assert again != session
     request.join()
-    assert [(reply.status, reply.json["version"]) for reply in replies] == [(200, 1)]
+    assert [(response.status, response.json["version"]) for response in responses] == [(200, 1)]
     for table in ("entitlements", "outbox_events", "entitlement_audit", "idempotency_keys"):
         assert rows.execute(f"SELECT count(*) AS n FROM {table}").fetchall() == [{"n": 1}]  # noqa: S608
 
 
-def test_a_row_that_is_locked_too_long_is_a_503_without_a_trace(database_url: str, client: Client) -> None:
-    """Another transaction holds the right itself: nothing is stored, the same key works later."""
+def test_row_locked_for_too_long_returns_503_and_stores_nothing(database_url: str, client: Client) -> None:
+    """Another transaction has locked the entitlement; a later request with the same key succeeds."""
     client.grant("k1")
     with (
         psycopg.connect(database_url) as blocker,
         Client(database_url, IDEMPOTENCY_LOCK_WAIT="50ms") as other,
     ):
         blocker.execute("SELECT 1 FROM entitlements FOR UPDATE")
-        reply = other.revoke("k2")
-    assert (reply.status, reply.code) == (503, "UNAVAILABLE")
-    assert "Retry-After" in reply.headers
+        response = other.revoke("k2")
+    assert (response.status, response.code) == (503, "UNAVAILABLE")
+    assert "Retry-After" in response.headers
     assert client.revoke("k2").status == 200
 
 
-def test_a_slow_statement_is_cut_off(database_url: str, rows: Rows) -> None:
-    """The statement timeout is set on every connection."""
+def test_slow_statement_is_cancelled(database_url: str, rows: Rows) -> None:
+    """Every connection sets the statement timeout."""
     rows.execute("""
         CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_sleep(30); RETURN NEW; END $$""")
@@ -142,13 +142,13 @@ def test_a_slow_statement_is_cut_off(database_url: str, rows: Rows) -> None:
         assert client.grant("k1").status == 200
 
 
-def test_a_server_without_room_is_a_503(database_url: str, rows: Rows) -> None:
-    """Too many connections is a state that passes."""
+def test_too_many_connections_returns_unavailable(database_url: str, rows: Rows) -> None:
+    """The error is temporary, so the caller may retry."""
     rows.execute("CREATE ROLE crowded LOGIN PASSWORD 'crowded' CONNECTION LIMIT 0")
     try:
         crowded = database_url.replace(database_url.split("@", maxsplit=1)[0], "postgresql://crowded:crowded")
         with Client(crowded) as client:
-            assert client.rights().code == "UNAVAILABLE"
+            assert client.list_entitlements().code == "UNAVAILABLE"
     finally:
         rows.execute("DROP ROLE crowded")
 
@@ -160,15 +160,15 @@ def _sessions(rows: Rows) -> list[int]:
     return [row["pid"] for row in rows.execute(_SESSIONS)]
 
 
-def _until_blocked(rows: Rows, *, other_than: int | None = None) -> int:
-    """The session of a request that waits for a table."""
+def _wait_for_blocked_session(rows: Rows, *, other_than: int | None = None) -> int:
+    """Wait for a request that is blocked by a lock; return its backend process id."""
     blocked = (
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'grantwire'"
         " AND datname = current_database() AND wait_event_type = 'Lock'"
     )
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        if found := [row["pid"] for row in rows.execute(blocked) if row["pid"] != other_than]:
-            return int(found[0])
+        if pids := [row["pid"] for row in rows.execute(blocked) if row["pid"] != other_than]:
+            return int(pids[0])
         time.sleep(0.005)
-    raise AssertionError("no request came to wait")
+    raise AssertionError("no request was blocked")

@@ -1,4 +1,4 @@
-"""C10, D1, D2: delivery behind a circuit breaker: a receiver that is down costs nobody an attempt, and nothing else."""
+"""C10, D1, D2: delivery behind a circuit breaker: an outage of the receiver costs no notification an attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 from tests.support.workers.deliver_receiver import Receiver
 from tests.unit.idempotency.doubles import logged
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.servers import Databases
 
 NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
-REST = 5.0
+REST_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,14 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(rows: Rows) -> None:
-    """Each begins without notifications."""
+def _truncate_tables(rows: Rows) -> None:
+    """Start each test without notifications."""
     rows.execute("TRUNCATE notifications, notification_dlq")
 
 
 def add(rows: Rows, count: int, *, at: datetime = NOON) -> list[UUID]:
-    """Notifications that fell due before `at`, one millisecond after the other; the oldest first."""
-    made = rows.execute(
+    """Insert notifications that fell due before `at`, one millisecond apart, and return their ids, oldest first."""
+    inserted = rows.execute(
         """
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)
@@ -65,19 +65,21 @@ def add(rows: Rows, count: int, *, at: datetime = NOON) -> list[UUID]:
         RETURNING notification_id, next_retry_at""",
         {"at": at - timedelta(milliseconds=count), "count": count},
     ).fetchall()
-    return [row["notification_id"] for row in sorted(made, key=lambda row: row["next_retry_at"])]
+    return [row["notification_id"] for row in sorted(inserted, key=lambda row: row["next_retry_at"])]
 
 
-class Scene:
-    """A delivery whose sender, time and circuit are the test's; the circuit opens after three failures."""
+class DeliveryHarness:
+    """A delivery with a controlled sender, clock and circuit breaker, which opens after three failures."""
 
-    def __init__(self, database_url: str, answer: Callable[[Notification], None]) -> None:
+    def __init__(self, database_url: str, respond: Callable[[Notification], None]) -> None:
         self.concurrency = 1
-        self.answer = answer
-        self.got: list[UUID] = []
+        self.respond = respond
+        self.sent_ids: list[UUID] = []
         self.now = NOON
         self.seconds = 1000.0
-        self.breaker = CircuitBreaker("receiver", failures=3, rest=timedelta(seconds=REST), clock=lambda: self.seconds)
+        self.breaker = CircuitBreaker(
+            "receiver", failures=3, rest=timedelta(seconds=REST_SECONDS), clock=lambda: self.seconds
+        )
         self._database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
         self.delivery = Delivery(
             self._database,
@@ -91,196 +93,196 @@ class Scene:
         )
 
     def send(self, notification: Notification) -> None:
-        """Remember what was tried, and do what the test says."""
-        self.got.append(notification.notification_id)
-        self.answer(notification)
+        """Record the notification, and do what the test says."""
+        self.sent_ids.append(notification.notification_id)
+        self.respond(notification)
 
     def run(self, budget: Budget | None = None) -> dict[str, int]:
-        """Until there is nothing that may be done; what came of it, without the zeros."""
+        """Run until idle, or for `budget`; return the counts that are not zero."""
         counts = run_worker(self.delivery, budget)
         return {name: count for name, count in counts.items() if count}
 
-    def tried(self) -> list[UUID]:
-        """What was sent since the last time."""
-        got, self.got = self.got, []
-        return got
+    def take_sent(self) -> list[UUID]:
+        """Return the notifications that were sent since the last call."""
+        sent_ids, self.sent_ids = self.sent_ids, []
+        return sent_ids
 
     def close(self) -> None:
-        """Let threads and connection go."""
+        """Close threads and connection."""
         self.delivery.close()
         self._database.close()
 
 
 @pytest.fixture
-def scene(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    """A receiver that is down; outcomes are written when all of a batch are known."""
-    monkeypatch.setattr("grantwire.notifications.delivery_batch._TICK_SECONDS", 30)
-    scene = Scene(database_url, down)
-    yield scene
-    scene.close()
+def harness(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeliveryHarness]:
+    """A delivery whose receiver is down; outcomes are written when the whole batch is done."""
+    monkeypatch.setattr("grantwire.notifications.delivery_batch._WRITE_INTERVAL_SECONDS", 30)
+    harness = DeliveryHarness(database_url, down)
+    yield harness
+    harness.close()
 
 
 def down(_: Notification) -> None:
-    """No answer."""
-    raise RetryableError("no answer")
+    """Fail as if the receiver were down."""
+    raise RetryableError("no response")
 
 
 def up(_: Notification) -> None:
-    """It is told."""
+    """Accept the notification."""
 
 
-def look(rows: Rows) -> list[dict[str, Any]]:
-    """Every notification, in order."""
+def notifications(rows: Rows) -> list[dict[str, Any]]:
+    """Return all notifications, oldest first."""
     return rows.execute("SELECT * FROM notifications ORDER BY created_at").fetchall()
 
 
-def letters(rows: Rows) -> list[dict[str, Any]]:
-    """Every dead letter."""
+def dead_letters(rows: Rows) -> list[dict[str, Any]]:
+    """Return all dead letters."""
     return rows.execute("SELECT * FROM notification_dlq").fetchall()
 
 
-def test_an_outage_costs_no_attempt_and_claims_nothing_but_trials(rows: Rows, scene: Scene) -> None:
-    """C10, D1: opened by three of a batch, the rest untried; then one trial for each rest, another one each time."""
+def test_outage_counts_no_attempts_and_claims_only_trials(rows: Rows, harness: DeliveryHarness) -> None:
+    """C10, D1: three failures open the circuit and release the rest; then each rest ends with one trial."""
     ids = add(rows, 5)
-    assert scene.run() == {"retried": 3, "released": 2}
-    failed = scene.tried()
-    waiting = [one for one in ids if one not in failed]
-    before = {row["notification_id"]: row for row in look(rows)}
+    assert harness.run() == {"retried": 3, "released": 2}
+    failed = harness.take_sent()
+    waiting = [notification_id for notification_id in ids if notification_id not in failed]
+    before = {row["notification_id"]: row for row in notifications(rows)}
     assert {row["status"] for row in before.values()} == {"PENDING"}
     assert {row["attempt_count"] for row in before.values()} == {0}
     assert {row["locked_by"] for row in before.values()} == {None}
-    # Those that failed go behind the others; those that were not tried keep their place.
-    for one in failed:
-        assert (before[one]["last_error"], before[one]["next_retry_at"]) == ("no answer", NOON + timedelta(seconds=1))
-    for one in waiting:
-        assert (before[one]["last_error"], before[one]["next_retry_at"] <= NOON) == (None, True)
+    # Those that failed are retried after the others; those that were released keep their place.
+    for row in (before[notification_id] for notification_id in failed):
+        assert (row["last_error"], row["next_retry_at"]) == ("no response", NOON + timedelta(seconds=1))
+    for row in (before[notification_id] for notification_id in waiting):
+        assert (row["last_error"], row["next_retry_at"] <= NOON) == (None, True)
 
-    assert scene.run() == {}
-    assert scene.tried() == []
-    assert look(rows) == list(before.values())
+    assert harness.run() == {}
+    assert harness.take_sent() == []
+    assert notifications(rows) == list(before.values())
 
     for trial in waiting:
-        scene.seconds += REST
-        assert scene.run() == {"retried": 1}
-        assert scene.tried() == [trial]
+        harness.seconds += REST_SECONDS
+        assert harness.run() == {"retried": 1}
+        assert harness.take_sent() == [trial]
 
-    scene.now += timedelta(hours=1)
+    harness.now += timedelta(hours=1)
     for _ in range(30):
-        scene.seconds += REST
-        assert scene.run() == {"retried": 1}
-        scene.now += timedelta(seconds=REST)
-    assert set(scene.tried()) == set(ids)
-    assert [row["attempt_count"] for row in look(rows)] == [0] * 5
-    assert letters(rows) == []
+        harness.seconds += REST_SECONDS
+        assert harness.run() == {"retried": 1}
+        harness.now += timedelta(seconds=REST_SECONDS)
+    assert set(harness.take_sent()) == set(ids)
+    assert [row["attempt_count"] for row in notifications(rows)] == [0] * 5
+    assert dead_letters(rows) == []
 
-    scene.answer = up
-    scene.seconds += REST
-    assert scene.run() == {"sent": 5}
-    assert scene.breaker.closed
-    assert {row["status"] for row in look(rows)} == {"SENT"}
+    harness.respond = up
+    harness.seconds += REST_SECONDS
+    assert harness.run() == {"sent": 5}
+    assert harness.breaker.closed
+    assert {row["status"] for row in notifications(rows)} == {"SENT"}
 
 
-def test_a_trial_is_claimed_alone(rows: Rows, scene: Scene) -> None:
-    """C10, D1: nobody else's lease waits for its answer."""
+def test_trial_is_claimed_alone(rows: Rows, harness: DeliveryHarness) -> None:
+    """C10, D1: no other notification is leased while the trial is sent."""
     add(rows, 6)
-    scene.run()
+    harness.run()
 
-    def alone(_: Notification) -> None:
+    def count_claimed(_: Notification) -> None:
         held = rows.execute("SELECT FROM notifications WHERE status = 'PROCESSING'").fetchall()
         claimed.append(len(held))
 
     claimed: list[int] = []
-    scene.answer = alone
-    scene.seconds += REST
-    assert scene.run() == {"sent": 3}
+    harness.respond = count_claimed
+    harness.seconds += REST_SECONDS
+    assert harness.run() == {"sent": 3}
     assert claimed == [1, 2, 2]
 
 
-def test_failures_before_the_circuit_opens_count(rows: Rows, scene: Scene) -> None:
-    """D2: two in a row are no outage; they are put off with an attempt each, and the third opens it."""
+def test_failures_before_circuit_opens_count_as_attempts(rows: Rows, harness: DeliveryHarness) -> None:
+    """D2: two failures are retried with an attempt each; the third opens the circuit."""
     add(rows, 2)
-    assert scene.run() == {"retried": 2}
-    assert [row["attempt_count"] for row in look(rows)] == [1, 1]
-    scene.now += timedelta(minutes=1)
-    assert scene.run() == {"retried": 1, "released": 1}
-    assert [row["attempt_count"] for row in look(rows)] == [1, 1]
+    assert harness.run() == {"retried": 2}
+    assert [row["attempt_count"] for row in notifications(rows)] == [1, 1]
+    harness.now += timedelta(minutes=1)
+    assert harness.run() == {"retried": 1, "released": 1}
+    assert [row["attempt_count"] for row in notifications(rows)] == [1, 1]
 
 
-def test_a_notification_that_fails_while_others_are_sent_ends_as_a_dead_letter(rows: Rows, scene: Scene) -> None:
-    """D2: that is its own fault; the circuit stays closed."""
-    (poison,) = add(rows, 1, at=NOON - timedelta(minutes=1))
-    scene.answer = lambda n: down(n) if n.notification_id == poison else None
+def test_notification_that_fails_alone_becomes_dead_letter(rows: Rows, harness: DeliveryHarness) -> None:
+    """D2: others are sent meanwhile, so the circuit stays closed."""
+    (failing,) = add(rows, 1, at=NOON - timedelta(minutes=1))
+    harness.respond = lambda n: down(n) if n.notification_id == failing else None
     for attempt in (1, 2, 3):
-        add(rows, 4, at=scene.now)
-        assert scene.run() == {"sent": 4, "failed" if attempt == 3 else "retried": 1}
-        assert look(rows)[0]["attempt_count"] == attempt
-        scene.now += timedelta(minutes=5)
-    assert scene.breaker.closed
-    assert [letter["notification_id"] for letter in letters(rows)] == [poison]
+        add(rows, 4, at=harness.now)
+        assert harness.run() == {"sent": 4, "failed" if attempt == 3 else "retried": 1}
+        assert notifications(rows)[0]["attempt_count"] == attempt
+        harness.now += timedelta(minutes=5)
+    assert harness.breaker.closed
+    assert [dead_letter["notification_id"] for dead_letter in dead_letters(rows)] == [failing]
 
 
-def test_those_that_opened_the_circuit_do_not_keep_it_open_for_the_others(rows: Rows, scene: Scene) -> None:
-    """C10: trials take turns, so what can be sent is sent, and closes it."""
+def test_failed_notifications_do_not_keep_circuit_open(rows: Rows, harness: DeliveryHarness) -> None:
+    """C10: trials alternate, so a notification that can be sent is tried and closes the circuit."""
     ids = add(rows, 5)
-    assert scene.run() == {"retried": 3, "released": 2}
-    poison = scene.tried()
-    scene.answer = lambda n: down(n) if n.notification_id in poison else None
-    scene.now += timedelta(minutes=1)
-    scene.seconds += REST
-    assert scene.run() == {"sent": 2, "retried": 3}
-    sent = [row["notification_id"] for row in look(rows) if row["status"] == "SENT"]
-    assert sent == [one for one in ids if one not in poison]
-    assert scene.tried()[0] == sent[0]
+    assert harness.run() == {"retried": 3, "released": 2}
+    failing = harness.take_sent()
+    harness.respond = lambda n: down(n) if n.notification_id in failing else None
+    harness.now += timedelta(minutes=1)
+    harness.seconds += REST_SECONDS
+    assert harness.run() == {"sent": 2, "retried": 3}
+    sent = [row["notification_id"] for row in notifications(rows) if row["status"] == "SENT"]
+    assert sent == [notification_id for notification_id in ids if notification_id not in failing]
+    assert harness.take_sent()[0] == sent[0]
 
 
-def test_a_refusal_is_an_answer_also_as_a_trial(rows: Rows, scene: Scene) -> None:
-    """C10, D2: the receiver is back; what it refuses for good is a dead letter at once."""
+def test_permanent_failure_of_trial_closes_circuit(rows: Rows, harness: DeliveryHarness) -> None:
+    """C10, D2: the receiver responds again; the notification that it refuses becomes a dead letter immediately."""
 
     def refuse(_: Notification) -> None:
-        raise RejectedError("the receiver answered 410")
+        raise RejectedError("receiver responded with status 410")
 
     ids = add(rows, 4)
-    scene.run()
-    failed = scene.tried()
-    scene.answer = refuse
-    scene.seconds += REST
-    assert scene.run() == {"failed": 1}
-    assert scene.breaker.closed
-    assert {letter["notification_id"] for letter in letters(rows)} == set(ids) - set(failed)
+    harness.run()
+    failed = harness.take_sent()
+    harness.respond = refuse
+    harness.seconds += REST_SECONDS
+    assert harness.run() == {"failed": 1}
+    assert harness.breaker.closed
+    assert {dead_letter["notification_id"] for dead_letter in dead_letters(rows)} == set(ids) - set(failed)
 
 
-def test_a_bug_in_a_sender_counts_an_attempt_also_while_the_circuit_is_open(rows: Rows, scene: Scene) -> None:
-    """D2: it says nothing about the receiver, and must not be tried for ever."""
+def test_unexpected_sender_error_counts_attempt_while_circuit_is_open(rows: Rows, harness: DeliveryHarness) -> None:
+    """D2: it says nothing about the receiver, and must not be retried forever."""
     add(rows, 4)
-    scene.run()
-    scene.answer = lambda _: 1 / 0  # type: ignore[assignment]
-    scene.seconds += REST
-    assert scene.run() == {"retried": 1}
-    assert not scene.breaker.closed
-    assert sorted(row["attempt_count"] for row in look(rows)) == [0, 0, 0, 1]
+    harness.run()
+    harness.respond = lambda _: 1 / 0  # type: ignore[assignment]
+    harness.seconds += REST_SECONDS
+    assert harness.run() == {"retried": 1}
+    assert not harness.breaker.closed
+    assert sorted(row["attempt_count"] for row in notifications(rows)) == [0, 0, 0, 1]
 
 
-def test_while_it_waits_for_the_receiver_a_worker_ends_with_its_budget(
-    rows: Rows, scene: Scene, capsys: pytest.CaptureFixture[str]
+def test_worker_waiting_for_receiver_ends_with_its_budget(
+    rows: Rows, harness: DeliveryHarness, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """O7, C10: it says what it waits for, tells for how long in a metric, and holds nothing."""
+    """O7, C10: it logs the reason, reports the waiting time as a metric, and holds no lease."""
     add(rows, 4)
-    scene.run()
-    scene.tried()
+    harness.run()
+    harness.take_sent()
     metrics.clear_metrics()
     capsys.readouterr()
-    assert scene.run(Budget(time.monotonic() + 0.1)) == {}
-    assert scene.tried() == []
+    assert harness.run(Budget(time.monotonic() + 0.1)) == {}
+    assert harness.take_sent() == []
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (line["message"], line["level"], line["delay_s"]) == ("receiver unavailable, waiting", "WARNING", 0.1)
     assert list(metrics.metric_set) == ["SenderPaused"]
     assert metrics.metric_set["SenderPaused"]["Unit"] == "Seconds"
     assert 0 < metrics.metric_set["SenderPaused"]["Value"][0] <= 0.1
-    assert {row["locked_by"] for row in look(rows)} == {None}
+    assert {row["locked_by"] for row in notifications(rows)} == {None}
 
 
-class Returning(Receiver):
-    """A receiver whose port refuses every connection until it comes back."""
+class StoppedReceiver(Receiver):
+    """A receiver whose port refuses connections until `start_listening`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,13 +291,13 @@ class Returning(Receiver):
         self._server.daemon_threads = True
         self._server.server_bind()
 
-    def come_back(self) -> None:
-        """Listen."""
+    def start_listening(self) -> None:
+        """Accept connections from now on."""
         self._server.server_activate()
 
 
 def environment(database_url: str, receiver: Receiver, **more: str) -> dict[str, str]:
-    """A worker that tells `receiver`; without a circuit every notification would be dead within a second."""
+    """Return the environment of a worker that sends to `receiver`; all attempts take less than a second."""
     return {
         **PLAINTEXT,
         "DATABASE_URL": database_url,
@@ -311,36 +313,36 @@ def environment(database_url: str, receiver: Receiver, **more: str) -> dict[str,
     }
 
 
-def test_a_receiver_that_is_down_and_comes_back_is_told_everything_once(
+def test_receiver_gets_every_notification_once_after_outage(
     database_url: str, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C10: a port that refuses connections for many times the life of a notification; no dead letter, nothing lost."""
-    receiver = Returning()
+    """C10: its port refuses connections for longer than all attempts take; no dead letter, nothing lost."""
+    receiver = StoppedReceiver()
     runtime = DeliveryRuntime.build(environment(database_url, receiver))
     add(rows, 60, at=datetime.now(UTC))
-    over = False
-    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)))
+    is_over = False
+    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)))
     worker.start()
-    tried = "SELECT count(*) AS n FROM notifications WHERE last_error LIKE 'no answer%'"
-    # Twenty failures open it, up to three more are under way then; whatever is tried after that is a trial.
-    _until(lambda: rows.execute(tried).fetchall()[0]["n"] >= 28)
+    count_failed = "SELECT count(*) AS n FROM notifications WHERE last_error LIKE 'no response%'"
+    # Twenty failures open the circuit, and up to three more sends are running then; all later ones are trials.
+    _wait_until(lambda: rows.execute(count_failed).fetchall()[0]["n"] >= 28)
     assert receiver.requests == []
-    receiver.come_back()
+    receiver.start_listening()
     with receiver:
-        _until(lambda: len(rows.execute("SELECT FROM notifications WHERE status = 'SENT'").fetchall()) == 60)
-        over = True
+        _wait_until(lambda: len(rows.execute("SELECT FROM notifications WHERE status = 'SENT'").fetchall()) == 60)
+        is_over = True
         worker.join(timeout=20)
     runtime.close()
-    assert letters(rows) == []
+    assert dead_letters(rows) == []
     assert len(receiver.keys()) == len(set(receiver.keys())) == 60
-    assert {row["attempt_count"] for row in look(rows)} <= {0, 1}
+    assert {row["attempt_count"] for row in notifications(rows)} <= {0, 1}
     lines = logged(caplog, "WARNING", "ERROR")
     changes = [line["message"] for line in lines if line.get("circuit") == "sender webhook"]
     assert changes == ["circuit opened", "circuit closed"]
 
 
-def test_a_receiver_that_answers_503_is_left_alone(database_url: str, rows: Rows) -> None:
-    """C10: of 200 notifications it sees twenty, and those that were under way; several at once, for real."""
+def test_receiver_that_responds_503_gets_few_requests(database_url: str, rows: Rows) -> None:
+    """C10: of 200 notifications it gets the first twenty and those already running."""
     add(rows, 200, at=datetime.now(UTC))
     with Receiver(lambda _: 503) as receiver:
         runtime = DeliveryRuntime.build(environment(database_url, receiver, NOTIFICATION_SENDER_BREAKER_REST="1m"))
@@ -349,21 +351,23 @@ def test_a_receiver_that_answers_503_is_left_alone(database_url: str, rows: Rows
     assert 20 <= len(receiver.requests) <= 23
     assert counts["retried"] == len(receiver.requests)
     assert counts["released"] == 200 - counts["retried"]
-    assert {row["status"] for row in look(rows)} == {"PENDING"}
+    assert {row["status"] for row in notifications(rows)} == {"PENDING"}
 
 
-def test_switched_off_every_notification_has_its_attempts_and_ends(database_url: str, rows: Rows) -> None:
-    """D2: NOTIFICATION_SENDER_BREAKER_FAILURES=0, as it was before."""
+def test_disabled_breaker_sends_every_attempt(database_url: str, rows: Rows) -> None:
+    """D2: with NOTIFICATION_SENDER_BREAKER_FAILURES=0 each notification has its attempts and becomes a dead letter."""
     add(rows, 30, at=datetime.now(UTC))
     with Receiver(lambda _: 503) as receiver:
         runtime = DeliveryRuntime.build(environment(database_url, receiver, NOTIFICATION_SENDER_BREAKER_FAILURES="0"))
-        _until(lambda: runtime.run(Budget(time.monotonic() + 20, until_idle=True)) and len(letters(rows)) == 30)
+        _wait_until(
+            lambda: runtime.run(Budget(time.monotonic() + 20, until_idle=True)) and len(dead_letters(rows)) == 30
+        )
         runtime.close()
     assert len(receiver.requests) == 90
 
 
-def _until(condition: Callable[[], object]) -> None:
+def _wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "condition not met within 20 seconds"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""D1, D2: claim and lease, fence, attempts and backoff, dead letters; with a sender that does what the test says."""
+"""D1, D2: claims, leases, attempts, backoff and dead letters of delivery, with a controlled sender."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecisio
 from grantwire.workers.listener import Listener
 from tests.support.concurrency import at_once
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,30 +35,30 @@ NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
 
 
-class Receiver:
-    """A sender that does what the test says and remembers what it was given."""
+class FakeSender:
+    """A sender that does what the test says and records the notifications."""
 
-    def __init__(self, answer: Callable[[Notification], None] = lambda _: None, concurrency: int = 1) -> None:
+    def __init__(self, respond: Callable[[Notification], None] = lambda _: None, concurrency: int = 1) -> None:
         self.concurrency = concurrency
-        self.got: list[UUID] = []
-        self._answer = answer
+        self.sent_ids: list[UUID] = []
+        self._respond = respond
 
     def send(self, notification: Notification) -> None:
-        """Take it, or do what the test says."""
-        self.got.append(notification.notification_id)
-        self._answer(notification)
+        """Record the notification, and do what the test says."""
+        self.sent_ids.append(notification.notification_id)
+        self._respond(notification)
 
 
 @pytest.fixture
 def tx(database_url: str) -> Iterator[Connection]:
-    """A worker's connection."""
+    """The connection of a worker."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield connection
 
 
 def add(rows: Rows, count: int = 1, *, at: datetime = NOON) -> list[UUID]:
-    """Notifications that fall due one millisecond after the other."""
-    made = rows.execute(
+    """Insert notifications that fall due one millisecond apart, and return their ids."""
+    inserted = rows.execute(
         """
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)
@@ -71,17 +71,17 @@ def add(rows: Rows, count: int = 1, *, at: datetime = NOON) -> list[UUID]:
         RETURNING notification_id, next_retry_at""",
         {"at": at - timedelta(milliseconds=count), "count": count},
     ).fetchall()
-    return [row["notification_id"] for row in sorted(made, key=lambda row: row["next_retry_at"])]
+    return [row["notification_id"] for row in sorted(inserted, key=lambda row: row["next_retry_at"])]
 
 
 def deliver(
-    database_url: str, receiver: Receiver, *, now: datetime = NOON, budget: Budget | None = None, **settings: str
+    database_url: str, sender: FakeSender, *, now: datetime = NOON, budget: Budget | None = None, **settings: str
 ) -> dict[str, int]:
-    """Deliver at a given time, until there is nothing due."""
+    """Deliver at a given time until nothing is due."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     leases = load(LeaseSettings, settings)
     delivery = Delivery(
-        database, receiver, Listener(None, "notifications"), leases, "test", now=lambda: now, rand=lambda: 0.5
+        database, sender, Listener(None, "notifications"), leases, "test", now=lambda: now, rand=lambda: 0.5
     )
     try:
         return run_worker(delivery, budget)
@@ -90,24 +90,26 @@ def deliver(
         database.close()
 
 
-def look(rows: Rows) -> list[dict[str, Any]]:
-    """Every notification, in order."""
+def notifications(rows: Rows) -> list[dict[str, Any]]:
+    """Return all notifications, oldest first."""
     return rows.execute("SELECT * FROM notifications ORDER BY created_at").fetchall()
 
 
-def test_what_is_due_longest_goes_first_and_once(database_url: str, rows: Rows) -> None:
-    """D1: PENDING, PROCESSING, SENT; in batches; what is not due yet stays."""
+def test_due_notifications_are_sent_once_longest_due_first(database_url: str, rows: Rows) -> None:
+    """D1: PENDING, PROCESSING, SENT; in batches; a notification that is not due yet is not claimed."""
     ids = add(rows, 25)
     (later,) = add(rows, at=NOON + timedelta(seconds=1))
-    receiver = Receiver(lambda n: _expect_processing(rows, n))
-    assert deliver(database_url, receiver, BATCH_SIZE="10")["sent"] == 25
-    assert set(receiver.got[:10]) == set(ids[:10])
-    assert sorted(receiver.got) == sorted(ids)
-    found = look(rows)
-    assert [row["status"] for row in found] == ["SENT"] * 25 + ["PENDING"]
-    assert found[0]["sent_at"] == NOON
-    assert found[0]["next_retry_at"] is found[0]["locked_by"] is found[0]["lease_until"] is None
-    assert found[-1]["notification_id"] == later
+    sender = FakeSender(lambda n: _expect_processing(rows, n))
+    assert deliver(database_url, sender, BATCH_SIZE="10")["sent"] == 25
+    assert set(sender.sent_ids[:10]) == set(ids[:10])
+    assert sorted(sender.sent_ids) == sorted(ids)
+    delivered_rows = notifications(rows)
+    assert [row["status"] for row in delivered_rows] == ["SENT"] * 25 + ["PENDING"]
+    assert delivered_rows[0]["sent_at"] == NOON
+    assert (
+        delivered_rows[0]["next_retry_at"] is delivered_rows[0]["locked_by"] is delivered_rows[0]["lease_until"] is None
+    )
+    assert delivered_rows[-1]["notification_id"] == later
 
 
 def _expect_processing(rows: Rows, notification: Notification) -> None:
@@ -121,94 +123,98 @@ def _expect_processing(rows: Rows, notification: Notification) -> None:
 def test_four_workers_send_each_notification_once(database_url: str, rows: Rows) -> None:
     """D1: SKIP LOCKED, with real connections."""
     add(rows, 400)
-    receivers = [Receiver() for _ in range(4)]
-    results = at_once(4, lambda number: deliver(database_url, receivers[number], BATCH_SIZE="20"))
+    senders = [FakeSender() for _ in range(4)]
+    results = at_once(4, lambda number: deliver(database_url, senders[number], BATCH_SIZE="20"))
     assert sum(result["sent"] for result in results) == 400
-    sent = [notification_id for receiver in receivers for notification_id in receiver.got]
+    sent = [notification_id for sender in senders for notification_id in sender.sent_ids]
     assert len(sent) == len(set(sent)) == 400
 
 
-def test_a_temporary_failure_is_put_off_with_backoff(database_url: str, rows: Rows) -> None:
-    """D2, O4: attempts are counted, the delay doubles, nothing is sent before its time; success clears the error."""
+def test_retryable_failure_is_retried_with_backoff(database_url: str, rows: Rows) -> None:
+    """D2, O4: attempts are counted, the delay doubles, nothing is sent before it is due; success clears the error."""
     add(rows)
-    failing = Receiver(_temporary)
+    failing = FakeSender(_fail_retryable)
     now = NOON
     for attempt, delay in [(1, 1), (2, 2), (3, 4)]:
         assert deliver(database_url, failing, now=now) == _counts(retried=1)
-        (row,) = look(rows)
+        (row,) = notifications(rows)
         assert (row["status"], row["attempt_count"], row["last_error"]) == ("PENDING", attempt, "busy")
         assert row["next_retry_at"] == now + timedelta(seconds=delay)
         assert (row["locked_by"], row["locked_at"], row["lease_until"]) == (None, None, None)
         assert deliver(database_url, failing, now=row["next_retry_at"] - timedelta(microseconds=1)) == _counts()
         now = row["next_retry_at"]
-    assert deliver(database_url, Receiver(), now=now) == _counts(sent=1)
-    (row,) = look(rows)
+    assert deliver(database_url, FakeSender(), now=now) == _counts(sent=1)
+    (row,) = notifications(rows)
     assert (row["status"], row["attempt_count"], row["last_error"]) == ("SENT", 3, None)
 
 
-def test_the_last_attempt_leaves_a_dead_letter(database_url: str, rows: Rows) -> None:
+def test_last_attempt_creates_dead_letter(database_url: str, rows: Rows) -> None:
     """D2: FAILED after max_attempts, with all that a redrive needs."""
     (notification_id,) = add(rows)
     now = NOON
     for _ in range(10):
-        deliver(database_url, Receiver(_temporary), now=now)
+        deliver(database_url, FakeSender(_fail_retryable), now=now)
         now += timedelta(minutes=2)
-    (row,) = look(rows)
+    (row,) = notifications(rows)
     assert (row["status"], row["attempt_count"], row["next_retry_at"]) == ("FAILED", 10, None)
-    (letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
+    (dead_letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
     for name in ("event_id", "event_type", "user_id", "stock_keeping_unit", "version", "payload", "trace_id"):
-        assert letter[name] == row[name]
-    assert (letter["notification_id"], letter["attempt_count"]) == (notification_id, 10)
-    assert (letter["status"], letter["last_error"], letter["closed_at"]) == ("OPEN", "busy", None)
-    assert deliver(database_url, Receiver(), now=now) == _counts()
+        assert dead_letter[name] == row[name]
+    assert (dead_letter["notification_id"], dead_letter["attempt_count"]) == (notification_id, 10)
+    assert (dead_letter["status"], dead_letter["last_error"], dead_letter["closed_at"]) == ("OPEN", "busy", None)
+    assert deliver(database_url, FakeSender(), now=now) == _counts()
 
 
-def test_a_permanent_failure_is_the_last_at_once(database_url: str, rows: Rows) -> None:
-    """D2: the receiver will never take it; its neighbours are sent."""
+def test_permanent_failure_is_not_retried(database_url: str, rows: Rows) -> None:
+    """D2: the receiver will never accept it; the other notifications are sent."""
     ids = add(rows, 3)
-    receiver = Receiver(lambda n: _permanent() if n.notification_id == ids[1] else None)
-    assert deliver(database_url, receiver) == _counts(sent=2, failed=1)
-    assert [(row["status"], row["attempt_count"]) for row in look(rows)] == [("SENT", 0), ("FAILED", 1), ("SENT", 0)]
+    sender = FakeSender(lambda n: _fail_permanently() if n.notification_id == ids[1] else None)
+    assert deliver(database_url, sender) == _counts(sent=2, failed=1)
+    assert [(row["status"], row["attempt_count"]) for row in notifications(rows)] == [
+        ("SENT", 0),
+        ("FAILED", 1),
+        ("SENT", 0),
+    ]
     assert [row["last_error"] for row in rows.execute("SELECT * FROM notification_dlq")] == ["no such thing"]
 
 
-def test_an_error_that_no_sender_should_raise_is_temporary(database_url: str, rows: Rows) -> None:
-    """D2: a bug in a sender costs attempts, and stops neither the worker nor the neighbours."""
+def test_unexpected_sender_error_is_retried(database_url: str, rows: Rows) -> None:
+    """D2: a bug in a sender costs an attempt, and stops neither the worker nor other notifications."""
     ids = add(rows, 2)
-    receiver = Receiver(lambda n: 1 / 0 if n.notification_id == ids[0] else None)  # type: ignore[arg-type]
-    assert deliver(database_url, receiver) == _counts(sent=1, retried=1)
-    assert look(rows)[0]["last_error"] == "division by zero"
+    sender = FakeSender(lambda n: 1 / 0 if n.notification_id == ids[0] else None)  # type: ignore[arg-type]
+    assert deliver(database_url, sender) == _counts(sent=1, retried=1)
+    assert notifications(rows)[0]["last_error"] == "division by zero"
 
 
-def test_failed_and_its_dead_letter_are_written_together_or_not_at_all(
+def test_failed_status_and_dead_letter_are_written_atomically(
     database_url: str, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """D2: the letter cannot be written, so the notification is not FAILED either; it is tried again after its lease."""
+    """D2: if the dead letter cannot be written, the notification is not FAILED, and is retried after its lease."""
     add(rows)
-    rows.execute("ALTER TABLE notification_dlq ADD CONSTRAINT closed_for_today CHECK (false) NOT VALID")
-    assert deliver(database_url, Receiver(lambda _: _permanent())) == _counts()
-    assert "closed_for_today" in capsys.readouterr().out
-    (row,) = look(rows)
+    rows.execute("ALTER TABLE notification_dlq ADD CONSTRAINT always_violated CHECK (false) NOT VALID")
+    assert deliver(database_url, FakeSender(lambda _: _fail_permanently())) == _counts()
+    assert "always_violated" in capsys.readouterr().out
+    (row,) = notifications(rows)
     assert (row["status"], row["attempt_count"], row["last_error"]) == ("PROCESSING", 0, None)
     assert rows.execute("SELECT FROM notification_dlq").fetchall() == []
-    rows.execute("ALTER TABLE notification_dlq DROP CONSTRAINT closed_for_today")
-    assert deliver(database_url, Receiver(lambda _: _permanent()), now=NOON + LEASE) == _counts(failed=1)
-    assert look(rows)[0]["attempt_count"] == 2
+    rows.execute("ALTER TABLE notification_dlq DROP CONSTRAINT always_violated")
+    assert deliver(database_url, FakeSender(lambda _: _fail_permanently()), now=NOON + LEASE) == _counts(failed=1)
+    assert notifications(rows)[0]["attempt_count"] == 2
 
 
-def test_a_claim_that_ran_out_is_taken_over_and_counts_as_an_attempt(tx: Connection, rows: Rows) -> None:
-    """D1, O2: not a moment before; and everything that the first claim says afterwards is ignored."""
+def test_expired_lease_is_claimed_again_and_counts_as_attempt(tx: Connection, rows: Rows) -> None:
+    """D1, O2: not before it expires; every later write of the first claim is refused."""
     (notification_id,) = add(rows)
     now = NOON
     settings = load(LeaseSettings, {"LEASE": "30s"})
-    first, second = (Lease[Notification](store, settings, "one", lambda: now) for _ in range(2))
+    first, second = (Lease[Notification](store, settings, "worker", lambda: now) for _ in range(2))
     assert len(first.claim(tx)) == 1
     now = NOON + LEASE - timedelta(microseconds=1)
     assert second.claim(tx) == []
     now = NOON + LEASE
     (again,) = second.claim(tx)
     assert (again.notification_id, again.attempt_count) == (notification_id, 1)
-    before = look(rows)
+    before = notifications(rows)
     with pytest.raises(LeaseLostError):
         first.renew(tx)
     with pytest.raises(LeaseLostError):
@@ -217,34 +223,34 @@ def test_a_claim_that_ran_out_is_taken_over_and_counts_as_an_attempt(tx: Connect
         first.complete(tx, [notification_id])
     with pytest.raises(LeaseLostError):
         first.fail(tx, [Failure(notification_id, RetryDecision(1, None), "x")])
-    assert look(rows) == before
+    assert notifications(rows) == before
     assert rows.execute("SELECT 1 FROM notification_dlq").fetchall() == []
     now = NOON + 2 * LEASE
     second.renew(tx)
-    assert look(rows)[0]["lease_until"] == NOON + 3 * LEASE
+    assert notifications(rows)[0]["lease_until"] == NOON + 3 * LEASE
     second.release(tx)
-    (row,) = look(rows)
+    (row,) = notifications(rows)
     assert (row["status"], row["attempt_count"], row["locked_by"]) == ("PENDING", 1, None)
 
 
-def test_a_notification_that_kills_its_worker_ends_failed_without_another_try(database_url: str, rows: Rows) -> None:
-    """O2: the tenth claim that ran out is the last."""
+def test_notification_whose_lease_expires_each_time_becomes_failed(database_url: str, rows: Rows) -> None:
+    """O2: after the tenth expired lease it is FAILED without another attempt."""
     add(rows)
     with psycopg.connect(database_url, autocommit=True) as tx:
         now = NOON
         for _ in range(10):
             store.claim(tx, f"dies/{now}", limit=1, lease=LEASE, now=now)
             now += LEASE
-    receiver = Receiver()
-    assert deliver(database_url, receiver, now=now) == _counts(failed=1)
-    assert receiver.got == []
-    assert (look(rows)[0]["status"], look(rows)[0]["attempt_count"]) == ("FAILED", 10)
-    (letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
-    assert "lease ran out" in letter["last_error"]
+    sender = FakeSender()
+    assert deliver(database_url, sender, now=now) == _counts(failed=1)
+    assert sender.sent_ids == []
+    assert (notifications(rows)[0]["status"], notifications(rows)[0]["attempt_count"]) == ("FAILED", 10)
+    (dead_letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
+    assert "lease expired" in dead_letter["last_error"]
 
 
-def test_a_lease_is_renewed_while_sending_is_slow(database_url: str, rows: Rows) -> None:
-    """D1: sending takes longer than the lease, and nobody else gets hold of it."""
+def test_lease_is_renewed_while_sending_is_slow(database_url: str, rows: Rows) -> None:
+    """D1: sending takes longer than the lease, and no other worker can claim the notifications."""
     add(rows, 3)
     until: list[datetime] = []
 
@@ -255,7 +261,7 @@ def test_a_lease_is_renewed_while_sending_is_slow(database_url: str, rows: Rows)
 
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     delivery = Delivery(
-        database, Receiver(slow), Listener(None, "notifications"), load(LeaseSettings, {"LEASE": "1s"}), "test"
+        database, FakeSender(slow), Listener(None, "notifications"), load(LeaseSettings, {"LEASE": "1s"}), "test"
     )
     assert run_worker(delivery) == _counts(sent=3)
     assert until[2] > until[0]
@@ -263,77 +269,77 @@ def test_a_lease_is_renewed_while_sending_is_slow(database_url: str, rows: Rows)
     database.close()
 
 
-def test_no_lease_is_held_when_the_budget_ends(database_url: str, rows: Rows) -> None:
-    """O7: what was not begun is given back without an attempt; what was begun is finished."""
+def test_no_lease_is_held_after_budget_ends(database_url: str, rows: Rows) -> None:
+    """O7: unsent notifications are released without an attempt; a running send is finished."""
     add(rows, 5)
-    over = False
+    is_over = False
 
     def end(_: Notification) -> None:
-        nonlocal over
-        over = True
+        nonlocal is_over
+        is_over = True
         time.sleep(0.3)
 
-    budget = Budget(1.0, clock=lambda: 2.0 if over else 0.0)
-    assert deliver(database_url, Receiver(end), budget=budget) == _counts(sent=1, released=4)
-    found = look(rows)
-    assert sorted(row["status"] for row in found) == ["PENDING"] * 4 + ["SENT"]
-    assert {row["attempt_count"] for row in found} == {0}
-    assert {row["locked_by"] for row in found} == {None}
+    budget = Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)
+    assert deliver(database_url, FakeSender(end), budget=budget) == _counts(sent=1, released=4)
+    delivered_rows = notifications(rows)
+    assert sorted(row["status"] for row in delivered_rows) == ["PENDING"] * 4 + ["SENT"]
+    assert {row["attempt_count"] for row in delivered_rows} == {0}
+    assert {row["locked_by"] for row in delivered_rows} == {None}
 
 
-def test_an_answer_that_never_comes_is_a_failed_attempt(
+def test_missing_response_at_end_of_budget_is_failed_attempt(
     database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O7: the worker has to end; it holds no lease and the notification is tried again later."""
+    """O7: the worker ends without a lease, and the notification is retried later."""
     monkeypatch.setattr("grantwire.notifications.delivery_batch._GRACE_SECONDS", 0.05)
     add(rows)
-    over = released = False
+    is_over = released = False
 
     def hang(_: Notification) -> None:
-        nonlocal over
-        over = True
+        nonlocal is_over
+        is_over = True
         while not released:
             time.sleep(0.01)
 
-    budget = Budget(1.0, clock=lambda: 2.0 if over else 0.0)
-    assert deliver(database_url, Receiver(hang), budget=budget) == _counts(retried=1)
+    budget = Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)
+    assert deliver(database_url, FakeSender(hang), budget=budget) == _counts(retried=1)
     released = True
-    (row,) = look(rows)
+    (row,) = notifications(rows)
     assert (row["status"], row["attempt_count"], row["locked_by"]) == ("PENDING", 1, None)
 
 
-def test_a_redriven_notification_that_fails_again_is_an_open_dead_letter_again(
+def test_redriven_notification_that_fails_again_reopens_dead_letter(
     database_url: str, tx: Connection, rows: Rows
 ) -> None:
-    """D2, Q2: one letter for each notification, however often it fails; open whenever somebody has to look."""
+    """D2, Q2: one dead letter for each notification, however often it fails."""
     (notification_id,) = add(rows)
-    deliver(database_url, Receiver(lambda _: _permanent()))
+    deliver(database_url, FakeSender(lambda _: _fail_permanently()))
     assert redrive(tx, [notification_id], now=NOON) == [notification_id]
     assert redrive(tx, [notification_id], now=NOON) == []
-    (row,) = look(rows)
+    (row,) = notifications(rows)
     assert (row["notification_id"], row["status"], row["attempt_count"]) == (notification_id, "PENDING", 0)
-    (letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
-    assert (letter["status"], letter["closed_at"]) == ("REDRIVEN", NOON)
+    (dead_letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
+    assert (dead_letter["status"], dead_letter["closed_at"]) == ("REDRIVEN", NOON)
 
     later = NOON + timedelta(hours=1)
-    assert deliver(database_url, Receiver(_temporary), now=later, MAX_ATTEMPTS="1") == _counts(failed=1)
-    (letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
-    assert (letter["status"], letter["closed_at"], letter["failed_at"]) == ("OPEN", None, later)
-    assert (letter["last_error"], letter["attempt_count"]) == ("busy", 1)
+    assert deliver(database_url, FakeSender(_fail_retryable), now=later, MAX_ATTEMPTS="1") == _counts(failed=1)
+    (dead_letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
+    assert (dead_letter["status"], dead_letter["closed_at"], dead_letter["failed_at"]) == ("OPEN", None, later)
+    assert (dead_letter["last_error"], dead_letter["attempt_count"]) == ("busy", 1)
 
     redrive(tx, [notification_id], now=later)
-    receiver = Receiver()
-    assert deliver(database_url, receiver, now=later) == _counts(sent=1)
-    assert receiver.got == [notification_id]
+    sender = FakeSender()
+    assert deliver(database_url, sender, now=later) == _counts(sent=1)
+    assert sender.sent_ids == [notification_id]
 
 
-def test_a_redrive_brings_back_a_notification_that_was_swept(database_url: str, tx: Connection, rows: Rows) -> None:
-    """Q2, Q4: the letter carries all of it; and no event gets two notifications."""
+def test_redrive_restores_swept_notification(database_url: str, tx: Connection, rows: Rows) -> None:
+    """Q2, Q4: the dead letter has all its columns; no event gets two notifications."""
     first, second = add(rows, 2)
-    deliver(database_url, Receiver(lambda _: _permanent()))
-    before = {row["notification_id"]: row for row in look(rows)}
+    deliver(database_url, FakeSender(lambda _: _fail_permanently()))
+    before = {row["notification_id"]: row for row in notifications(rows)}
     rows.execute("DELETE FROM notifications")
-    # The second one's event was seen anew after inbox and notification were swept.
+    # The second event was recorded again after its inbox row and notification were swept.
     add(rows)
     rows.execute("UPDATE notifications SET event_id = %s", (before[second]["event_id"],))
     assert redrive(tx, [first, second], now=NOON) == [first]
@@ -341,11 +347,11 @@ def test_a_redrive_brings_back_a_notification_that_was_swept(database_url: str, 
     for name in ("event_id", "event_type", "user_id", "stock_keeping_unit", "version", "payload", "trace_id"):
         assert row[name] == before[first][name]
     assert (row["status"], row["attempt_count"], row["created_at"]) == ("PENDING", 0, NOON)
-    assert [letter["dead_letter_id"] for letter in _open_letters(rows)] == [second]
+    assert [dead_letter["dead_letter_id"] for dead_letter in _open_dead_letters(rows)] == [second]
 
 
 def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection, rows: Rows) -> None:
-    """Q2, Q3: with user and error, by every filter; discarding closes for good and can be repeated."""
+    """Q2, Q3: with user and error, by every filter; a discard is final and can be repeated."""
     ids = add(rows, 3)
     for number, notification_id in enumerate(ids):
         rows.execute(
@@ -353,94 +359,97 @@ def test_dead_letters_are_listed_and_discarded(database_url: str, tx: Connection
             (f"u_{number}", NOON + timedelta(hours=number), notification_id),
         )
     for number in range(3):
-        deliver(database_url, Receiver(lambda _: _permanent()), now=NOON + timedelta(hours=number))
-    assert [(letter["dead_letter_id"], letter["user_id"], letter["since"]) for letter in _open_letters(rows)] == [
+        deliver(database_url, FakeSender(lambda _: _fail_permanently()), now=NOON + timedelta(hours=number))
+    assert [
+        (dead_letter["dead_letter_id"], dead_letter["user_id"], dead_letter["since"])
+        for dead_letter in _open_dead_letters(rows)
+    ] == [
         (notification_id, f"u_{number}", NOON + timedelta(hours=number)) for number, notification_id in enumerate(ids)
     ]
-    assert {(letter["event_type"], letter["error"]) for letter in _open_letters(rows)} == {
+    assert {(dead_letter["event_type"], dead_letter["error"]) for dead_letter in _open_dead_letters(rows)} == {
         ("EntitlementGranted", "no such thing")
     }
-    for chosen, expected in (
+    for selected, expected in (
         (Filter(user_id="u_1"), [ids[1]]),
         (Filter(event_type="EntitlementGranted", error="such thing"), sorted(ids)),
         (Filter(event_type="EntitlementRevoked"), []),
         (Filter(error="busy"), []),
         (Filter(older_than=timedelta(hours=1), newer_than=timedelta(hours=3)), [ids[1]]),
     ):
-        command = DeadLetterCommand(action="list", kind="notification", filter=chosen)
+        command = DeadLetterCommand(action="list", kind="notification", filter=selected)
         listed = list_open(tx, command, NOON + timedelta(hours=3), None, 10)
-        assert [letter.dead_letter_id for letter in listed] == expected
+        assert [dead_letter.dead_letter_id for dead_letter in listed] == expected
     assert discard_dead_letters(tx, ids[:2], now=NOON) == sorted(ids[:2])
     assert discard_dead_letters(tx, ids[:2], now=NOON) == []
     assert redrive(tx, ids[:2], now=NOON) == []
-    assert [row["status"] for row in look(rows)] == ["FAILED"] * 3
-    assert [letter["dead_letter_id"] for letter in _open_letters(rows)] == [ids[2]]
+    assert [row["status"] for row in notifications(rows)] == ["FAILED"] * 3
+    assert [dead_letter["dead_letter_id"] for dead_letter in _open_dead_letters(rows)] == [ids[2]]
 
 
-def test_those_that_wait_do_not_slow_a_claim(tx: Connection, rows: Rows) -> None:
-    """D1: a receiver is down and its backlog waits; the claim reads the due ones and no more, and is HOT."""
+def test_claim_reads_only_due_notifications(tx: Connection, rows: Rows) -> None:
+    """D1: with a backlog that is not due, the claim reads only the due rows, and its updates are HOT."""
     add(rows, 30_000, at=NOON + timedelta(hours=1))
     add(rows, 100)
     rows.execute("VACUUM ANALYZE notifications")
     before = _table_statistics(tx, rows)
     assert len(store.claim(tx, "w", limit=200, lease=LEASE, now=NOON)) == 100
     after = _table_statistics(tx, rows)
-    spent = {name: after[name] - before[name] for name in after}
-    # The index that finds the due ones, and the key of each of them; dead versions of rows are read too.
-    assert spent["seq_tup_read"] == 0
-    assert 100 <= spent["idx_tup_fetch"] <= 400
-    assert spent["n_tup_upd"] == 100
-    assert spent["n_tup_hot_upd"] >= 95  # the last page may be full
+    delta = {name: after[name] - before[name] for name in after}
+    # The index entries of the due rows and the primary key of each; dead row versions are read, too.
+    assert delta["seq_tup_read"] == 0
+    assert 100 <= delta["idx_tup_fetch"] <= 400
+    assert delta["n_tup_upd"] == 100
+    assert delta["n_tup_hot_upd"] >= 95  # the last page may be full
 
 
 def _table_statistics(tx: Connection, rows: Rows) -> dict[str, int]:
-    """What has been read and written so far, both sessions' share included."""
+    """Return the rows read and written so far in both sessions."""
     rows.execute("SELECT pg_stat_force_next_flush()")
     tx.execute("SELECT pg_stat_force_next_flush()")
-    (found,) = rows.execute(
+    (statistics,) = rows.execute(
         "SELECT seq_tup_read, idx_tup_fetch, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
         " WHERE relname = 'notifications'"
     ).fetchall()
-    return found
+    return statistics
 
 
-def test_without_a_database_nothing_is_claimed_and_the_worker_waits(rows: Rows) -> None:
-    """It says so if it should only work until it is idle."""
+def test_worker_waits_while_database_is_unreachable(rows: Rows) -> None:
+    """With `until_idle` it raises RetryableError; otherwise it waits until its budget ends."""
     add(rows)
-    nowhere = "postgresql://x:x@127.0.0.1:1/x"
+    unreachable = "postgresql://x:x@127.0.0.1:1/x"
     with pytest.raises(RetryableError):
-        deliver(nowhere, Receiver())
-    assert deliver(nowhere, Receiver(), budget=Budget(time.monotonic() + 0.3)) == _counts()
+        deliver(unreachable, FakeSender())
+    assert deliver(unreachable, FakeSender(), budget=Budget(time.monotonic() + 0.3)) == _counts()
 
 
-def test_what_was_sent_is_recorded_through_a_lost_connection(database_url: str, rows: Rows) -> None:
-    """D1: the session dies between sending and recording; nothing is sent twice, no attempt is lost."""
+def test_sent_notification_is_recorded_after_lost_connection(database_url: str, rows: Rows) -> None:
+    """D1: the session ends between send and commit; nothing is sent twice, and no attempt is counted."""
     add(rows, 2)
     kill = (
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
         " WHERE application_name = 'grantwire' AND datname = current_database()"
     )
 
-    def answer(_: Notification) -> None:
+    def respond(_: Notification) -> None:
         rows.execute(kill)
 
-    receiver = Receiver(answer)
-    assert deliver(database_url, receiver) == _counts(sent=2)
-    assert len(receiver.got) == 2
+    sender = FakeSender(respond)
+    assert deliver(database_url, sender) == _counts(sent=2)
+    assert len(sender.sent_ids) == 2
 
 
-def _temporary(_: Notification) -> None:
+def _fail_retryable(_: Notification) -> None:
     raise RetryableError("busy")
 
 
-def _permanent() -> None:
+def _fail_permanently() -> None:
     raise RejectedError("no such thing")
 
 
-def _counts(**some: int) -> dict[str, int]:
-    return {"sent": 0, "retried": 0, "failed": 0, "released": 0, "leases_lost": 0} | some
+def _counts(**overrides: int) -> dict[str, int]:
+    return {"sent": 0, "retried": 0, "failed": 0, "released": 0, "leases_lost": 0} | overrides
 
 
-def _open_letters(rows: Rows) -> list[dict[str, Any]]:
-    """What an operator sees, the oldest first."""
+def _open_dead_letters(rows: Rows) -> list[dict[str, Any]]:
+    """Return the open dead letters, oldest first."""
     return rows.execute("SELECT * FROM dead_letters WHERE kind = 'notification' ORDER BY since").fetchall()

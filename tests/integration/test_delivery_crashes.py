@@ -1,4 +1,4 @@
-"""D1, D3: workers that are killed or stopped while they send, to a real receiver; and how fast they are woken."""
+"""D1, D3: delivery workers that are killed or stopped while they send to a real receiver; and wake-ups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import psycopg
 
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.notifications.events import decode
-from grantwire.notifications.inbox import record
+from grantwire.notifications.inbox import record_events
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.workers.budget import Budget
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.workers.bridge_stream import event
-from tests.support.workers.deliver_receiver import Received, Receiver
+from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def start(environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A delivery in a process of its own."""
+    """Start a delivery worker in its own process."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.workers.deliver_worker", "20"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, **environ},
@@ -45,14 +45,14 @@ def start(environ: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def add(database_url: str, count: int = 1) -> None:
-    """Notifications that are due now."""
+    """Insert notifications that are due now."""
     events = [decode(event(user_id=f"u_{n}").SerializeToString(), {"trace_id": "1-abc-def"}) for n in range(count)]
     with psycopg.connect(database_url) as connection:
-        record(connection, events)
+        record_events(connection, events)
 
 
 def deliver(environ: dict[str, str]) -> dict[str, int]:
-    """Deliver in this process until there is nothing to do."""
+    """Deliver in this process until idle."""
     runtime = DeliveryRuntime.build(environ)
     try:
         return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
@@ -61,7 +61,7 @@ def deliver(environ: dict[str, str]) -> dict[str, int]:
 
 
 def webhook(database_url: str, receiver: Receiver) -> dict[str, str]:
-    """The environment of a worker that tells `receiver`, one at a time."""
+    """Return the environment of a worker that sends to `receiver`, one notification at a time."""
     return {
         **PLAINTEXT,
         "DATABASE_URL": database_url,
@@ -74,50 +74,50 @@ def webhook(database_url: str, receiver: Receiver) -> dict[str, str]:
     }
 
 
-def test_a_worker_killed_while_sending_sends_again_under_the_same_key(database_url: str, rows: Rows) -> None:
+def test_notification_of_killed_worker_is_sent_again_with_same_key(database_url: str, rows: Rows) -> None:
     """D3: kill -9 after the receiver has it and before it is recorded; a receiver that deduplicates has it once."""
     add(database_url)
     with Receiver() as receiver:
         environ = webhook(database_url, receiver)
         worker = start(environ)
 
-        def kill(_: Received) -> None:
+        def kill(_: ReceivedRequest) -> None:
             worker.kill()
             worker.wait()
 
-        receiver.answer = kill
+        receiver.respond = kill
         worker.communicate()
         assert worker.returncode == -signal.SIGKILL
-        receiver.answer = lambda _: 204
+        receiver.respond = lambda _: 204
         assert _row(rows)["status"] == "PROCESSING"
-        _until(lambda: deliver(environ)["sent"] == 1)
+        _wait_until(lambda: deliver(environ)["sent"] == 1)
         assert len(receiver.requests) == 2
         assert set(receiver.keys()) == {str(_row(rows)["notification_id"])}
     assert (_row(rows)["status"], _row(rows)["attempt_count"]) == ("SENT", 1)
 
 
-def test_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on(database_url: str, rows: Rows) -> None:
-    """D1: SIGSTOP while it sends; another worker of the same host name takes over; continued, the first is fenced."""
+def test_worker_resumed_after_its_lease_expired_changes_nothing(database_url: str, rows: Rows) -> None:
+    """D1: SIGSTOP while sending; another worker with the same host name sends it; the first changes nothing later."""
     add(database_url)
     stopped = threading.Event()
-    go_on = threading.Event()
+    resumed = threading.Event()
     with Receiver() as receiver:
         environ = webhook(database_url, receiver)
         worker = start(environ)
 
-        def stop(_: Received) -> int:
+        def stop(_: ReceivedRequest) -> int:
             if not stopped.is_set():
                 os.kill(worker.pid, signal.SIGSTOP)
                 stopped.set()
-                go_on.wait(20)
+                resumed.wait(20)
             return 204
 
-        receiver.answer = stop
+        receiver.respond = stop
         assert stopped.wait(20)
-        _until(lambda: deliver(environ)["sent"] == 1)
+        _wait_until(lambda: deliver(environ)["sent"] == 1)
         before = _row(rows)
         assert (before["status"], before["attempt_count"]) == ("SENT", 1)
-        go_on.set()
+        resumed.set()
         os.kill(worker.pid, signal.SIGCONT)
         output, errors = worker.communicate(timeout=20)
     assert worker.returncode == 0, errors.decode()
@@ -131,78 +131,80 @@ def test_a_worker_stopped_past_its_lease_changes_nothing_when_it_goes_on(databas
     assert _row(rows) == before
 
 
-def test_a_receiver_is_told_all_of_it(database_url: str, rows: Rows) -> None:
-    """D3: body, idempotency key, version and trace; every one of a batch, several at once."""
+def test_receiver_gets_complete_notifications(database_url: str, rows: Rows) -> None:
+    """D3: body, idempotency key, version and trace of each notification of a batch, sent concurrently."""
     add(database_url, 30)
-    both = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=10)
 
-    def meet(_: Received) -> int:
-        both.wait()
+    def wait_for_other(_: ReceivedRequest) -> int:
+        barrier.wait()
         return 200
 
-    with Receiver(meet) as receiver:
+    with Receiver(wait_for_other) as receiver:
         environ = webhook(database_url, receiver) | {"NOTIFICATION_WEBHOOK_CONCURRENCY": "2"}
         assert deliver(environ)["sent"] == 30
-    found = {row["user_id"]: row for row in rows.execute("SELECT * FROM notifications")}
+    expected = {row["user_id"]: row for row in rows.execute("SELECT * FROM notifications")}
     assert len(receiver.requests) == 30
     for request in receiver.requests:
-        row = found.pop(request.body["user_id"])
+        row = expected.pop(request.body["user_id"])
         assert request.key == str(row["notification_id"])
         assert request.body == {"notification_id": str(row["notification_id"]), **row["payload"]}
         assert request.headers["Content-Type"] == "application/json"
         assert request.headers["X-Amzn-Trace-Id"] == "Root=1-abc-def"
         assert request.path == "/hook?of=test"
-    assert found == {}
+    assert expected == {}
 
 
-def test_the_function_works_with_its_event_file(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """S2, O7: it stops when nothing is due; the default sender writes a line for each; metrics are written."""
+def test_function_handles_its_event_file(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """S2, O7: it stops when nothing is due; the default sender logs each notification; metrics are written."""
     add(database_url, 3)
     runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url})
     handler = WorkerHandler("deliver_notifications", lambda _: runtime)
-    asked = json.loads((ROOT / "infra/events/deliver_notifications.json").read_text())
-    assert handler(asked, None)["sent"] == 3
+    request = json.loads((ROOT / "infra/events/deliver_notifications.json").read_text())
+    assert handler(request, None)["sent"] == 3
     runtime.close()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len([line for line in lines if line.get("message") == "notification delivered"]) == 3
     assert [line["NotificationsSent"] for line in lines if "NotificationsSent" in line] == [[3.0]]
 
 
-_NOWHERE = "127.0.0.1:1"
+_UNREACHABLE = "127.0.0.1:1"
 
 
-def test_a_commit_wakes_the_worker(database_url: str, rows: Rows) -> None:
-    """It would not look for a minute by itself, and listens on an address of its own."""
+def test_commit_wakes_worker(database_url: str, rows: Rows) -> None:
+    """The poll interval is a minute; the worker listens on DATABASE_LISTEN_HOST."""
     here = urlsplit(database_url).netloc.rpartition("@")[2]
     elapsed = _time_to_sent(database_url, rows, NOTIFICATION_DELIVERY_POLL_INTERVAL="1m", DATABASE_LISTEN_HOST=here)
     assert elapsed < 5
 
 
-def test_without_a_wake_up_the_worker_polls(database_url: str, rows: Rows) -> None:
-    """Switched off, or out of reach: a poll interval later it is sent all the same."""
+def test_worker_polls_without_wakeup(database_url: str, rows: Rows) -> None:
+    """With the wake-up disabled or unreachable, the notification is sent after a poll interval."""
     assert _time_to_sent(database_url, rows, NOTIFICATION_DELIVERY_WAKEUP="false") < 5
     rows.execute("DELETE FROM notifications")
-    assert _time_to_sent(database_url, rows, DATABASE_LISTEN_HOST=_NOWHERE) < 5
+    assert _time_to_sent(database_url, rows, DATABASE_LISTEN_HOST=_UNREACHABLE) < 5
 
 
 def _time_to_sent(database_url: str, rows: Rows, **environ: str) -> float:
-    """From the commit of a notification to its sending by a worker that has been idle."""
+    """Return the seconds from the commit of a notification until an idle worker has sent it."""
     runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url, **environ})
-    over = False
-    worker = threading.Thread(target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if over else 0.0)), daemon=True)
+    is_over = False
+    worker = threading.Thread(
+        target=lambda: runtime.run(Budget(1.0, clock=lambda: 2.0 if is_over else 0.0)), daemon=True
+    )
     worker.start()
-    # Idle: it has looked at least once, and listens if it can.
+    # Idle: it has polled at least once, and listens if it can.
     idle = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'grantwire-delivery%' AND state = 'idle'"
-    _until(lambda: bool(rows.execute(idle).fetchall()))
-    if environ.get("DATABASE_LISTEN_HOST", _NOWHERE) != _NOWHERE:
+    _wait_until(lambda: bool(rows.execute(idle).fetchall()))
+    if environ.get("DATABASE_LISTEN_HOST", _UNREACHABLE) != _UNREACHABLE:
         listening = """SELECT FROM pg_stat_activity WHERE query = 'LISTEN "notifications"' AND state = 'idle'"""
-        _until(lambda: bool(rows.execute(listening).fetchall()))
+        _wait_until(lambda: bool(rows.execute(listening).fetchall()))
     started = time.monotonic()
     add(database_url)
-    _until(lambda: bool(rows.execute("SELECT FROM notifications WHERE status = 'SENT'").fetchall()))
+    _wait_until(lambda: bool(rows.execute("SELECT FROM notifications WHERE status = 'SENT'").fetchall()))
     elapsed = time.monotonic() - started
-    over = True
-    add(database_url)  # wakes it, so that it sees that it is over
+    is_over = True
+    add(database_url)  # wakes the worker, so that it notices the end of its budget
     worker.join(timeout=20)
     runtime.close()
     return elapsed
@@ -213,8 +215,8 @@ def _row(rows: Rows) -> dict[str, Any]:
     return row
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 15
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "condition not met within 15 seconds"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""N2, N3: JetStream as the workers need it, on a real server."""
+"""N2, N3: topology and publisher on a real NATS server."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from infra.local.servers.nats import NatsServer
 
 
-async def _connected(environ: dict[str, str]) -> NatsConnection:
+async def _connect(environ: dict[str, str]) -> NatsConnection:
     nats = NatsConnection(load(NatsSettings, environ))
     await nats.connect()
     return nats
 
 
-def test_four_workers_make_the_topology_at_once(environ: dict[str, str]) -> None:
-    """N3: whoever comes first; the result is one of each, as the settings say."""
+def test_four_workers_can_ensure_the_topology_concurrently(environ: dict[str, str]) -> None:
+    """N3: each stream and consumer exists once, as the settings say."""
     settings = load(TopologySettings, environ)
 
     async def ensure() -> None:
-        nats = await _connected(environ)
+        nats = await _connect(environ)
         await ensure_topology(nats, settings)
         await nats.close()
 
     at_once(4, lambda _: asyncio.run(ensure()))
 
-    async def look() -> None:
-        nats = await _connected(environ)
+    async def check() -> None:
+        nats = await _connect(environ)
         events = (await nats.jetstream.stream_info(settings.events.stream)).config
         assert events.subjects == [settings.events.subject]
         assert (events.duplicate_window, events.max_age) == (600, 14 * 86400)
@@ -49,33 +49,33 @@ def test_four_workers_make_the_topology_at_once(environ: dict[str, str]) -> None
         assert len(await nats.jetstream.consumers_info(settings.advisories.stream)) == 2
         await nats.close()
 
-    asyncio.run(look())
+    asyncio.run(check())
 
 
-def test_a_changed_setting_is_brought_to_the_server(environ: dict[str, str]) -> None:
-    """N3: updates what is there, and leaves what an operator added."""
+def test_changed_setting_updates_stream_and_consumer(environ: dict[str, str]) -> None:
+    """N3: a limit that an operator added is kept."""
 
     async def scenario() -> None:
-        nats = await _connected(environ)
+        nats = await _connect(environ)
         await ensure_topology(nats, load(TopologySettings, environ))
         stream = environ["ENTITLEMENT_NATS_STREAM"]
-        found = (await nats.jetstream.stream_info(stream)).config
-        await nats.jetstream.update_stream(found.evolve(max_bytes=10_000_000))
+        before = (await nats.jetstream.stream_info(stream)).config
+        await nats.jetstream.update_stream(before.evolve(max_bytes=10_000_000))
         changed = environ | {"ENTITLEMENT_NATS_DUPLICATE_WINDOW": "5m", "NOTIFICATION_NATS_ACK_WAIT": "3s"}
         await ensure_topology(nats, load(TopologySettings, changed))
-        now = (await nats.jetstream.stream_info(stream)).config
-        assert (now.duplicate_window, now.max_bytes) == (300, 10_000_000)
+        after = (await nats.jetstream.stream_info(stream)).config
+        assert (after.duplicate_window, after.max_bytes) == (300, 10_000_000)
         assert (await nats.jetstream.consumer_info(stream, "bridge")).config.ack_wait == 3
         await nats.close()
 
     asyncio.run(scenario())
 
 
-def test_a_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> None:
-    """O3: each acknowledgement goes to the publish it belongs to; a second one of the same id is a duplicate."""
+def test_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> None:
+    """O3: each acknowledgement is matched to its message; a second message with the same id is a duplicate."""
 
     async def scenario() -> None:
-        nats = await _connected(environ)
+        nats = await _connect(environ)
         await ensure_topology(nats, load(TopologySettings, environ))
         subject, stream = environ["ENTITLEMENT_NATS_SUBJECT"], environ["ENTITLEMENT_NATS_STREAM"]
         publisher = Publisher(nats)
@@ -83,15 +83,15 @@ def test_a_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> 
             *(publisher.publish(subject, b"x", {"Nats-Msg-Id": f"id-{number}"}) for number in range(200))
         )
         assert sorted(ack.sequence for ack in acks) == list(range(1, 201))
-        again = await publisher.publish(subject, b"x", {"Nats-Msg-Id": "id-7"})
-        assert again == PubAck(stream, acks[7].sequence, duplicate=True)
+        repeated = await publisher.publish(subject, b"x", {"Nats-Msg-Id": "id-7"})
+        assert repeated == PubAck(stream, acks[7].sequence, duplicate=True)
         await nats.close()
 
     asyncio.run(scenario())
 
 
-def test_failures_are_told_apart(nats_server: NatsServer) -> None:
-    """Nobody listens: not stored. Too large: never. Server gone: not known, then not connected."""
+def test_each_publish_failure_has_its_own_error(nats_server: NatsServer) -> None:
+    """No stream: RetryableError. Too large: RejectedError. No response: AmbiguousError. No server: RetryableError."""
 
     async def scenario() -> None:
         nats = NatsConnection(
@@ -100,9 +100,9 @@ def test_failures_are_told_apart(nats_server: NatsServer) -> None:
         await nats.connect()
         publisher = Publisher(nats)
         with pytest.raises(RetryableError, match="no stream listens"):
-            await publisher.publish("nobody", b"x", {})
-        with pytest.raises(RejectedError, match="larger than the server takes"):
-            await publisher.publish("nobody", b"x" * 2_000_000, {})
+            await publisher.publish("no-stream", b"x", {})
+        with pytest.raises(RejectedError, match="exceeds max_payload"):
+            await publisher.publish("no-stream", b"x" * 2_000_000, {})
         await nats.client.subscribe("silent", cb=_ignore)
         with pytest.raises(AmbiguousError, match="no acknowledgement"):
             await publisher.publish("silent", b"x", {})
@@ -123,11 +123,11 @@ async def _ignore(_message: object) -> None:
     pass
 
 
-def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
-    """A cluster is given by several addresses, of which some may be down."""
+def test_connects_to_any_of_several_servers(environ: dict[str, str]) -> None:
+    """NATS_URL may list the servers of a cluster, of which some may be down."""
 
     async def scenario() -> None:
-        nats = await _connected(environ | {"NATS_URL": f"nats://127.0.0.1:1, {environ['NATS_URL']}"})
+        nats = await _connect(environ | {"NATS_URL": f"nats://127.0.0.1:1, {environ['NATS_URL']}"})
         assert nats.is_connected
         await nats.close()
 
@@ -135,8 +135,8 @@ def test_any_of_several_servers_will_do(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4222", "http://h:1", "nats://", "nats://a:1,,nats://b:2"])
-def test_an_address_that_makes_no_sense_is_a_config_error(url: str) -> None:
-    """It must not look like a server that is down, which is waited for."""
+def test_invalid_url_is_a_config_error(url: str) -> None:
+    """Otherwise a worker would retry it forever, like a server that is down."""
     with pytest.raises(ConfigError, match="NATS_URL must be nats:// or tls:// URLs"):
         load(NatsSettings, {**PLAINTEXT, "NATS_URL": url})
 
@@ -146,17 +146,17 @@ def test_an_address_that_makes_no_sense_is_a_config_error(url: str) -> None:
     [
         ({"ENTITLEMENT_NATS_MAX_AGE": "30d"}, "ENTITLEMENT_NATS_MAX_AGE must be shorter"),
         ({"ENTITLEMENT_NATS_DUPLICATE_WINDOW": "2h", "ENTITLEMENT_NATS_MAX_AGE": "1h"}, "must not exceed"),
-        ({"NOTIFICATION_NATS_STREAM": "OTHER"}, "must name the stream"),
+        ({"NOTIFICATION_NATS_STREAM": "OTHER"}, "must be the same as ENTITLEMENT_NATS_STREAM"),
         ({"ENTITLEMENT_NATS_SUBJECT": ""}, "ENTITLEMENT_NATS_SUBJECT is missing"),
     ],
 )
-def test_a_contradictory_topology_is_a_config_error(change: dict[str, str], problem: str) -> None:
-    """N2: before anything is made of it."""
-    complete = {
+def test_contradictory_topology_is_a_config_error(change: dict[str, str], problem: str) -> None:
+    """N2: the init phase fails before streams are created."""
+    valid = {
         "ENTITLEMENT_NATS_SUBJECT": "s",
         "ENTITLEMENT_NATS_STREAM": "S",
         "NOTIFICATION_NATS_STREAM": "S",
         "NOTIFICATION_NATS_DURABLE": "d",
     }
     with pytest.raises(ConfigError, match=problem):
-        load(TopologySettings, complete | change)
+        load(TopologySettings, valid | change)

@@ -1,4 +1,4 @@
-"""Migrations: forward only, once each, and the written schema is what they make."""
+"""Migrations: each file is applied once and in order, and infra/schema.sql is their result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import SQL as SHIPPED_SQL
 from functions.migrate_database.handler import handle
 from grantwire.database import migrations
-from grantwire.database.migrations import SqlFile, read_functions, read_numbered, read_schema
+from grantwire.database.migrations import SqlFile, read_functions, read_migrations, read_schema
 from grantwire.errors import InternalError
 from grantwire.runtime.migration import MigrationRuntime
 from infra.local.errors import CommandError
@@ -25,7 +25,7 @@ from infra.local.stack import database as stack_database
 from infra.local.stack.schema import MAJOR, dump_schema
 from tests.support.client import Client
 from tests.support.concurrency import at_once
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
@@ -48,26 +48,26 @@ def empty_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the numbered files to play with."""
+    """A copy of the numbered files that a test can change."""
     return shutil.copytree(MIGRATIONS, tmp_path / "migrations")
 
 
 @pytest.fixture
 def sql(tmp_path: Path) -> Path:
-    """A copy of the functions to play with."""
+    """A copy of the functions that a test can change."""
     return shutil.copytree(SQL, tmp_path / "sql")
 
 
-def all_names() -> list[str]:
-    """Every file in the order in which it is applied."""
+def list_files() -> list[str]:
+    """Return the names of all files in the order in which they are applied."""
     schema = read_schema(MIGRATIONS, SQL)
     return [file.name for file in (*schema.migrations, *schema.functions)]
 
 
 def test_every_file_is_applied_once_and_in_order(empty_url: str) -> None:
-    """The library's tables, the service's, all functions, the last step; a second run has nothing to do."""
+    """Tables of the library, tables of the service, all functions, the last step. A second run applies nothing."""
     schema = read_schema(MIGRATIONS, SQL)
-    assert migrate(empty_url) == all_names()
+    assert migrate(empty_url) == list_files()
     assert migrate(empty_url) == []
     with psycopg.connect(empty_url) as connection:
         tables = connection.execute("SELECT name FROM schema_migrations ORDER BY applied_at, name").fetchall()
@@ -78,17 +78,17 @@ def test_every_file_is_applied_once_and_in_order(empty_url: str) -> None:
     assert schema.functions[-1].name == "after_functions.sql"
 
 
-def test_the_library_s_files_come_with_its_package() -> None:
-    """They are read from the installed package, wherever that is, and are all of its SQL."""
+def test_files_of_the_library_are_read_from_its_package() -> None:
+    """The migration applies all SQL files of the installed package."""
     folder = resources.files("grantwire_idempotency").joinpath("sql")
     shipped = {file.name for kind in ("tables", "functions") for file in folder.joinpath(kind).iterdir()}
-    assert shipped - {"order.txt"} == {name.partition("/")[2] for name in all_names() if "/" in name}
+    assert shipped - {"order.txt"} == {name.partition("/")[2] for name in list_files() if "/" in name}
 
 
-def test_the_library_s_schema_needs_no_role_of_the_service(empty_url: str) -> None:
-    """The library's files alone, applied by an owner who knows no other role, make tables and functions that work."""
+def test_schema_of_the_library_works_without_roles_of_the_service(empty_url: str) -> None:
+    """The files of the library alone create tables and functions that work."""
     library = resources.files("grantwire_idempotency").joinpath("sql")
-    files = [*read_numbered(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
+    files = [*read_migrations(library.joinpath("tables")), *read_functions(library.joinpath("functions"))]
     assert not [file.name for file in files if b"grantwire" in file.sql]
     with psycopg.connect(empty_url) as connection:
         for file in files:
@@ -99,14 +99,14 @@ def test_the_library_s_schema_needs_no_role_of_the_service(empty_url: str) -> No
         assert connection.execute(check).fetchone() == ("NEW",)
 
 
-def test_runs_that_overlap_take_turns(empty_url: str) -> None:
-    """Eight at once: each file is applied by exactly one of them."""
+def test_concurrent_migrations_apply_each_file_once(empty_url: str) -> None:
+    """Eight concurrent runs wait for each other."""
     applied = at_once(8, lambda _: migrate(empty_url))
-    assert sorted(name for names in applied for name in names) == sorted(all_names())
+    assert sorted(name for names in applied for name in names) == sorted(list_files())
 
 
-def test_an_edited_file_is_an_error(empty_url: str, folder: Path) -> None:
-    """What was applied is history; the error says what to do."""
+def test_edited_migration_is_an_error(empty_url: str, folder: Path) -> None:
+    """An applied file must not change. The error says what to do."""
     migrate(empty_url, folder)
     first = min(folder.iterdir())
     first.write_text(first.read_text() + "\n-- harmless?\n")
@@ -114,7 +114,7 @@ def test_an_edited_file_is_an_error(empty_url: str, folder: Path) -> None:
         migrate(empty_url, folder)
 
 
-def test_a_lost_file_is_an_error(empty_url: str, folder: Path) -> None:
+def test_missing_migration_is_an_error(empty_url: str, folder: Path) -> None:
     """An older checkout must not run against a newer database unnoticed."""
     migrate(empty_url, folder)
     max(folder.iterdir()).unlink()
@@ -122,16 +122,16 @@ def test_a_lost_file_is_an_error(empty_url: str, folder: Path) -> None:
         migrate(empty_url, folder)
 
 
-def test_a_file_that_comes_too_late_is_an_error(empty_url: str, folder: Path) -> None:
-    """Two branches that took the same next number are noticed; the library's numbers are a series of their own."""
+def test_migration_numbered_before_an_applied_one_is_an_error(empty_url: str, folder: Path) -> None:
+    """This detects two branches that used the same number. The library has numbers of its own."""
     migrate(empty_url, folder)
     (folder / "0000_late.sql").write_text("SELECT 1;")
     with pytest.raises(InternalError, match=r"0000_late\.sql; give it the next number"):
         migrate(empty_url, folder)
 
 
-def test_a_database_from_before_the_baseline_is_refused(empty_url: str) -> None:
-    """It is left as it is, and the error says what to do and what that deletes."""
+def test_database_from_before_the_baseline_is_rejected(empty_url: str) -> None:
+    """The database is not changed. The error says what to do and what that deletes."""
     with psycopg.connect(empty_url) as connection:
         connection.execute(_SCHEMA_MIGRATIONS_BEFORE)
         connection.execute("INSERT INTO schema_migrations (name, checksum) VALUES ('0001_idempotency_keys.sql', 'c')")
@@ -142,13 +142,13 @@ def test_a_database_from_before_the_baseline_is_refused(empty_url: str) -> None:
     assert tables == []
 
 
-def test_make_up_shows_that_a_database_is_from_before_the_baseline(server: PostgresServer, tmp_path: Path) -> None:
+def test_make_up_explains_that_a_database_is_from_before_the_baseline(server: PostgresServer, tmp_path: Path) -> None:
     """The last line of the log that `make up` prints is the message, not a traceback."""
     stack_database.create(server)
     stack_database.migrate(server, tmp_path / "state")
     change = "UPDATE schema_migrations SET name = %s WHERE name = %s"
     names = ("0001_idempotency_keys.sql", "0001_roles.sql")
-    with psycopg.connect(stack_database.url(server), autocommit=True) as connection:
+    with psycopg.connect(stack_database.owner_url(server), autocommit=True) as connection:
         connection.execute(change, names)
         with pytest.raises(CommandError) as caught:
             stack_database.migrate(server, tmp_path / "state")
@@ -161,38 +161,40 @@ def test_make_up_shows_that_a_database_is_from_before_the_baseline(server: Postg
 
 
 @pytest.mark.parametrize("name", ["5_short.sql", "0001_twice.sql", "0099-dash.sql", "0099_Capital.sql"])
-def test_a_badly_named_file_is_an_error(folder: Path, name: str) -> None:
-    """Numbers are four digits and unique."""
+def test_invalid_migration_name_is_an_error(folder: Path, name: str) -> None:
+    """Numbers have four digits and are unique."""
     (folder / name).write_text("SELECT 1;")
     with pytest.raises(InternalError, match=r"not named like|used twice"):
-        read_numbered(folder)
+        read_migrations(folder)
 
 
-def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
-    """A package built without its migrations must not report success."""
+def test_folder_without_migrations_is_an_error(tmp_path: Path) -> None:
+    """A package that was built without its migrations must not report success."""
     with pytest.raises(InternalError, match="no migrations"):
-        read_numbered(tmp_path)
+        read_migrations(tmp_path)
 
 
-def test_a_failing_file_is_rolled_back_whole(empty_url: str, folder: Path) -> None:
-    """The ones before it stay, nothing of it does, and a repaired file continues."""
+def test_failed_migration_is_rolled_back(empty_url: str, folder: Path) -> None:
+    """The files before it stay applied, and the next run continues with the corrected file."""
     broken = folder / "9999_broken.sql"
-    broken.write_text("CREATE TABLE half (n integer); SELECT 1 / 0;")
+    broken.write_text("CREATE TABLE partial (n integer); SELECT 1 / 0;")
     with pytest.raises(InternalError, match=r"9999_broken.sql failed and was rolled back: division by zero"):
         migrate(empty_url, folder)
     with psycopg.connect(empty_url) as connection:
-        assert connection.execute("SELECT to_regclass('half'), to_regclass('entitlements')::text").fetchall() == [
+        assert connection.execute("SELECT to_regclass('partial'), to_regclass('entitlements')::text").fetchall() == [
             (None, "entitlements")
         ]
-    broken.write_text("CREATE TABLE whole (n integer);")
+    broken.write_text("CREATE TABLE complete (n integer);")
     assert migrate(empty_url, folder)[0] == "9999_broken.sql"
 
 
-def test_every_function_has_a_file_and_every_file_is_in_the_written_order(rows: Rows) -> None:
-    """What the database has is what the two lists name, and each function has one signature."""
+def test_every_sql_function_has_a_file_that_is_listed(rows: Rows) -> None:
+    """The database has exactly the functions in both order.txt files, each with one signature."""
     names = [file.name.rpartition("/")[2] for file in read_schema(MIGRATIONS, SQL).functions[:-1]]
-    found = rows.execute("SELECT proname AS name FROM pg_proc WHERE pronamespace = 'public'::regnamespace").fetchall()
-    assert sorted(f"{row['name']}.sql" for row in found) == sorted(names)
+    functions = rows.execute(
+        "SELECT proname AS name FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+    ).fetchall()
+    assert sorted(f"{row['name']}.sql" for row in functions) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +205,8 @@ def test_every_function_has_a_file_and_every_file_is_in_the_written_order(rows: 
         (None, "extra.sql", "not listed: extra.sql"),
     ],
 )
-def test_an_order_that_differs_from_the_folder_is_an_error(
-    sql: Path, line: str | None, file: str | None, problem: str
-) -> None:
-    """Else a function would never be applied, or in no order."""
+def test_order_file_must_match_the_folder(sql: Path, line: str | None, file: str | None, problem: str) -> None:
+    """Otherwise a function would not be applied, or its order would be undefined."""
     functions = sql / "functions"
     if line is not None:
         order = functions / "order.txt"
@@ -217,8 +217,8 @@ def test_an_order_that_differs_from_the_folder_is_an_error(
         read_functions(functions)
 
 
-def test_no_numbered_file_calls_a_function_of_ours(empty_url: str) -> None:
-    """They are applied while there is none: views, defaults and checks that need one come after the functions."""
+def test_numbered_files_do_not_depend_on_sql_functions(empty_url: str) -> None:
+    """Functions are created after them. Checks and defaults that need one belong in after_functions.sql."""
     schema = read_schema(MIGRATIONS, SQL)
     with psycopg.connect(empty_url, autocommit=True) as connection:
         migrations.apply(connection, migrations.Schema(schema.migrations, ()))
@@ -226,8 +226,8 @@ def test_no_numbered_file_calls_a_function_of_ours(empty_url: str) -> None:
         assert connection.execute(count).fetchall() == [(0,)]
 
 
-def test_a_changed_function_is_applied_with_all_others_in_order(empty_url: str, sql: Path) -> None:
-    """Numbered files are not; a second run has nothing to do."""
+def test_changed_function_is_applied_with_all_others(empty_url: str, sql: Path) -> None:
+    """Numbered files are not applied again, and a second run applies nothing."""
     migrate(empty_url, MIGRATIONS, sql)
     _append(sql, "rfc3339", "COMMENT ON FUNCTION rfc3339 IS 'changed';")
     assert migrate(empty_url, MIGRATIONS, sql) == [file.name for file in read_schema(MIGRATIONS, SQL).functions]
@@ -237,8 +237,8 @@ def test_a_changed_function_is_applied_with_all_others_in_order(empty_url: str, 
     assert migrate(empty_url, MIGRATIONS, sql) == []
 
 
-def test_a_failing_function_leaves_all_functions_as_they_were(empty_url: str, sql: Path) -> None:
-    """One transaction: what was applied before the failure is rolled back with it; the error names the file."""
+def test_failed_function_rolls_all_functions_back(empty_url: str, sql: Path) -> None:
+    """All functions are applied in one transaction. The error names the file."""
     migrate(empty_url, MIGRATIONS, sql)
     _append(sql, "rfc3339", "COMMENT ON FUNCTION rfc3339 IS 'changed';")
     _append(sql, "outbox_promote", "SELECT 1 / 0;")
@@ -250,8 +250,8 @@ def test_a_failing_function_leaves_all_functions_as_they_were(empty_url: str, sq
     assert migrate(empty_url, MIGRATIONS, sql) == []
 
 
-def test_a_numbered_file_may_drop_a_function_which_is_then_made_again(empty_url: str, folder: Path) -> None:
-    """Also after a run that ended between the two; privileges come back with the function."""
+def test_function_dropped_by_a_migration_is_created_again(empty_url: str, folder: Path) -> None:
+    """Also if the run failed between the two steps. The privileges of the function are granted again."""
     migrate(empty_url, folder)
     (folder / "9999_drop.sql").write_text("DROP FUNCTION outbox_discard;")
     with psycopg.connect(empty_url, autocommit=True) as connection:
@@ -267,42 +267,42 @@ def test_a_numbered_file_may_drop_a_function_which_is_then_made_again(empty_url:
         assert connection.execute(allowed).fetchall() == [(True,)]
 
 
-def test_a_function_gets_other_arguments_by_dropping_its_older_signature(empty_url: str, sql: Path) -> None:
-    """Without the DROP there would be two of the name: the file's own REVOKE refuses that. The privileges come back."""
+def test_changed_arguments_require_dropping_the_old_signature(empty_url: str, sql: Path) -> None:
+    """Without the DROP there would be two functions, and the REVOKE of the file fails. Privileges are granted again."""
     migrate(empty_url, MIGRATIONS, sql)
     file = sql / "functions" / "entitlement_aggregate_key.sql"
-    longer = file.read_text().replace("p_sku text)", "p_sku text, p_tenant text DEFAULT '')")
-    file.write_text(longer)
+    changed = file.read_text().replace("p_sku text)", "p_sku text, p_tenant text DEFAULT '')")
+    file.write_text(changed)
     with pytest.raises(InternalError, match=r"entitlement_aggregate_key.sql failed .*is not unique"):
         migrate(empty_url, MIGRATIONS, sql)
-    file.write_text(f"DROP FUNCTION IF EXISTS entitlement_aggregate_key(text, text);\n{longer}")
+    file.write_text(f"DROP FUNCTION IF EXISTS entitlement_aggregate_key(text, text);\n{changed}")
     assert migrate(empty_url, MIGRATIONS, sql)
     with psycopg.connect(empty_url) as connection:
-        found = connection.execute("""
+        signatures = connection.execute("""
             SELECT pg_get_function_identity_arguments(oid),
                    has_function_privilege('grantwire_functions', oid, 'EXECUTE'),
                    EXISTS (SELECT FROM aclexplode(proacl) a WHERE a.grantee = 0)
               FROM pg_proc WHERE proname = 'entitlement_aggregate_key'""").fetchall()
-    assert found == [("p_user_id text, p_sku text, p_tenant text", True, False)]
+    assert signatures == [("p_user_id text, p_sku text, p_tenant text", True, False)]
 
 
-def test_the_function_ships_and_applies_the_same_files(empty_url: str) -> None:
+def test_function_contains_and_applies_the_same_files(empty_url: str) -> None:
     """A deployed stack migrates with the files of its own build."""
     assert (SHIPPED.resolve(), SHIPPED_SQL.resolve()) == (MIGRATIONS, SQL)
     runtime = MigrationRuntime.build({**PLAINTEXT, "DATABASE_URL": empty_url})
-    assert handle({}, runtime)["applied"] == all_names()
+    assert handle({}, runtime)["applied"] == list_files()
     assert handle({}, runtime) == {"applied": []}
 
 
-def test_the_written_schema_is_what_the_migrations_make(server: PostgresServer) -> None:
-    """`infra/schema.sql` is for reading; `make schema` writes it anew."""
+def test_schema_file_is_the_result_of_the_migrations(server: PostgresServer) -> None:
+    """`infra/schema.sql` is for readers; `make schema` generates it."""
     assert server.major == MAJOR
     written = (ROOT / "infra" / "schema.sql").read_text()
     assert written == dump_schema(server.installation.binaries, server.url())
 
 
-def test_partitions_are_made_ahead(rows: Rows) -> None:
-    """A1: the current month in UTC and three more, by the last step of the migration."""
+def test_partitions_are_created_three_months_ahead(rows: Rows) -> None:
+    """A1: the last step of the migration creates those of the current month in UTC and the next three."""
     names = [row["name"] for row in rows.execute(_PARTITIONS)]
     (row,) = rows.execute("""
         SELECT array_agg('entitlement_audit_y' || to_char(month, 'YYYY"m"MM') ORDER BY month) AS months
@@ -311,16 +311,16 @@ def test_partitions_are_made_ahead(rows: Rows) -> None:
     assert names == ["entitlement_audit_default", *row["months"]]
 
 
-def test_partitions_are_made_once(rows: Rows) -> None:
-    """A1: asking again makes only what is missing, across the end of a year."""
+def test_only_missing_partitions_are_created(rows: Rows) -> None:
+    """A1: also across the end of a year."""
     ensure = "SELECT entitlement_audit_ensure_partitions(3, %s) AS name"
-    made = [row["name"] for row in rows.execute(ensure, ("2031-11-30 23:30:00-05",))]
-    assert made == [f"entitlement_audit_{month}" for month in ("y2031m12", "y2032m01", "y2032m02", "y2032m03")]
+    created = [row["name"] for row in rows.execute(ensure, ("2031-11-30 23:30:00-05",))]
+    assert created == [f"entitlement_audit_{month}" for month in ("y2031m12", "y2032m01", "y2032m02", "y2032m03")]
     assert rows.execute(ensure, ("2031-12-31 23:59:59+00",)).fetchall() == []
 
 
-def test_rows_that_landed_in_the_default_partition_move_out(rows: Rows) -> None:
-    """A1: a month is made even after DEFAULT took rows of it, and none is lost."""
+def test_new_partition_takes_its_rows_from_default(rows: Rows) -> None:
+    """A1: no row is lost."""
     rows.execute("""
         INSERT INTO entitlement_audit
                (operation_id, occurred_at, caller, operation, outcome, user_id, stock_keeping_unit, detail)
@@ -335,8 +335,8 @@ def test_rows_that_landed_in_the_default_partition_move_out(rows: Rows) -> None:
     ]
 
 
-def test_a_month_is_made_while_its_rows_keep_coming(database_url: str, rows: Rows) -> None:
-    """A1: writers that fill DEFAULT wait for the move; not one row is lost or refused."""
+def test_partition_is_created_during_concurrent_inserts(database_url: str, rows: Rows) -> None:
+    """A1: inserts into DEFAULT wait for the move. No row is lost, and no insert fails."""
     (row,) = rows.execute(
         "SELECT to_char(now() AT TIME ZONE 'UTC', '\"entitlement_audit_y\"YYYY\"m\"MM') AS name"
     ).fetchall()
@@ -355,23 +355,23 @@ def test_a_month_is_made_while_its_rows_keep_coming(database_url: str, rows: Row
         writers = [pool.submit(write, worker) for worker in range(4)]
         while rows.execute("SELECT count(*) < 20 AS few FROM entitlement_audit_default").fetchall()[0]["few"]:
             time.sleep(0.01)
-        made = rows.execute("SELECT entitlement_audit_ensure_partitions(3) AS name").fetchall()
+        created = rows.execute("SELECT entitlement_audit_ensure_partitions(3) AS name").fetchall()
         done.set()
         written = sum(writer.result() for writer in writers)
-    assert made == [{"name": row["name"]}]
+    assert created == [{"name": row["name"]}]
     assert rows.execute("SELECT count(*) AS n FROM entitlement_audit_default").fetchall() == [{"n": 0}]
     assert rows.execute("SELECT count(*) AS n FROM entitlement_audit").fetchall() == [{"n": written}]
 
 
-def test_a_migration_does_not_hold_up_the_traffic(
+def test_migration_does_not_block_other_statements(
     empty_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gives up on a table that somebody else uses, instead of queueing everybody behind itself."""
+    """It fails after a short wait for a lock, so that other statements do not wait behind it for long."""
     migrate(empty_url, folder)
     (folder / "9999_alter.sql").write_text("ALTER TABLE entitlements ADD note text;")
-    monkeypatch.setattr(migrations, "_LIMIT_WAITING", "SET LOCAL lock_timeout = '50ms'")
-    with psycopg.connect(empty_url) as busy:
-        busy.execute("SELECT * FROM entitlements")
+    monkeypatch.setattr(migrations, "_SET_LOCK_TIMEOUT", "SET LOCAL lock_timeout = '50ms'")
+    with psycopg.connect(empty_url) as other:
+        other.execute("SELECT * FROM entitlements")
         with pytest.raises(InternalError, match="lock timeout"):
             migrate(empty_url, folder)
     assert migrate(empty_url, folder)[0] == "9999_alter.sql"

@@ -1,4 +1,4 @@
-"""D4: the debug route that shows a user's notifications."""
+"""D4: the debug route that lists a user's notifications."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from functions.show_inbox.handler import handler
 from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.events import decode
-from grantwire.notifications.inbox import record
-from grantwire.notifications.listing import Inbox
+from grantwire.notifications.inbox import record_events
+from grantwire.notifications.listing import NotificationList
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.settings import load
 from tests.support.client import event as http_event
@@ -29,29 +29,29 @@ ROUTE = "/debug/notification/inbox/{user_id}"
 
 
 def get(database_url: str, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
-    """Status and body of the answer, where the route is switched on."""
+    """Return status and body of the response where the route is enabled."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     try:
-        return answer(NotificationListRuntime(Inbox(database)), user_id, **query)
+        return respond(NotificationListRuntime(NotificationList(database)), user_id, **query)
     finally:
         database.close()
 
 
-def answer(runtime: NotificationListRuntime, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
-    """Status and body of what the function answers."""
+def respond(runtime: NotificationListRuntime, user_id: str = "u_123", **query: str) -> tuple[int, Any]:
+    """Return status and body of the function's response."""
     request = http_event("GET", ROUTE, pathParameters={"user_id": user_id}, queryStringParameters=query or None)
-    answered = handler.with_runtime(runtime)(request, None)
-    return answered["statusCode"], json.loads(answered["body"])
+    response = handler.with_runtime(runtime)(request, None)
+    return response["statusCode"], json.loads(response["body"])
 
 
 def add(database_url: str, **fields: Any) -> None:
-    """One recorded event, in a transaction of its own."""
+    """Record one event in its own transaction."""
     with psycopg.connect(database_url) as connection:
-        record(connection, [decode(event(**fields).SerializeToString(), {})])
+        record_events(connection, [decode(event(**fields).SerializeToString(), {})])
 
 
-def test_notifications_are_shown_newest_first(database_url: str, rows: Rows) -> None:
-    """D4: exactly these members, of this user alone."""
+def test_notifications_are_listed_newest_first(database_url: str, rows: Rows) -> None:
+    """D4: with exactly these fields, and only those of the user."""
     add(database_url, version=1)
     add(database_url, version=2, event_type="EntitlementRevoked", stock_keeping_unit='a"\\é')
     add(database_url, user_id="u_9")
@@ -78,17 +78,17 @@ def test_notifications_are_shown_newest_first(database_url: str, rows: Rows) -> 
     assert oldest["created_at"] < newest["created_at"]
 
 
-def test_events_of_one_batch_are_told_apart_by_their_versions(database_url: str) -> None:
-    """D4: they have one created_at; the right's newer state comes first, whatever the ids are."""
+def test_notifications_of_one_batch_are_ordered_by_version(database_url: str) -> None:
+    """D4: they have the same created_at; the newer version of the entitlement comes first."""
     events = [decode(event(version=version).SerializeToString(), {}) for version in (2, 3, 1)]
     with psycopg.connect(database_url) as connection:
-        record(connection, events)
-    shown = get(database_url)[1]["notifications"]
-    assert [one["version"] for one in shown] == [3, 2, 1]
+        record_events(connection, events)
+    listed = get(database_url)[1]["notifications"]
+    assert [item["version"] for item in listed] == [3, 2, 1]
 
 
-def test_the_list_is_bounded(database_url: str, rows: Rows) -> None:
-    """D4: a hundred at most, fewer on request; the index brings them in order."""
+def test_list_is_limited(database_url: str, rows: Rows) -> None:
+    """D4: to a hundred, or fewer on request; an index returns them in order."""
     rows.execute("""
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
         SELECT gen_random_uuid(), gen_random_uuid(), 'EntitlementGranted', 'u_' || n % 50, 'item', 1, '{}'
@@ -104,35 +104,35 @@ def test_the_list_is_bounded(database_url: str, rows: Rows) -> None:
     assert "Sort" not in text
 
 
-def test_nobody_s_inbox_is_empty(database_url: str) -> None:
-    """D4: unknown is not an error."""
+def test_unknown_user_has_empty_list(database_url: str) -> None:
+    """D4: an unknown user is not an error."""
     assert get(database_url, "nobody") == (200, {"user_id": "nobody", "notifications": []})
 
 
 @pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "101"}, {"limit": "x"}, {"limit": "1e1"}, {"after": "x"}])
-def test_a_bad_query_is_refused(database_url: str, query: dict[str, str]) -> None:
-    """E5: BAD_REQUEST, as everywhere."""
+def test_invalid_query_is_refused(database_url: str, query: dict[str, str]) -> None:
+    """E5: with BAD_REQUEST."""
     status, body = get(database_url, **query)
     assert (status, body["code"]) == (400, "BAD_REQUEST")
 
 
 @pytest.mark.parametrize("user_id", ["", " ", "u" * 129, "a\x00b"])
-def test_a_bad_user_is_refused(database_url: str, user_id: str) -> None:
-    """E5: the same rules for a name as everywhere."""
+def test_invalid_user_id_is_refused(database_url: str, user_id: str) -> None:
+    """E5: with the same rules as in every other request."""
     assert get(database_url, user_id)[0] == 400
 
 
 @pytest.mark.parametrize("enabled", [{}, {"NOTIFICATION_INBOX_ENABLED": "false"}])
-def test_it_is_off_unless_switched_on(database_url: str, enabled: dict[str, str]) -> None:
-    """D4: as if it were not there."""
+def test_route_is_disabled_by_default(database_url: str, enabled: dict[str, str]) -> None:
+    """D4: it responds 404, like an unknown path."""
     environ = {**PLAINTEXT, "DATABASE_URL": database_url}
-    off = NotificationListRuntime.build(environ | enabled)
-    assert answer(off) == (404, {"code": "NOT_FOUND", "message": "no such path"})
-    assert NotificationListRuntime.build(environ | {"NOTIFICATION_INBOX_ENABLED": "true"}).inbox is not None
+    disabled = NotificationListRuntime.build(environ | enabled)
+    assert respond(disabled) == (404, {"code": "NOT_FOUND", "message": "no such path"})
+    assert NotificationListRuntime.build(environ | {"NOTIFICATION_INBOX_ENABLED": "true"}).notification_list is not None
 
 
-def test_its_cold_start_knows_neither_nats_nor_protocol_buffers() -> None:
-    """A caller waits for it; the event file asks for a user that the other event files make."""
+def test_function_imports_neither_nats_nor_protocol_buffers() -> None:
+    """A caller waits for its cold start. Its event file asks for the user of the other event files."""
     program = "import sys; import functions.show_inbox.handler; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program],
@@ -142,6 +142,6 @@ def test_its_cold_start_knows_neither_nats_nor_protocol_buffers() -> None:
         check=True,
     )
     assert not {"nats", "google.protobuf", "boto3"} & set(loaded.stdout.split())
-    shown = json.loads((ROOT / "infra/events/show_inbox.json").read_text())
+    listed = json.loads((ROOT / "infra/events/show_inbox.json").read_text())
     granted = json.loads(json.loads((ROOT / "infra/events/grant.json").read_text())["body"])
-    assert (shown["resource"], shown["pathParameters"]["user_id"]) == (ROUTE, granted["user_id"])
+    assert (listed["resource"], listed["pathParameters"]["user_id"]) == (ROUTE, granted["user_id"])

@@ -1,4 +1,4 @@
-"""O2, O8: what a claim takes, what it leaves, and what it reads to find out."""
+"""O2, O8: which events a claim takes, which it leaves, and how many rows it reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from grantwire.errors import LeaseLostError
 from grantwire.outbox import store
-from grantwire.outbox.store import CLAIM, ClaimedEvent, oldest_age, promote_stuck
+from grantwire.outbox.store import CLAIM, ClaimedEvent, oldest_age_seconds, promote_stuck
 from grantwire.settings import load
 from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many
@@ -26,41 +26,41 @@ LEASE = timedelta(seconds=30)
 
 @pytest.fixture
 def tx(database_url: str) -> Iterator[Connection]:
-    """A relay's connection."""
+    """The connection of a relay."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield connection
 
 
 def _claim(
-    tx: Connection, batch: int = 10, now: datetime | None = None
+    tx: Connection, limit: int = 10, now: datetime | None = None
 ) -> tuple[Lease[ClaimedEvent], list[ClaimedEvent]]:
     lease: Lease[ClaimedEvent] = Lease(store, load(LeaseSettings, {"LEASE": "30s"}), "test", lambda: now)
-    return lease, lease.claim(tx, batch)
+    return lease, lease.claim(tx, limit)
 
 
-def _places(events: list[ClaimedEvent]) -> list[tuple[str, int]]:
+def _keys_and_versions(events: list[ClaimedEvent]) -> list[tuple[str, int]]:
     return [(event.aggregate_key, event.aggregate_version) for event in events]
 
 
-def test_a_claim_takes_heads_and_the_runs_behind_them(tx: Connection) -> None:
-    """O8: as many of each aggregate as there is room for, in order."""
+def test_claim_takes_heads_and_the_runs_behind_them(tx: Connection) -> None:
+    """O8: the batch is shared equally by the aggregates, and each run is in order."""
     enqueue_many(tx, aggregates=2, each=5)
-    _, events = _claim(tx, batch=6)
-    assert _places(events) == [(f"u{number}/item1", version) for number in (0, 1) for version in (1, 2, 3)]
+    _, events = _claim(tx, limit=6)
+    assert _keys_and_versions(events) == [(f"u{number}/item1", version) for number in (0, 1) for version in (1, 2, 3)]
     assert _claim(tx)[1] == []
 
 
-def test_a_run_is_cut_at_the_first_gap(tx: Connection, database_url: str) -> None:
-    """O8, V1: an event that somebody else has locked is neither jumped over nor waited for."""
+def test_run_ends_at_the_first_gap(tx: Connection, database_url: str) -> None:
+    """O8, V1: the claim neither skips nor waits for an event that another transaction has locked."""
     enqueue_many(tx, aggregates=1, each=4)
     tx.execute("SET lock_timeout = '500ms'")
     with psycopg.connect(database_url) as other:
         other.execute("SELECT 1 FROM outbox_events WHERE aggregate_version = 3 FOR UPDATE")
-        assert _places(_claim(tx)[1]) == [("u0/item1", 1), ("u0/item1", 2)]
+        assert _keys_and_versions(_claim(tx)[1]) == [("u0/item1", 1), ("u0/item1", 2)]
 
 
-def test_an_event_that_is_not_due_holds_back_its_successors(tx: Connection) -> None:
-    """O4, O8: it is the head, and waits for its time."""
+def test_event_that_is_not_due_blocks_its_successors(tx: Connection) -> None:
+    """O4, O8: a failed head is claimed again after its backoff, and its successors wait for it."""
     enqueue_many(tx, aggregates=1, each=2)
     now = datetime.now(UTC)
     lease, (first, second) = _claim(tx, now=now)
@@ -68,13 +68,13 @@ def test_an_event_that_is_not_due_holds_back_its_successors(tx: Connection) -> N
     lease.release(tx, [second.event_id])
     assert _claim(tx, now=now + timedelta(seconds=4))[1] == []
     _, events = _claim(tx, now=now + timedelta(seconds=5))
-    # What was in trouble travels alone.
-    assert _places(events) == [("u0/item1", 1)]
+    # An event that has failed before is claimed without the run behind it.
+    assert _keys_and_versions(events) == [("u0/item1", 1)]
     assert events[0].attempt_count == 1
 
 
-def test_leases_that_ran_out_are_taken_over_one_at_a_time(tx: Connection) -> None:
-    """O2: each counts as an attempt; one of them may kill its worker, and must not take the others along."""
+def test_expired_leases_are_reclaimed_one_at_a_time(tx: Connection) -> None:
+    """O2: reclaiming counts as an attempt; an event that kills its worker must cost the others none."""
     enqueue_many(tx, aggregates=3, each=2)
     _claim(tx)
     late = datetime.now(UTC) + LEASE + timedelta(seconds=1)
@@ -87,16 +87,16 @@ def test_leases_that_ran_out_are_taken_over_one_at_a_time(tx: Connection) -> Non
 
 
 def test_two_claims_never_share_an_event(tx: Connection) -> None:
-    """O2: the second finds what the first has left."""
+    """O2: the second claim takes only events that the first has not claimed."""
     enqueue_many(tx, aggregates=10, each=1)
-    _, first = _claim(tx, batch=6)
-    _, second = _claim(tx, batch=6)
+    _, first = _claim(tx, limit=6)
+    _, second = _claim(tx, limit=6)
     assert (len(first), len(second)) == (6, 4)
     assert {event.event_id for event in first}.isdisjoint(event.event_id for event in second)
 
 
-def test_every_change_after_a_claim_is_fenced(tx: Connection, rows: Rows) -> None:
-    """O2: a claim that lost one of its events is told so, and a renewal of the others is taken back."""
+def test_claim_that_lost_its_lease_cannot_change_events(tx: Connection, rows: Rows) -> None:
+    """O2: renew, complete, release and fail raise LeaseLostError; a partial renewal is rolled back."""
     enqueue_many(tx, aggregates=2, each=1)
     late = datetime.now(UTC) + timedelta(minutes=1)
     lease, events = _claim(tx, now=late)
@@ -115,11 +115,11 @@ def test_every_change_after_a_claim_is_fenced(tx: Connection, rows: Rows) -> Non
     assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
 
 
-def test_a_claim_updates_its_rows_in_place(tx: Connection) -> None:
-    """A claim that is not HOT would write to every index of the table; only where a page is full is it not."""
+def test_claim_makes_heap_only_updates(tx: Connection) -> None:
+    """An update that is not heap-only (HOT) writes to every index; it should happen only if a page is full."""
     enqueue_many(tx, aggregates=20, each=1)
     with tx.transaction():
-        _claim(tx, batch=20)
+        _claim(tx, limit=20)
         updates = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'outbox_events'"
         row = tx.execute(updates).fetchone()
     assert row is not None
@@ -127,15 +127,15 @@ def test_a_claim_updates_its_rows_in_place(tx: Connection) -> None:
     assert row[1] >= 15
 
 
-def test_the_age_of_the_oldest_event_is_what_may_be_published(tx: Connection) -> None:
-    """The alarm's number: 0 when nothing waits."""
-    assert oldest_age(tx) == 0
+def test_oldest_age_is_zero_without_claimable_events(tx: Connection) -> None:
+    """The value of the alarm on OldestEventAge; otherwise it is the age of the oldest claimable event."""
+    assert oldest_age_seconds(tx) == 0
     enqueue_many(tx, aggregates=2, each=2)
-    assert 90 < oldest_age(tx, datetime.now(UTC) + timedelta(seconds=100)) < 110
+    assert 90 < oldest_age_seconds(tx, datetime.now(UTC) + timedelta(seconds=100)) < 110
 
 
-def test_an_aggregate_that_stands_still_for_no_reason_is_let_go(tx: Connection) -> None:
-    """It cannot happen; if it does, it is repaired and counted. A FAILED head is a reason."""
+def test_promote_stuck_makes_wrongly_blocked_heads_claimable(tx: Connection) -> None:
+    """A safety net for bugs: it repairs and counts blocked heads. A FAILED head stays blocked."""
     for aggregate in ("stuck/item1", "failed/item1", "fine/item1"):
         enqueue(tx, aggregate, 1)
     tx.execute("UPDATE outbox_events SET ready = false WHERE aggregate_key <> 'fine/item1'")
@@ -143,7 +143,7 @@ def test_an_aggregate_that_stands_still_for_no_reason_is_let_go(tx: Connection) 
     assert (promote_stuck(tx), promote_stuck(tx)) == (1, 0)
 
 
-_PARKED = """
+_INSERT_PARKED = """
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, created_at)
 SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || a, v, '{}',
        CASE v WHEN 1 THEN 'FAILED' ELSE 'PENDING' END, false, now() - interval '1 day'
@@ -151,25 +151,25 @@ SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || a, v, '{}',
 """
 
 
-def test_parked_events_do_not_slow_a_claim(owner_url: str) -> None:
-    """O8: neither 100,000 events behind FAILED heads, all older, nor the heads behind the first 200 are looked at."""
+def test_parked_events_do_not_slow_down_a_claim(owner_url: str) -> None:
+    """O8: a claim reads neither 100,000 older events behind FAILED heads nor the heads after the first 200."""
     with psycopg.connect(owner_url, autocommit=True) as tx:
         tx.execute("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
-        tx.execute(_PARKED)
+        tx.execute(_INSERT_PARKED)
         enqueue_many(tx, aggregates=1000, each=1)
-        _assert_reads_only_what_it_takes(tx)
+        _assert_claim_reads_few_rows(tx)
         tx.execute("ANALYZE outbox_events")
-        _assert_reads_only_what_it_takes(tx)
-        # Statistics of a time when nothing was ready.
+        _assert_claim_reads_few_rows(tx)
+        # Statistics from a time when no event was ready.
         tx.execute("CREATE TEMPORARY TABLE heads AS SELECT event_id FROM outbox_events WHERE ready")
         tx.execute("UPDATE outbox_events SET ready = false WHERE ready")
         tx.execute("VACUUM ANALYZE outbox_events")
         tx.execute("UPDATE outbox_events SET ready = true WHERE event_id IN (SELECT event_id FROM heads)")
-        _assert_reads_only_what_it_takes(tx)
+        _assert_claim_reads_few_rows(tx)
 
 
-def _assert_reads_only_what_it_takes(tx: Connection) -> None:
-    """By the plan for these values, and by the plan for any."""
+def _assert_claim_reads_few_rows(tx: Connection) -> None:
+    """Check both the custom plan and the generic plan."""
     names = {"token": "$1", "limit": "$2", "lease": "$3", "now": "$4"}
     for plan in ("force_custom_plan", "force_generic_plan"):
         tx.execute("SELECT set_config('plan_cache_mode', %s, false)", (plan,))
@@ -183,10 +183,10 @@ def _assert_reads_only_what_it_takes(tx: Connection) -> None:
         root = explained[0][0]["Plan"]
         scans = [node for node in _nodes(root) if node.get("Relation Name") == "outbox_events"]
         scans += [node for node in _nodes(root) if node["Node Type"] == "Bitmap Index Scan"]
-        (heads,) = [node for node in scans if node.get("Index Name") == "outbox_events_ready"]
-        assert heads["Node Type"] == "Index Scan"
+        (head_scan,) = [node for node in scans if node.get("Index Name") == "outbox_events_ready"]
+        assert head_scan["Node Type"] == "Index Scan"
         assert "Seq Scan" not in {node["Node Type"] for node in scans}
-        assert max(map(_rows_read, scans)) <= 3 * 200  # dead versions of rows are read too
+        assert max(map(_rows_read, scans)) <= 3 * 200  # dead row versions are read, too
         assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 5_000
 
 
@@ -197,5 +197,5 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rows_read(node: dict[str, Any]) -> float:
-    each = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-    return float(each * node["Actual Loops"])
+    names = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    return float(sum(node.get(name, 0) for name in names) * node["Actual Loops"])

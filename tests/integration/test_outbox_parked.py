@@ -1,4 +1,4 @@
-"""O8, Q2, Q3, V1: the successors of a FAILED event wait until it is redriven or discarded, whatever else happens."""
+"""O8, Q2, Q3, V1: the successors of a FAILED event stay blocked until it is redriven or discarded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.invocations import UNTIL_IDLE, Functions
-from tests.support.workers.relay_support import drain, enqueue, payload, stream, versions
+from tests.support.workers.relay_support import drain, enqueue, payload, read_stream, versions_by_aggregate
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -20,7 +20,7 @@ PARKED = "parked/item1"
 
 
 class Outbox:
-    """An outbox in which version 2 of one aggregate is FAILED and versions 3 to 5 wait behind it."""
+    """An outbox with one aggregate of several versions, some of which are FAILED."""
 
     def __init__(self, environ: dict[str, str], rows: Rows) -> None:
         self.environ = environ
@@ -28,44 +28,44 @@ class Outbox:
         self.ids: dict[int, UUID] = {}
 
     def add(self, version: int, aggregate: str = PARKED) -> UUID:
-        """Add an event as a grant does."""
+        """Enqueue an event, as a grant does."""
         self.ids[version] = event_id = enqueue(self.rows, aggregate, version)
         return event_id
 
-    def fail(self, *numbers: int) -> None:
-        """Give events up, as if their attempts had failed."""
+    def fail(self, *versions: int) -> None:
+        """Mark events FAILED, as if all their attempts had failed."""
         self.rows.execute(
             "UPDATE outbox_events SET status = 'FAILED', ready = false, attempt_count = 10"
             " WHERE aggregate_key = %s AND aggregate_version = ANY (%s)",
-            (PARKED, list(numbers)),
+            (PARKED, list(versions)),
         )
 
-    def call(self, function: str, *numbers: int) -> int:
-        """Redrive or discard events; how many were changed."""
+    def call(self, function: str, *versions: int) -> int:
+        """Redrive or discard events; return how many were changed."""
         statement = {
             "redrive": "SELECT outbox_redrive(%s::uuid[])",
             "discard": "SELECT outbox_discard(%s::uuid[])",
         }[function]
-        return len(self.rows.execute(statement, ([self.ids[number] for number in numbers],)).fetchall())
+        return len(self.rows.execute(statement, ([self.ids[version] for version in versions],)).fetchall())
 
     def states(self) -> dict[int, tuple[str, bool]]:
-        """Status and readiness of each event of the aggregate."""
-        found = self.rows.execute("SELECT * FROM outbox_events WHERE aggregate_key = %s", (PARKED,))
-        return {row["aggregate_version"]: (row["status"], row["ready"]) for row in found}
+        """Return the status and readiness of each event of the aggregate."""
+        rows = self.rows.execute("SELECT * FROM outbox_events WHERE aggregate_key = %s", (PARKED,))
+        return {row["aggregate_version"]: (row["status"], row["ready"]) for row in rows}
 
     def published(self) -> list[int]:
-        """Versions of the aggregate in the stream."""
-        return versions(stream(self.environ)).get(PARKED, [])
+        """Return the versions of the aggregate in the stream."""
+        return versions_by_aggregate(read_stream(self.environ)).get(PARKED, [])
 
 
-WAITING = ("PENDING", False)
+BLOCKED = ("PENDING", False)
 READY = ("PENDING", True)
-BEHIND_A_FAILED_EVENT = {1: ("PUBLISHED", False), 2: ("FAILED", False), 3: WAITING, 4: WAITING, 5: WAITING}
+BEHIND_A_FAILED_EVENT = {1: ("PUBLISHED", False), 2: ("FAILED", False), 3: BLOCKED, 4: BLOCKED, 5: BLOCKED}
 
 
 @pytest.fixture
 def outbox(environ: dict[str, str], rows: Rows) -> Outbox:
-    """A relay published version 1, gave up version 2, and gave back what it had claimed behind it."""
+    """Version 1 is PUBLISHED, version 2 is FAILED, and versions 3 to 5 were released behind it."""
     outbox = Outbox(environ, rows)
     for version in range(1, 6):
         outbox.add(version)
@@ -75,9 +75,9 @@ def outbox(environ: dict[str, str], rows: Rows) -> Outbox:
     return outbox
 
 
-def _enqueue_a_successor(outbox: Outbox) -> None:
+def _enqueue_successor(outbox: Outbox) -> None:
     outbox.add(6)
-    assert outbox.states()[6] == WAITING
+    assert outbox.states()[6] == BLOCKED
     outbox.rows.execute("DELETE FROM outbox_events WHERE event_id = %s", (outbox.ids[6],))
 
 
@@ -92,7 +92,7 @@ def _sweep(outbox: Outbox) -> None:
         assert functions.invoke("sweep_retention", UNTIL_IDLE)["stuck"] == 0
 
 
-def _promote_by_name(outbox: Outbox) -> None:
+def _promote_aggregate(outbox: Outbox) -> None:
     promoted = outbox.rows.execute("SELECT outbox_promote(ARRAY[%s]) AS n", (PARKED,)).fetchall()
     assert promoted == [{"n": 0}]
 
@@ -101,11 +101,11 @@ def _promote_stuck(outbox: Outbox) -> None:
     assert outbox.rows.execute("SELECT outbox_promote_stuck() AS n").fetchall() == [{"n": 0}]
 
 
-def _redrive_a_successor(outbox: Outbox) -> None:
+def _redrive_successors(outbox: Outbox) -> None:
     assert outbox.call("redrive", 1, 3, 4, 5) == 0
 
 
-def _discard_a_successor(outbox: Outbox) -> None:
+def _discard_successors(outbox: Outbox) -> None:
     assert outbox.call("discard", 1, 3, 4, 5) == 0
 
 
@@ -119,42 +119,42 @@ def _redrive_and_discard_others(outbox: Outbox) -> None:
     assert drain(outbox.environ)["published"] == 1
 
 
-def test_nothing_else_promotes_the_successors_of_a_failed_event(outbox: Outbox) -> None:
-    """O8, V1: neither the claim, the completion, the failure and the release that led here, nor what comes after."""
+def test_no_other_action_unblocks_the_successors_of_a_failed_event(outbox: Outbox) -> None:
+    """O8, V1: not claim, complete, fail and release in the fixture, and none of the actions below."""
     assert outbox.states() == BEHIND_A_FAILED_EVENT
-    for happening in (
-        _enqueue_a_successor,
-        _promote_by_name,
+    for action in (
+        _enqueue_successor,
+        _promote_aggregate,
         _promote_stuck,
         _sweep,
-        _redrive_a_successor,
-        _discard_a_successor,
+        _redrive_successors,
+        _discard_successors,
         _redrive_and_discard_others,
         _publish_others,
     ):
-        happening(outbox)
-        assert outbox.states() == BEHIND_A_FAILED_EVENT, happening.__name__
+        action(outbox)
+        assert outbox.states() == BEHIND_A_FAILED_EVENT, action.__name__
     assert drain(outbox.environ)["published"] == 0
     assert outbox.published() == [1]
 
 
-@pytest.mark.parametrize(("way_out", "stream_has"), [("redrive", [1, 2, 3, 4, 5]), ("discard", [1, 3, 4, 5])])
-def test_redrive_and_discard_let_the_successors_follow(outbox: Outbox, way_out: str, stream_has: list[int]) -> None:
-    """Q2, Q3: the redriven event itself comes first; the event after a discarded one is the next head."""
+@pytest.mark.parametrize(("action", "expected"), [("redrive", [1, 2, 3, 4, 5]), ("discard", [1, 3, 4, 5])])
+def test_redrive_and_discard_unblock_the_successors(outbox: Outbox, action: str, expected: list[int]) -> None:
+    """Q2, Q3: a redriven event is published before its successors; after a discard the next event is the head."""
     repaired = json.dumps(payload(outbox.ids[2], 2))
     outbox.rows.execute("UPDATE outbox_events SET payload = %s WHERE event_id = %s", (repaired, outbox.ids[2]))
-    assert outbox.call(way_out, 2) == 1
-    head = 2 if way_out == "redrive" else 3
+    assert outbox.call(action, 2) == 1
+    head = 2 if action == "redrive" else 3
     assert [version for version, (_, ready) in outbox.states().items() if ready] == [head]
     drain(outbox.environ)
-    assert outbox.published() == stream_has
+    assert outbox.published() == expected
 
 
-@pytest.mark.parametrize("reclaimed", [False, True], ids=["claimed", "taken over from a relay that died"])
-def test_completing_the_event_before_a_failed_one_promotes_nothing(
+@pytest.mark.parametrize("reclaimed", [False, True], ids=["claimed", "reclaimed from a relay that died"])
+def test_completing_the_event_before_a_failed_one_unblocks_nothing(
     environ: dict[str, str], rows: Rows, reclaimed: bool
 ) -> None:
-    """O8, V1: version 2 is FAILED already when version 1 is published; versions 3 and 4 are not claimed with it."""
+    """O8, V1: version 2 is already FAILED when version 1 is published; versions 3 and 4 stay blocked."""
     outbox = Outbox(environ, rows)
     for version in range(1, 5):
         outbox.add(version)
@@ -165,32 +165,32 @@ def test_completing_the_event_before_a_failed_one_promotes_nothing(
             " lease_until = now() - interval '1 s' WHERE aggregate_version = 1"
         )
     assert drain(environ)["published"] == 1
-    assert outbox.states() == {1: ("PUBLISHED", False), 2: ("FAILED", False), 3: WAITING, 4: WAITING}
+    assert outbox.states() == {1: ("PUBLISHED", False), 2: ("FAILED", False), 3: BLOCKED, 4: BLOCKED}
     assert outbox.published() == [1]
 
 
-def test_an_event_behind_two_failed_ones_waits_for_both(environ: dict[str, str], rows: Rows) -> None:
-    """Q2, Q3, V1: a way out for the second alone promotes nothing, and a way out for the first only the first."""
+def test_event_behind_several_failed_ones_waits_for_all(environ: dict[str, str], rows: Rows) -> None:
+    """Q2, Q3, V1: redriving or discarding a later event unblocks nothing while an earlier one is FAILED."""
     outbox = Outbox(environ, rows)
     for version in range(1, 6):
         outbox.add(version)
     outbox.fail(1, 2, 3)
-    waiting = {4: WAITING, 5: WAITING}
+    blocked = {4: BLOCKED, 5: BLOCKED}
     assert outbox.call("redrive", 2) == 1
-    assert outbox.states() == {1: ("FAILED", False), 2: WAITING, 3: ("FAILED", False)} | waiting
+    assert outbox.states() == {1: ("FAILED", False), 2: BLOCKED, 3: ("FAILED", False)} | blocked
     assert outbox.call("discard", 3) == 1
-    assert outbox.states() == {1: ("FAILED", False), 2: WAITING, 3: ("DISCARDED", False)} | waiting
+    assert outbox.states() == {1: ("FAILED", False), 2: BLOCKED, 3: ("DISCARDED", False)} | blocked
     assert drain(environ)["published"] == 0
     assert outbox.call("discard", 1) == 1
-    assert outbox.states() == {1: ("DISCARDED", False), 2: READY, 3: ("DISCARDED", False)} | waiting
+    assert outbox.states() == {1: ("DISCARDED", False), 2: READY, 3: ("DISCARDED", False)} | blocked
     drain(environ)
     assert outbox.published() == [2, 4, 5]
 
 
-def test_a_successor_that_comes_while_its_predecessor_fails_waits(
+def test_successor_enqueued_while_its_predecessor_fails_is_blocked(
     environ: dict[str, str], owner_url: str, rows: Rows
 ) -> None:
-    """O8, V1: its transaction began before the failure and commits after it."""
+    """O8, V1: the enqueueing transaction begins before the failure and commits after it."""
     outbox = Outbox(environ, rows)
     outbox.add(1)
     rows.execute("UPDATE outbox_events SET payload = '{}'")
@@ -200,5 +200,5 @@ def test_a_successor_that_comes_while_its_predecessor_fails_waits(
         enqueue(late, PARKED, 2)
         late.commit()
     outbox.add(3)
-    assert outbox.states() == {1: ("FAILED", False), 2: WAITING, 3: WAITING}
+    assert outbox.states() == {1: ("FAILED", False), 2: BLOCKED, 3: BLOCKED}
     assert drain(environ)["published"] == 0

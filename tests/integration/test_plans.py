@@ -1,8 +1,8 @@
-"""O8, I1, E4: what a hot statement reads, by name, among many rows that are none of its business.
+"""O8, I1, E4: the indexes that frequent statements read, among many unrelated rows.
 
-Other guards stand beside their statements: a claim among parked events (test_outbox_claim), the batches of the sweep
-(test_retention_sweep), the inbox, the summary, deliveries and the message store. What a function in the database reads
-cannot be explained from outside; there, PostgreSQL's own count of scans tells.
+The plans of other statements are checked in the tests of those statements: a claim among parked events
+(test_outbox_claim), the batches of the sweep (test_retention_sweep), the inbox, the summary, deliveries and the message
+store. EXPLAIN does not show the statements inside a SQL function, so those tests use the scan counts of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Rows
 
-MANY = 20_000
+ROW_COUNT = 20_000
 
-_PUBLISHED = """
+_INSERT_PUBLISHED = """
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, published_at)
 SELECT gen_random_uuid(), 'EntitlementGranted', 'u' || n, 1, '{}', 'PUBLISHED', false, now()
   FROM generate_series(1, %s) n
 """
-# Behind each head that failed there are 99 more.
-_PARKED = """
+# Each FAILED head has 99 events behind it.
+_INSERT_PARKED = """
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, created_at)
 SELECT gen_random_uuid(), 'EntitlementGranted', 'parked' || n / 100, n %% 100 + 1, '{}',
        CASE n %% 100 WHEN 0 THEN 'FAILED' ELSE 'PENDING' END, false, now() - interval '1 day'
   FROM generate_series(0, %s - 1) n
 """
-# Three of each: a head and two that follow it.
-_OPEN = """
+# Each aggregate has a head and two events behind it.
+_INSERT_OPEN = """
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, ready)
 SELECT gen_random_uuid(), 'EntitlementGranted', 'open' || n / 3, n %% 3 + 1, '{}', n %% 3 = 0
   FROM generate_series(0, %s - 1) n
 """
-_KEYS = """
+_INSERT_KEYS = """
 INSERT INTO idempotency_keys
 SELECT 'local', 'route', 'k' || n, 'v1:0', 200, '{}', now(), now() + interval '1 day' FROM generate_series(1, %s) n
 """
-_RIGHTS = """
+_INSERT_ENTITLEMENTS = """
 INSERT INTO entitlements SELECT 'u' || n %% 100, 's' || n, 'ACTIVE', 1, now() FROM generate_series(1, %s) n
 """
-_SCANNED = """
+_SELECT_SCAN_COUNTS = """
 SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
   FROM (SELECT indexrelid::regclass FROM pg_index WHERE indrelid = ANY (%(tables)s::regclass[])
          UNION ALL SELECT unnest(%(tables)s::regclass[])) AS r (relation)
@@ -66,16 +66,16 @@ SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
 
 @pytest.fixture(params=["force_custom_plan", "force_generic_plan"])
 def planned(rows: Rows, request: pytest.FixtureRequest) -> Rows:
-    """Plans for these values, and plans for any."""
+    """A connection that uses custom plans, and one that uses generic plans."""
     rows.execute(f"SET plan_cache_mode = {request.param}")
     return rows
 
 
-@pytest.mark.parametrize("backlog", [_PUBLISHED, _PARKED], ids=["published", "parked"])
-def test_a_claim_finds_heads_successors_and_rows_each_by_their_index(planned: Rows, backlog: str) -> None:
-    """O2, O8: whatever else the outbox is full of."""
-    planned.execute(backlog, (MANY,))
-    planned.execute(_OPEN, (300,))
+@pytest.mark.parametrize("backlog", [_INSERT_PUBLISHED, _INSERT_PARKED], ids=["published", "parked"])
+def test_claim_reads_only_indexes(planned: Rows, backlog: str) -> None:
+    """O2, O8: however many published or parked events there are."""
+    planned.execute(backlog, (ROW_COUNT,))
+    planned.execute(_INSERT_OPEN, (300,))
     planned.execute("ANALYZE outbox_events")
     statement = CLAIM % {"token": "$1", "limit": "$2", "lease": "$3", "now": "$4"}
     planned.execute(f"PREPARE claim (text, integer, interval, timestamptz) AS {statement}")
@@ -84,9 +84,9 @@ def test_a_claim_finds_heads_successors_and_rows_each_by_their_index(planned: Ro
     assert {scan["Node Type"] for scan in scans[:2]} == {"Index Scan"}
 
 
-def test_a_page_of_rights_is_read_in_order_from_the_primary_key(planned: Rows) -> None:
-    """E4: by the statement itself, so that a page of a user with many rights costs the page and no more."""
-    planned.execute(_RIGHTS, (MANY,))
+def test_page_of_entitlements_reads_the_primary_key_in_order(planned: Rows) -> None:
+    """E4: the cost of a page does not depend on how many entitlements the user has."""
+    planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
     planned.execute("ANALYZE entitlements")
     statement = LIST.replace("%(user_id)s", "$1").replace("%(after)s", "$2").replace("%(limit)s", "$3")
     planned.execute(f"PREPARE page (text, text, bigint) AS {statement}")
@@ -94,60 +94,64 @@ def test_a_page_of_rights_is_read_in_order_from_the_primary_key(planned: Rows) -
     assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "entitlements_pkey")
 
 
-def test_a_replay_is_one_look_by_the_primary_key(planned: Rows) -> None:
-    """I1: nothing else is read, neither of the keys nor of the rights."""
-    planned.execute(_KEYS, (MANY,))
+def test_replay_is_one_lookup_by_primary_key(planned: Rows) -> None:
+    """I1: no other index or table is read."""
+    planned.execute(_INSERT_KEYS, (ROW_COUNT,))
     planned.execute("ANALYZE idempotency_keys")
-    with _scanning(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
+    with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
         assert _change(planned, "k7") == "REPLAYED"
     assert scanned == {"idempotency_keys_pkey": 1}
 
 
-def test_a_grant_finds_its_key_its_right_and_its_predecessor_by_index(planned: Rows) -> None:
-    """E6: whatever the tables are full of."""
-    for fill, table in ((_KEYS, "idempotency_keys"), (_RIGHTS, "entitlements"), (_PUBLISHED, "outbox_events")):
-        planned.execute(fill, (MANY,))
+def test_grant_reads_only_indexes(planned: Rows) -> None:
+    """E6: the key, the entitlement and the previous event are found by index, however full the tables are."""
+    for fill, table in (
+        (_INSERT_KEYS, "idempotency_keys"),
+        (_INSERT_ENTITLEMENTS, "entitlements"),
+        (_INSERT_PUBLISHED, "outbox_events"),
+    ):
+        planned.execute(fill, (ROW_COUNT,))
         planned.execute(f"ANALYZE {table}")
-    with _scanning(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
+    with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
         assert _change(planned, "new") == "APPLIED"
     assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
 
 
-@pytest.mark.parametrize("backlog", [_PUBLISHED, _PARKED], ids=["published", "parked"])
-def test_what_is_closed_and_what_follows_it_are_found_by_their_indexes(planned: Rows, backlog: str) -> None:
-    """O2, O8: finalise reads the events by their ids, and the open ones of their aggregates."""
-    planned.execute(backlog, (MANY,))
-    planned.execute(_OPEN, (300,))
+@pytest.mark.parametrize("backlog", [_INSERT_PUBLISHED, _INSERT_PARKED], ids=["published", "parked"])
+def test_finalise_reads_only_indexes(planned: Rows, backlog: str) -> None:
+    """O2, O8: it reads the events by their ids, and the open events of their aggregates."""
+    planned.execute(backlog, (ROW_COUNT,))
+    planned.execute(_INSERT_OPEN, (300,))
     planned.execute("ANALYZE outbox_events")
     parameters = {"token": "x", "limit": 100, "lease": timedelta(seconds=30), "now": None}
     claimed = [row["event_id"] for row in planned.execute(CLAIM, parameters).fetchall()]
-    with _scanning(planned, "outbox_events") as scanned:
+    with _record_scans(planned, "outbox_events") as scanned:
         planned.execute("SELECT outbox_finalise('x', %s)", (claimed,))
     assert scanned.keys() == {"outbox_events_pkey", "outbox_events_open"}
     left = planned.execute("SELECT count(*) AS n FROM outbox_events WHERE ready").fetchone()
     assert left == {"n": 100}
 
 
-def test_an_enqueue_planned_on_an_empty_table_reads_the_index_of_a_full_one(rows: Rows) -> None:
-    """O1: a connection keeps its plans until the table is analysed, a minute and many thousand events later."""
+def test_enqueue_planned_on_an_empty_table_still_reads_the_index(rows: Rows) -> None:
+    """O1: a connection keeps its plans until the table is analysed, many thousand events later."""
     for number in range(10):
         _enqueue(rows, f"first{number}")
-    rows.execute(_PUBLISHED, (MANY,))
-    with _scanning(rows, "outbox_events") as scanned:
+    rows.execute(_INSERT_PUBLISHED, (ROW_COUNT,))
+    with _record_scans(rows, "outbox_events") as scanned:
         _enqueue(rows, "next")
     assert scanned == {"outbox_events_open": 1}
 
 
-def test_a_claim_planned_on_an_empty_table_reads_the_indexes_of_a_full_one(environ: dict[str, str], rows: Rows) -> None:
-    """O2: on the relay's own connection, which lives as long as its sandbox."""
+def test_claim_planned_on_an_empty_table_still_reads_the_indexes(environ: dict[str, str], rows: Rows) -> None:
+    """O2: on the relay's own connection, which lives as long as its execution environment."""
     lease = timedelta(seconds=30)
     database = Database(load(DatabaseSettings, environ), session=SESSION)
     with closing(database), database.session() as tx:
         for _ in range(10):
             assert store.claim(tx, "x", limit=200, lease=lease) == []
-        rows.execute(_PUBLISHED, (MANY,))
-        rows.execute(_OPEN, (300,))
-        with _scanning(tx, "outbox_events") as scanned:
+        rows.execute(_INSERT_PUBLISHED, (ROW_COUNT,))
+        rows.execute(_INSERT_OPEN, (300,))
+        with _record_scans(tx, "outbox_events") as scanned:
             assert len(store.claim(tx, "x", limit=200, lease=lease)) == 200
     assert scanned.keys() == {"outbox_events_ready", "outbox_events_open", "outbox_events_pkey"}
 
@@ -178,23 +182,23 @@ def _change(rows: Rows, key: str) -> str:
 
 
 @contextmanager
-def _scanning(rows: psycopg.Connection[Any], *tables: str) -> Iterator[Counter[str]]:
-    """One transaction, and how often it has read each index of these tables, or a table without an index."""
+def _record_scans(rows: psycopg.Connection[Any], *tables: str) -> Iterator[Counter[str]]:
+    """Count the scans of each index of these tables, and of the tables themselves, in one transaction."""
     scanned: Counter[str] = Counter()
     with rows.transaction():
-        before = _scanned(rows, tables)
+        before = _scan_counts(rows, tables)
         yield scanned
-        scanned += _scanned(rows, tables) - before
+        scanned += _scan_counts(rows, tables) - before
 
 
-def _scanned(rows: psycopg.Connection[Any], tables: Sequence[str]) -> Counter[str]:
-    """What this session has read; some of it may be of earlier transactions."""
+def _scan_counts(rows: psycopg.Connection[Any], tables: Sequence[str]) -> Counter[str]:
+    """Return the scan counts of this session, which can include earlier transactions."""
     cursor = rows.cursor(row_factory=tuple_row)
-    return Counter(dict(cursor.execute(_SCANNED, {"tables": list(tables)}).fetchall()))
+    return Counter(dict(cursor.execute(_SELECT_SCAN_COUNTS, {"tables": list(tables)}).fetchall()))
 
 
 def _scans(rows: Rows, statement: str) -> Iterator[dict[str, Any]]:
-    """How a plan reads tables: what its nodes say that name an index, or that read a table without one."""
+    """Yield the nodes of a plan that scan an index or a whole table."""
     (row,) = rows.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchall()
     nodes = [row["QUERY PLAN"][0]["Plan"]]
     while nodes:

@@ -1,4 +1,4 @@
-"""E4: a user's rights from the system of record, in order, in pages."""
+"""E4: listing a user's entitlements from the system of record, in order and in pages."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ if TYPE_CHECKING:
     from tests.support.client import Client
 
 
-def test_a_user_without_rights_gets_an_empty_list(client: Client) -> None:
-    """E4: unknown is not an error."""
-    reply = client.rights("nobody")
-    assert (reply.status, reply.body) == (200, '{"user_id":"nobody","entitlements":[]}')
+def test_unknown_user_has_an_empty_list(client: Client) -> None:
+    """E4: an unknown user is not an error."""
+    response = client.list_entitlements("unknown")
+    assert (response.status, response.body) == (200, '{"user_id":"unknown","entitlements":[]}')
 
 
-def test_rights_are_listed_by_sku_with_their_state(client: Client) -> None:
-    """E4: ACTIVE and REVOKED alike, and nobody else's."""
+def test_entitlements_are_listed_by_sku_with_their_status(client: Client) -> None:
+    """E4: ACTIVE and REVOKED entitlements of this user only."""
     for number, sku in enumerate(["b", "a", "B", "é"]):
         client.grant(f"k{number}", stock_keeping_unit=sku)
     client.grant("other", user_id="u_9")
     revoked = client.revoke("k9", stock_keeping_unit="a").json
-    reply = client.rights()
-    assert reply.status == 200
-    assert [right["stock_keeping_unit"] for right in reply.json["entitlements"]] == ["B", "a", "b", "é"]
-    assert reply.json["entitlements"][1] == {name: revoked[name] for name in revoked if name != "user_id"}
-    assert list(reply.json) == ["user_id", "entitlements"]
+    response = client.list_entitlements()
+    assert response.status == 200
+    assert [entitlement["stock_keeping_unit"] for entitlement in response.json["entitlements"]] == ["B", "a", "b", "é"]
+    assert response.json["entitlements"][1] == {name: revoked[name] for name in revoked if name != "user_id"}
+    assert list(response.json) == ["user_id", "entitlements"]
 
 
-def test_a_long_list_comes_in_pages(client: Client, rows: Rows) -> None:
-    """E4: at most 1,000, then limit and after; next_after is there while there is more."""
+def test_long_list_has_pages(client: Client, rows: Rows) -> None:
+    """E4: a page has at most 1,000 entries; `limit` and `after` select it. next_after is present if more follow."""
     rows.execute("""
         INSERT INTO entitlements SELECT 'u_123', 'sku-' || lpad(n::text, 4, '0'), 'ACTIVE', 1, now()
           FROM generate_series(1, 1001) n""")
-    first = client.rights().json
+    first = client.list_entitlements().json
     assert len(first["entitlements"]) == 1000
     assert first["next_after"] == "sku-1000"
-    rest = client.rights(after=first["next_after"]).json
-    assert [right["stock_keeping_unit"] for right in rest["entitlements"]] == ["sku-1001"]
+    rest = client.list_entitlements(after=first["next_after"]).json
+    assert [entitlement["stock_keeping_unit"] for entitlement in rest["entitlements"]] == ["sku-1001"]
     assert "next_after" not in rest
 
-    seen: list[str] = []
+    listed: list[str] = []
     after: dict[str, str] = {}
     while True:
-        page = client.rights(limit="300", **after).json
-        seen += [right["stock_keeping_unit"] for right in page["entitlements"]]
+        page = client.list_entitlements(limit="300", **after).json
+        listed += [entitlement["stock_keeping_unit"] for entitlement in page["entitlements"]]
         if "next_after" not in page:
             break
         after = {"after": page["next_after"]}
-    assert seen == [f"sku-{number:04}" for number in range(1, 1002)]
+    assert listed == [f"sku-{number:04}" for number in range(1, 1002)]
 
 
-def test_a_page_that_ends_with_the_last_right_has_no_next(client: Client) -> None:
-    """E4: exactly `limit` rights left is the end."""
+def test_full_last_page_has_no_next_after(client: Client) -> None:
+    """E4: exactly `limit` entitlements are left."""
     for number in range(2):
         client.grant(f"k{number}", stock_keeping_unit=f"s{number}")
-    page = client.rights(limit="2").json
+    page = client.list_entitlements(limit="2").json
     assert len(page["entitlements"]) == 2
     assert "next_after" not in page
 
 
-def test_a_path_is_decoded_once_wherever_it_comes_from(client: Client) -> None:
-    """AWS passes a path parameter on encoded, the emulators decoded; both mean the same user."""
+def test_path_parameter_is_decoded_once(client: Client) -> None:
+    """AWS passes path parameters encoded, and emulators pass them decoded. Both name the same user."""
     for number, user in enumerate(["a b", "ü@x", "50%", "a/b"]):
         client.grant(f"k{number}", user_id=user)
     for sent, user in {
@@ -73,12 +73,12 @@ def test_a_path_is_decoded_once_wherever_it_comes_from(client: Client) -> None:
         "50%": "50%",
         "a%2Fb": "a/b",
     }.items():
-        reply = client.rights(sent).json
-        assert (reply["user_id"], len(reply["entitlements"])) == (user, 1)
+        response = client.list_entitlements(sent).json
+        assert (response["user_id"], len(response["entitlements"])) == (user, 1)
 
 
-def test_the_list_reads_the_primary_key(rows: Rows) -> None:
-    """Pages of a user with many rights, among many users, cost the page and no more."""
+def test_listing_reads_the_primary_key(rows: Rows) -> None:
+    """The cost of a page does not depend on the number of users or entitlements."""
     rows.execute("""
         INSERT INTO entitlements SELECT 'u' || n % 100, 's' || n, 'ACTIVE', 1, now()
           FROM generate_series(1, 20000) n""")

@@ -1,4 +1,4 @@
-"""P2: an operator rebuilds by the function or by the command, and both say what they did."""
+"""P2: an operator rebuilds the read model with the function or with `make rebuild`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functions.rebuild_read_model.handler import handle, handler
 from grantwire.errors import BadRequestError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
-from infra.cli import rebuild as command
+from infra.cli import rebuild as cli
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
-from tests.support.read_model import clear, event_of, keep, model, right
+from tests.support.read_model import clear_tables, entitlement, event_for, insert_entitlements, read_model_rows
 from tests.support.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 
-NOTHING = {"missing": 0, "behind": 0, "wrong": 0, "ahead": 0, "extra": 0}
+NO_DIFFERENCES = {"missing": 0, "behind": 0, "wrong": 0, "ahead": 0, "extra": 0}
 
 
 @pytest.fixture(scope="module")
 def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all; each test begins with empty tables."""
+    """One database for all tests of this file; each test starts with empty tables."""
     url = databases.migrated()
     yield url
     databases.drop(url)
@@ -38,113 +38,125 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def runtime(environ: dict[str, str]) -> Iterator[RebuildRuntime]:
-    """What the function works with."""
+    """The runtime of the function."""
     runtime = RebuildRuntime.build(environ)
     yield runtime
     runtime.close()
 
 
-def test_the_function_answers_its_event_file_and_changes_nothing(
+def test_function_handles_its_event_file_and_changes_nothing(
     runtime: RebuildRuntime, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2: a dry run of the comparison; it needs no NATS."""
-    clear(rows)
-    keep(rows, [right("u", 1)])
+    """S2: a dry run of the comparison, which needs no NATS."""
+    clear_tables(rows)
+    insert_entitlements(rows, [entitlement("u", 1)])
     monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
     event = json.loads((ROOT / "infra" / "events" / "rebuild_read_model.json").read_text())
-    assert handler(event, None) == {"source": "record", "dry_run": True, "found": NOTHING | {"missing": 1}}
-    assert model(rows) == []
+    assert handler(event, None) == {"source": "record", "dry_run": True, "found": NO_DIFFERENCES | {"missing": 1}}
+    assert read_model_rows(rows) == []
     assert not runtime.nats.is_connected
     with pytest.raises(BadRequestError, match="source must be one of record, stream, not None"):
         handler({}, None)
 
 
-def test_the_function_rebuilds_both_ways(environ: dict[str, str], runtime: RebuildRuntime, rows: Rows) -> None:
-    """P2: and both end equal."""
-    clear(rows)
-    keep(rows, [right("u", 2)])
+def test_function_rebuilds_from_both_sources(environ: dict[str, str], runtime: RebuildRuntime, rows: Rows) -> None:
+    """P2: with the same result."""
+    clear_tables(rows)
+    insert_entitlements(rows, [entitlement("u", 2)])
     with Stream(environ) as stream:
-        stream.publish(event_of(right("u", 1)), event_of(right("u", 2)))
+        stream.publish(event_for(entitlement("u", 1)), event_for(entitlement("u", 2)))
     assert handle({"source": "record"}, runtime)["mended"] == 1
-    assert model(rows) == [right("u", 2)]
+    assert read_model_rows(rows) == [entitlement("u", 2)]
     rows.execute("DELETE FROM user_entitlements")
     report = handle({"source": "stream", "budget": "10s"}, runtime)
     assert (report["changed"], report["complete"]) == (1, True)
-    assert model(rows) == [right("u", 2)]
+    assert read_model_rows(rows) == [entitlement("u", 2)]
     assert handle({"source": "stream", "from_sequence": 2}, runtime)["events"] == 1
 
 
 @pytest.mark.usefixtures("_command")
-def test_the_command_compares_and_mends(
+def test_make_rebuild_compares_and_repairs(
     environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P2: what differs, in words; 1 if something impossible is left."""
-    clear(rows)
-    keep(rows, [right("u", 2)])
-    _set(monkeypatch, {name: value for name, value in environ.items() if name != "NATS_URL"})
-    order = ["--source", "record"]
-    assert command.rebuild([*order, "--dry-run"], Progress()) == 0
+    """P2: it prints the differences; exit code 1 if rows are left that no event can explain."""
+    clear_tables(rows)
+    insert_entitlements(rows, [entitlement("u", 2)])
+    _set_environment(monkeypatch, {name: value for name, value in environ.items() if name != "NATS_URL"})
+    arguments = ["--source", "record"]
+    assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0
     assert "1 missing, 0 behind, 0 wrong, 0 ahead, 0 extra.\nMissing or behind is normal" in capsys.readouterr().out
-    assert model(rows) == []
-    assert command.rebuild(order, Progress()) == 0
-    assert "1 mended, 0 removed.\n" in capsys.readouterr().out
-    assert model(rows) == [right("u", 2)]
+    assert read_model_rows(rows) == []
+    assert cli.rebuild(arguments, Progress()) == 0
+    assert "1 repaired, 0 removed.\n" in capsys.readouterr().out
+    assert read_model_rows(rows) == [entitlement("u", 2)]
     rows.execute("INSERT INTO user_entitlements VALUES ('u', 'never', 'ACTIVE', 1, now())")
     with rows.transaction():
         rows.execute("SELECT FROM user_entitlements FOR UPDATE")
-        assert command.rebuild(order, Progress()) == 1
-    assert "find out who, and repeat" in capsys.readouterr().out
+        assert cli.rebuild(arguments, Progress()) == 1
+    assert "repeat the command" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_command")
-def test_the_command_replays_and_shows_how_far_it_is(
+def test_make_rebuild_from_stream_prints_progress(
     environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P2: a line now and then, and what was left out."""
-    clear(rows)
-    monkeypatch.setattr(command, "SPOKEN", 2)
-    monkeypatch.setattr("grantwire.read_model.from_stream._BATCH", 1)
+    """P2: it prints the number of skipped messages, too."""
+    clear_tables(rows)
+    monkeypatch.setattr(cli, "PROGRESS_INTERVAL", 2)
+    monkeypatch.setattr("grantwire.read_model.from_stream._BATCH_SIZE", 1)
     with Stream(environ) as stream:
-        stream.publish(*(event_of(right("u", version)) for version in (1, 2, 3, 4)), b"poison")
-    _set(monkeypatch, environ)
-    order = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
-    assert command.rebuild([*order, "--dry-run"], Progress()) == 0
-    assert "4 events would be replayed; 1 messages left out." in capsys.readouterr().out
-    assert model(rows) == []
-    assert command.rebuild([*order, "--from-sequence", "2"], Progress()) == 0
+        stream.publish(*(event_for(entitlement("u", version)) for version in (1, 2, 3, 4)), b"not an event")
+    _set_environment(monkeypatch, environ)
+    arguments = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
+    assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0
+    assert "4 events would be projected, 1 messages skipped." in capsys.readouterr().out
+    assert read_model_rows(rows) == []
+    assert cli.rebuild([*arguments, "--from-sequence", "2"], Progress()) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "… up to 2 of 5",
-        "… up to 4 of 5",
-        "3 events replayed, 3 times a right was brought up; 1 messages left out.",
-        "From 2 to 5 of 5.",
+        "… message 2 of 5",
+        "… message 4 of 5",
+        "3 events projected, which changed the read model 3 times, 1 messages skipped.",
+        "Messages 2 to 5 of 5.",
     ]
-    assert model(rows) == [right("u", 4)]
+    assert read_model_rows(rows) == [entitlement("u", 4)]
 
 
-_NOWHERE = "postgresql://127.0.0.1:1/x"
+_UNREACHABLE_DATABASE = "postgresql://127.0.0.1:1/x"
 
 
 @pytest.mark.usefixtures("_command")
 @pytest.mark.parametrize(
-    ("arguments", "environ", "says"),
+    ("arguments", "environ", "message"),
     [
-        (["--source", "stream"], {"DATABASE_URL": _NOWHERE}, "belong together"),
+        (["--source", "stream"], {"DATABASE_URL": _UNREACHABLE_DATABASE}, "belong together"),
         (["--source", "record"], {"NATS_URL": "nats://127.0.0.1:1"}, "belong together"),
-        (["--source", "record"], {"DATABASE_URL": _NOWHERE}, "temporarily unavailable"),
-        (["--source", "record", "--from-sequence", "3"], {"DATABASE_URL": _NOWHERE}, "only for the source"),
-        (["--source", "stream"], {"DATABASE_URL": _NOWHERE, "NATS_URL": "nats://127.0.0.1:1"}, "NATS is unreachable"),
-        (["--source", "record"], {"DATABASE_URL": _NOWHERE, "PLAINTEXT_ALLOWED": "false"}, "DATABASE_TLS=off needs"),
+        (["--source", "record"], {"DATABASE_URL": _UNREACHABLE_DATABASE}, "temporarily unavailable"),
+        (
+            ["--source", "record", "--from-sequence", "3"],
+            {"DATABASE_URL": _UNREACHABLE_DATABASE},
+            "allowed only with source stream",
+        ),
+        (
+            ["--source", "stream"],
+            {"DATABASE_URL": _UNREACHABLE_DATABASE, "NATS_URL": "nats://127.0.0.1:1"},
+            "NATS is unreachable",
+        ),
+        (
+            ["--source", "record"],
+            {"DATABASE_URL": _UNREACHABLE_DATABASE, "PLAINTEXT_ALLOWED": "false"},
+            "DATABASE_TLS=off needs",
+        ),
     ],
 )
-def test_the_command_explains_what_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], environ: dict[str, str], says: str
+def test_make_rebuild_explains_errors(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], environ: dict[str, str], message: str
 ) -> None:
-    """No traceback: a message and what to do."""
-    _set(monkeypatch, {**PLAINTEXT, "NATS_CONNECT_TIMEOUT": "100ms", **environ})
-    with pytest.raises(CommandError, match=says):
-        command.rebuild(arguments, Progress())
+    """A message and what to do, without a traceback."""
+    _set_environment(monkeypatch, {**PLAINTEXT, "NATS_CONNECT_TIMEOUT": "100ms", **environ})
+    with pytest.raises(CommandError, match=message):
+        cli.rebuild(arguments, Progress())
 
 
-def _set(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+def _set_environment(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)

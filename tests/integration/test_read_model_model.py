@@ -1,4 +1,4 @@
-"""P1: events, in any order and any number of times, leave each right as the newest of them says."""
+"""P1: events, in any order and repeated, leave each entitlement as its newest event describes it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from psycopg.rows import dict_row
 
 from grantwire.errors import RejectedError
 from grantwire.notifications.events import Event, decode
-from grantwire.notifications.inbox import record as record_events
+from grantwire.notifications.inbox import record_events
 from grantwire.read_model.model import project
 from tests.support.concurrency import at_once
-from tests.support.read_model import PROJECTED, Right, clear, event_of, model, payloads, right
+from tests.support.read_model import (
+    BRIDGE_TABLES,
+    Entitlement,
+    clear_tables,
+    entitlement,
+    event_for,
+    payloads,
+    read_model_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,67 +32,65 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 
-# Names whose order depends on the collation, and one that begins like another.
+# Names whose order depends on the collation, and names that are a prefix of others.
 NAMES = ["a", "B", "_", "Z", "é", "a/b", "ab"]
 
 
 @pytest.fixture(scope="module")
 def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all; each test begins with empty tables."""
+    """One database for all tests of this file; each test starts with empty tables."""
     url = databases.migrated()
     yield url
     databases.drop(url)
 
 
 @pytest.fixture(autouse=True)
-def _empty(rows: Rows) -> None:
-    clear(rows)
+def _clear_tables(rows: Rows) -> None:
+    clear_tables(rows)
 
 
-def projected(database_url: str, *rights: Right) -> int:
-    """Project the events that led to these, in one batch and one transaction; how many rights changed."""
+def project_events(database_url: str, *entitlements: Entitlement) -> int:
+    """Project the events of these entitlements in one transaction, and return how many changed."""
     with psycopg.connect(database_url) as tx:
-        return project(tx, payloads(rights))
+        return project(tx, payloads(entitlements))
 
 
-def written(rows: Rows) -> list[dict[str, Any]]:
-    """The rows with the transaction that wrote each: equal only if nobody has touched them."""
+def rows_with_transactions(rows: Rows) -> list[dict[str, Any]]:
+    """Return the rows with the transactions that wrote them, which shows any change."""
     return rows.execute("SELECT *, xmin FROM user_entitlements ORDER BY user_id").fetchall()
 
 
-def test_the_same_event_twice_leaves_one_row_and_one_change(database_url: str, rows: Rows) -> None:
-    """P1: in one batch as well as later."""
-    assert projected(database_url, right("u", 1), right("u", 1)) == 1
-    before = written(rows)
-    assert projected(database_url, right("u", 1)) == 0
-    assert written(rows) == before
-    assert model(rows) == [right("u", 1)]
+def test_repeated_event_changes_one_row_once(database_url: str, rows: Rows) -> None:
+    """P1: within a batch and later."""
+    assert project_events(database_url, entitlement("u", 1), entitlement("u", 1)) == 1
+    before = rows_with_transactions(rows)
+    assert project_events(database_url, entitlement("u", 1)) == 0
+    assert rows_with_transactions(rows) == before
+    assert read_model_rows(rows) == [entitlement("u", 1)]
 
 
-def test_an_older_version_never_overwrites_a_newer_one(database_url: str, rows: Rows) -> None:
-    """P1: and neither does another event with the same version."""
-    projected(database_url, right("u", 3))
-    before = written(rows)
-    assert projected(database_url, right("u", 2)) == 0
-    assert projected(database_url, right("u", 3)._replace(status="REVOKED")) == 0
-    assert written(rows) == before
+def test_older_version_never_overwrites_newer_one(database_url: str, rows: Rows) -> None:
+    """P1: nor does another event with the same version."""
+    project_events(database_url, entitlement("u", 3))
+    before = rows_with_transactions(rows)
+    assert project_events(database_url, entitlement("u", 2)) == 0
+    assert project_events(database_url, entitlement("u", 3)._replace(status="REVOKED")) == 0
+    assert rows_with_transactions(rows) == before
 
 
-def test_a_gap_in_the_versions_is_accepted(database_url: str, rows: Rows) -> None:
-    """P1: what is later wins, whether or not it is the next; the first seen need not be the first there was."""
-    projected(database_url, right("u", 4))
-    assert projected(database_url, right("u", 9)) == 1
-    assert model(rows) == [right("u", 9)]
+def test_gap_in_versions_is_accepted(database_url: str, rows: Rows) -> None:
+    """P1: the higher version wins even if it is not the next one; the first event need not have version 1."""
+    project_events(database_url, entitlement("u", 4))
+    assert project_events(database_url, entitlement("u", 9)) == 1
+    assert read_model_rows(rows) == [entitlement("u", 9)]
 
 
-@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
-def test_of_several_versions_in_one_batch_the_newest_counts(
-    database_url: str, rows: Rows, order: tuple[int, ...]
-) -> None:
-    """P1: one row is written once, whatever the order."""
-    batch = [right(name, version) for version in order for name in NAMES]
-    assert projected(database_url, *batch) == len(NAMES)
-    assert model(rows) == sorted(right(name, 3) for name in NAMES)
+@pytest.mark.parametrize("versions", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_newest_version_of_a_batch_wins(database_url: str, rows: Rows, versions: tuple[int, ...]) -> None:
+    """P1: each row is written once, in any order of the events."""
+    batch = [entitlement(name, version) for version in versions for name in NAMES]
+    assert project_events(database_url, *batch) == len(NAMES)
+    assert read_model_rows(rows) == sorted(entitlement(name, 3) for name in NAMES)
 
 
 @pytest.mark.parametrize(
@@ -99,63 +105,67 @@ def test_of_several_versions_in_one_batch_the_newest_counts(
         ("occurred_at", "in a while"),
     ],
 )
-def test_data_that_make_no_right_are_refused(database_url: str, rows: Rows, field: str, value: object) -> None:
-    """N5, P1: the event is at fault, not the database, and its batch leaves nothing."""
-    good, bad = payloads([right("u", 1), right("v", 1)])
+def test_invalid_payload_is_refused(database_url: str, rows: Rows, field: str, value: object) -> None:
+    """N5, P1: the event is at fault, not the database, and its batch writes nothing."""
+    good, bad = payloads([entitlement("u", 1), entitlement("v", 1)])
     with pytest.raises(RejectedError), psycopg.connect(database_url) as tx:
         project(tx, [good, bad | {field: value}])
-    assert model(rows) == []
+    assert read_model_rows(rows) == []
 
 
-def test_rights_in_common_are_waited_for_in_one_order(database_url: str, rows: Rows) -> None:
-    """P1: four transactions with other events of the same rights, in all directions; none is a victim."""
-    rights = [(f"{name}{number}", sku) for number in range(20) for name in NAMES for sku in ("x", "Y", "ü")]
+def test_transactions_with_the_same_entitlements_do_not_deadlock(database_url: str, rows: Rows) -> None:
+    """P1: four transactions with different events of the same entitlements, in different orders."""
+    entitlements = [(f"{name}{number}", sku) for number in range(20) for name in NAMES for sku in ("x", "Y", "ü")]
 
     def write(version: int) -> int:
-        batch = [right(user, version + 1, sku) for user, sku in rights]
-        return projected(database_url, *batch[:: 1 - 2 * (version % 2)])
+        batch = [entitlement(user, version + 1, sku) for user, sku in entitlements]
+        return project_events(database_url, *batch[:: 1 - 2 * (version % 2)])
 
     for _ in range(3):
         rows.execute("DELETE FROM user_entitlements")
-        assert sum(at_once(4, write)) >= len(rights)
-        assert model(rows) == sorted(right(user, 4, sku) for user, sku in rights)
+        assert sum(at_once(4, write)) >= len(entitlements)
+        assert read_model_rows(rows) == sorted(entitlement(user, 4, sku) for user, sku in entitlements)
 
 
 @pytest.fixture
 def tx(database_url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """The connection of all histories."""
+    """One connection for all examples."""
     with psycopg.connect(database_url, autocommit=True) as tx:
         yield tx
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Right], list[list[Event]]]:
-    """Where some rights end, and their events with repeats: in any order, in any batches, some versions missing."""
-    ends = draw(
+def histories(draw: st.DrawFn) -> tuple[list[Entitlement], list[list[Event]]]:
+    """Return the final entitlements, and their events with repeats: in any order and batches, some versions missing."""
+    last_versions = draw(
         st.dictionaries(st.tuples(st.sampled_from(NAMES), st.sampled_from("xY")), st.integers(1, 5), max_size=5)
     )
-    changes = [right(user, version, sku) for (user, sku), end in ends.items() for version in range(1, end + 1)]
-    last = [right(user, end, sku) for (user, sku), end in ends.items()]
+    changes = [
+        entitlement(user, version, sku)
+        for (user, sku), last_version in last_versions.items()
+        for version in range(1, last_version + 1)
+    ]
+    last = [entitlement(user, last_version, sku) for (user, sku), last_version in last_versions.items()]
     discarded = draw(st.sets(st.sampled_from(changes))) - set(last) if changes else set()
-    events = [decode(event_of(one).SerializeToString(), {}) for one in changes if one not in discarded]
+    events = [decode(event_for(item).SerializeToString(), {}) for item in changes if item not in discarded]
     repeats = draw(st.lists(st.sampled_from(events), max_size=8)) if events else []
     shuffled = draw(st.permutations([*events, *repeats]))
     cuts = sorted(draw(st.sets(st.integers(0, len(shuffled)))) | {0, len(shuffled)})
-    return sorted(last), [shuffled[start:end] for start, end in pairwise(cuts)]
+    return sorted(last), [shuffled[start:last_version] for start, last_version in pairwise(cuts)]
 
 
 @given(histories())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_history_ends_as_the_record_says(
-    tx: psycopg.Connection[tuple[Any, ...]], history: tuple[list[Right], list[list[Event]]]
+def test_any_history_ends_with_newest_versions(
+    tx: psycopg.Connection[tuple[Any, ...]], history: tuple[list[Entitlement], list[list[Event]]]
 ) -> None:
-    """P1: every order, every repeat, every division into batches, through the inbox as the bridge does it."""
+    """P1: every order, every repeat and every division into batches, through the inbox as the bridge does it."""
     last, batches = history
-    for table in PROJECTED:
+    for table in BRIDGE_TABLES:
         tx.execute(f"DELETE FROM {table}")  # noqa: S608
     for batch in batches:
         with tx.transaction():
             record_events(tx, batch)
     with tx.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute("SELECT * FROM user_entitlements ORDER BY user_id, stock_keeping_unit").fetchall()
-    assert [Right(*row.values()) for row in found] == last
+        projected = cursor.execute("SELECT * FROM user_entitlements ORDER BY user_id, stock_keeping_unit").fetchall()
+    assert [Entitlement(*row.values()) for row in projected] == last

@@ -1,4 +1,4 @@
-"""Q2 (c), Q3: messages that JetStream gave up on are sent again, or given up."""
+"""Q2 (c), Q3: messages that JetStream stopped delivering are redriven or discarded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.jetstream.publisher import Publisher
 from grantwire.runtime.redrive import RedriveRuntime
 from tests.support.concurrency import at_once
-from tests.support.dead_letters import Scene, event_bytes, event_headers
+from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,291 +25,299 @@ DECODER = "grantwire.notifications.bridge.decode"
 
 
 @pytest.fixture
-def scene(environ: dict[str, str]) -> Iterator[Scene]:
-    """A stream and its workers; deliveries end quickly."""
+def pipeline(environ: dict[str, str]) -> Iterator[Pipeline]:
+    """A stream and its workers, with a short ack wait and two deliveries."""
     quick = {"NOTIFICATION_NATS_ACK_WAIT": "300ms", "NOTIFICATION_NATS_MAX_DELIVER": "2"}
-    with Scene(environ | quick) as scene:
-        yield scene
+    with Pipeline(environ | quick) as pipeline:
+        yield pipeline
 
 
-def test_a_poison_payload_is_redriven_and_processed(scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N5, Q1, Q2: refused by the decoder, recorded, sent again to a repaired decoder, processed once."""
+def test_terminated_message_is_redriven_and_processed(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N5, Q1, Q2: terminated by a broken decoder, recorded, redriven to a repaired decoder, processed once."""
     event_id = uuid.uuid4()
     payload = event_bytes(event_id)
-    scene.publish(payload, event_headers(event_id, trace_id="1-abc"))
+    pipeline.publish(payload, event_headers(event_id, trace_id="1-abc"))
     with monkeypatch.context() as broken:
-        broken.setattr(DECODER, _refuse)
-        assert scene.consume()["terminated"] == 1
-    scene.await_advisories(1)
-    scene.record()
-    (letter,) = _letters(rows)
-    assert (letter["kind"], letter["reason"], letter["payload"]) == ("MSG_TERMINATED", "a bug", payload)
+        broken.setattr(DECODER, _reject)
+        assert pipeline.run_bridge()["terminated"] == 1
+    pipeline.wait_for_advisories(1)
+    pipeline.run_recorder()
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["kind"], dead_letter["reason"], dead_letter["payload"]) == ("MSG_TERMINATED", "a bug", payload)
 
-    done = scene.execute(action="redrive", kind="nats", all=True)
-    assert (done["done"], done["ids"], done["skipped"]) == (1, [str(letter["dead_letter_id"])], {})
-    message = scene.message(2)
+    done = pipeline.execute(action="redrive", kind="nats", all=True)
+    assert (done["done"], done["ids"], done["skipped"]) == (1, [str(dead_letter["dead_letter_id"])], {})
+    message = pipeline.get_message(2)
     assert message.data == payload
-    assert message.headers == letter["headers"] | {
+    assert message.headers == dead_letter["headers"] | {
         "Nats-Msg-Id": f"{event_id}:redrive:1",
-        "redrive_of": str(letter["dead_letter_id"]),
+        "redrive_of": str(dead_letter["dead_letter_id"]),
     }
-    assert scene.consume()["recorded"] == 1
+    assert pipeline.run_bridge()["recorded"] == 1
     assert rows.execute("SELECT event_id FROM notifications").fetchall() == [{"event_id": event_id}]
-    (letter,) = _letters(rows)
-    assert (letter["status"], letter["redrive_count"]) == ("REDRIVEN", 1)
-    assert letter["closed_at"] is not None
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["status"], dead_letter["redrive_count"]) == ("REDRIVEN", 1)
+    assert dead_letter["closed_at"] is not None
 
 
-def test_a_message_past_its_delivery_limit_is_redriven_and_processed(
-    scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch
+def test_message_past_max_deliver_is_redriven_and_processed(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """N6, Q1, Q2: the bridge died of it each time; repaired, it has its one effect."""
-    event_id, _ = scene.publish_event()
+    """N6, Q1, Q2: the bridge crashed at each delivery; after the repair the message has one effect."""
+    event_id, _ = pipeline.publish_event()
     with monkeypatch.context() as broken:
-        broken.setattr(DECODER, _die)
-        scene.die_of_it(1)
-    scene.record()
-    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
-    assert scene.consume()["recorded"] == 1
+        broken.setattr(DECODER, _crash)
+        pipeline.run_bridge_until_max_deliver(1)
+    pipeline.run_recorder()
+    assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
+    assert pipeline.run_bridge()["recorded"] == 1
     assert rows.execute("SELECT event_id FROM processed_events").fetchall() == [{"event_id": event_id}]
 
 
-def test_a_message_without_an_event_id_is_redriven_under_its_place_in_the_stream(scene: Scene, rows: Rows) -> None:
-    """Q2: `dlq:<stream>:<seq>:redrive:<n>`; the bytes are as they were."""
-    letter = _dead_letter(scene, rows, b"\xffnonsense", {"Nats-Expected-Stream": scene.stream})
-    scene.execute(action="redrive", kind="nats", ids=[str(letter["dead_letter_id"])])
-    message = scene.message(2)
+def test_message_without_event_id_is_redriven_with_its_stream_sequence(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: the id is `dlq:<stream>:<seq>:redrive:<n>`; the bytes are unchanged."""
+    dead_letter = _record_dead_letter(pipeline, rows, b"\xffnonsense", {"Nats-Expected-Stream": pipeline.stream})
+    pipeline.execute(action="redrive", kind="nats", ids=[str(dead_letter["dead_letter_id"])])
+    message = pipeline.get_message(2)
     assert message.data == b"\xffnonsense"
     assert message.headers == {
-        "Nats-Msg-Id": f"dlq:{scene.stream}:1:redrive:1",
-        "redrive_of": str(letter["dead_letter_id"]),
+        "Nats-Msg-Id": f"dlq:{pipeline.stream}:1:redrive:1",
+        "redrive_of": str(dead_letter["dead_letter_id"]),
     }
 
 
-def test_a_dead_letter_of_a_redriven_message_links_to_its_origin(scene: Scene, rows: Rows) -> None:
-    """Q2: and its own redrive has the next number, which JetStream does not know yet."""
+def test_dead_letter_of_redriven_message_links_to_its_origin(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: its own redrive has the next number, which JetStream does not know yet."""
     event_id = uuid.uuid4()
-    first = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
+    first = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
     for number in (1, 2):
-        assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
-        assert scene.message(number + 1).headers["Nats-Msg-Id"] == f"{event_id}:redrive:{number}"
-        scene.terminate("still bad")
-        scene.await_advisories(number + 1)
-        scene.record()
-    letters = _letters(rows)
-    assert [letter["origin"] for letter in letters] == [None, first["dead_letter_id"], letters[1]["dead_letter_id"]]
-    assert [letter["status"] for letter in letters] == ["REDRIVEN", "REDRIVEN", "OPEN"]
-    assert [letter["event_time"] for letter in letters] == [first["event_time"]] * 3
+        assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
+        assert pipeline.get_message(number + 1).headers["Nats-Msg-Id"] == f"{event_id}:redrive:{number}"
+        pipeline.terminate_next("still bad")
+        pipeline.wait_for_advisories(number + 1)
+        pipeline.run_recorder()
+    dead_letters = _dead_letters(rows)
+    assert [dead_letter["origin"] for dead_letter in dead_letters] == [
+        None,
+        first["dead_letter_id"],
+        dead_letters[1]["dead_letter_id"],
+    ]
+    assert [dead_letter["status"] for dead_letter in dead_letters] == ["REDRIVEN", "REDRIVEN", "OPEN"]
+    assert [dead_letter["event_time"] for dead_letter in dead_letters] == [first["event_time"]] * 3
 
 
-def test_a_redriven_message_that_the_bridge_puts_behind_the_others_still_links(scene: Scene, rows: Rows) -> None:
-    """Q2: the bridge gives it another Nats-Msg-Id then; its redrive must not take a number that was used."""
+def test_origin_is_kept_when_bridge_republishes_message(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: the bridge changes the Nats-Msg-Id; the next redrive must not reuse a number."""
     event_id = uuid.uuid4()
-    first = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    scene.execute(action="redrive", kind="nats", all=True)
-    headers = scene.message(2).headers | {"Nats-Msg-Id": f"{scene.stream}:2:again"}
-    scene.publish(event_bytes(event_id), headers)
-    assert [scene.terminate("bad"), scene.terminate("bad")] == [2, 3]
-    scene.await_advisories(3)
-    scene.record()
-    assert [letter["origin"] for letter in _letters(rows)] == [None] + [first["dead_letter_id"]] * 2
-    before = scene.stream_state()
-    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 2
-    assert scene.stream_state() == before + 2
+    first = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
+    pipeline.execute(action="redrive", kind="nats", all=True)
+    headers = pipeline.get_message(2).headers | {"Nats-Msg-Id": f"{pipeline.stream}:2:again"}
+    pipeline.publish(event_bytes(event_id), headers)
+    assert [pipeline.terminate_next("bad"), pipeline.terminate_next("bad")] == [2, 3]
+    pipeline.wait_for_advisories(3)
+    pipeline.run_recorder()
+    assert [dead_letter["origin"] for dead_letter in _dead_letters(rows)] == [None] + [first["dead_letter_id"]] * 2
+    before = pipeline.last_sequence()
+    assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 2
+    assert pipeline.last_sequence() == before + 2
 
 
-def test_a_crash_between_commit_and_publish_repeats_the_same_id(
-    scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch
+def test_crash_between_commit_and_publish_reuses_same_id(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q2: the number is committed first; whoever comes next uses it again."""
+    """Q2: the number is committed first, and the next redrive uses it again."""
     event_id = uuid.uuid4()
-    _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
+    _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as crash:
-        crash.setattr(Publisher, "publish", _die)
+        crash.setattr(Publisher, "publish", _crash)
         with pytest.raises(MemoryError):
-            scene.execute(action="redrive", kind="nats", all=True)
-    (letter,) = _letters(rows)
-    assert (letter["status"], letter["redrive_count"]) == ("OPEN", 1)
-    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
-    assert scene.message(2).headers["Nats-Msg-Id"] == f"{event_id}:redrive:1"
-    (letter,) = _letters(rows)
-    assert (letter["status"], letter["redrive_count"]) == ("REDRIVEN", 1)
+            pipeline.execute(action="redrive", kind="nats", all=True)
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["status"], dead_letter["redrive_count"]) == ("OPEN", 1)
+    assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
+    assert pipeline.get_message(2).headers["Nats-Msg-Id"] == f"{event_id}:redrive:1"
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["status"], dead_letter["redrive_count"]) == ("REDRIVEN", 1)
 
 
-def test_a_crash_between_publish_and_close_is_deduplicated(
-    scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch
+def test_crash_between_publish_and_close_is_deduplicated(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q2: JetStream has the message and nobody knows; the repeat carries the same id and stores nothing."""
+    """Q2: JetStream has the message already; the repeat has the same id and stores nothing."""
     event_id = uuid.uuid4()
-    _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
+    _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as crash:
-        crash.setattr("grantwire.dead_letters.store.finish_redrive", _die)
+        crash.setattr("grantwire.dead_letters.store.finish_redrive", _crash)
         with pytest.raises(MemoryError):
-            scene.execute(action="redrive", kind="nats", all=True)
-    assert (scene.stream_state(), _letters(rows)[0]["status"]) == (2, "OPEN")
-    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
-    assert (scene.stream_state(), _letters(rows)[0]["status"]) == (2, "REDRIVEN")
+            pipeline.execute(action="redrive", kind="nats", all=True)
+    assert (pipeline.last_sequence(), _dead_letters(rows)[0]["status"]) == (2, "OPEN")
+    assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
+    assert (pipeline.last_sequence(), _dead_letters(rows)[0]["status"]) == (2, "REDRIVEN")
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "prefix"),
     [
         (AmbiguousError("no acknowledgement in time"), "uncertain"),
         (RetryableError("no stream listens"), "not stored"),
         (RejectedError("too large"), "refused"),
     ],
 )
-def test_what_is_not_acknowledged_stays_open(
-    scene: Scene, rows: Rows, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+def test_unacknowledged_redrive_stays_open(
+    pipeline: Pipeline, rows: Rows, monkeypatch: pytest.MonkeyPatch, error: Exception, prefix: str
 ) -> None:
-    """Q2: and the report says so; a later redrive closes it."""
+    """Q2: the report contains the reason; a later redrive closes the dead letter."""
 
     async def fail(*_: object) -> None:
         raise error
 
     event_id = uuid.uuid4()
-    letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
+    dead_letter = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
     with monkeypatch.context() as broken:
         broken.setattr(Publisher, "publish", fail)
-        done = scene.execute(action="redrive", kind="nats", all=True)
+        done = pipeline.execute(action="redrive", kind="nats", all=True)
     ((reason, ids),) = done["skipped_ids"].items()
-    assert (done["done"], reason.startswith(why), ids) == (0, True, [str(letter["dead_letter_id"])])
-    assert _letters(rows)[0]["status"] == "OPEN"
-    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
+    assert (done["done"], reason.startswith(prefix), ids) == (0, True, [str(dead_letter["dead_letter_id"])])
+    assert _dead_letters(rows)[0]["status"] == "OPEN"
+    assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
 
 
-def test_without_nats_nothing_is_changed(environ: dict[str, str], rows: Rows, nats_server: NatsServer) -> None:
-    """Q2: no number is raised for a publish that cannot be tried."""
-    with Scene(environ | {"NATS_URL": nats_server.url}) as scene:
+def test_nothing_is_changed_while_nats_is_unreachable(
+    environ: dict[str, str], rows: Rows, nats_server: NatsServer
+) -> None:
+    """Q2: no redrive number is assigned."""
+    with Pipeline(environ | {"NATS_URL": nats_server.url}) as pipeline:
         event_id = uuid.uuid4()
-        before = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
+        before = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
         nats_server.kill()
         with pytest.raises(RetryableError, match="NATS is unreachable"):
-            scene.execute(action="redrive", kind="nats", all=True)
-        assert _letters(rows) == [before]
+            pipeline.execute(action="redrive", kind="nats", all=True)
+        assert _dead_letters(rows) == [before]
         assert rows.execute("SELECT FROM operator_actions").fetchall() == []
         nats_server.start()
-        assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 1
+        assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
 
 
-def test_redriving_twice_does_no_harm(scene: Scene, rows: Rows) -> None:
-    """Q2: the second time it is closed already, and the report says so."""
+def test_second_redrive_changes_nothing(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: the dead letter is closed already, and the report says so."""
     event_id = uuid.uuid4()
-    letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    ids = [str(letter["dead_letter_id"])]
-    assert scene.execute(action="redrive", kind="nats", ids=ids)["done"] == 1
-    (before,) = _letters(rows)
-    again = scene.execute(action="redrive", kind="nats", ids=[*ids, str(uuid.UUID(int=1))])
-    assert (again["done"], again["skipped"]) == (0, {"not open: closed already, or unknown": 2})
-    assert (_letters(rows), scene.stream_state()) == ([before], 2)
-    assert scene.consume()["recorded"] == 1
+    dead_letter = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
+    ids = [str(dead_letter["dead_letter_id"])]
+    assert pipeline.execute(action="redrive", kind="nats", ids=ids)["done"] == 1
+    (before,) = _dead_letters(rows)
+    again = pipeline.execute(action="redrive", kind="nats", ids=[*ids, str(uuid.UUID(int=1))])
+    assert (again["done"], again["skipped"]) == (0, {"not open: already closed, or unknown id": 2})
+    assert (_dead_letters(rows), pipeline.last_sequence()) == ([before], 2)
+    assert pipeline.run_bridge()["recorded"] == 1
 
 
-def test_two_letters_of_one_event_are_two_messages(scene: Scene, rows: Rows) -> None:
-    """Q2: in one order too, each has a number of its own, or JetStream would drop the second as a duplicate."""
+def test_two_dead_letters_of_one_event_become_two_messages(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: each has its own number in the same command, or JetStream would drop the second as a duplicate."""
     event_id = uuid.uuid4()
     for copy in ("first", "second"):
         headers = event_headers(event_id) | {"Nats-Msg-Id": copy}
-        _dead_letter(scene, rows, event_bytes(event_id), headers)
-    assert scene.execute(action="redrive", kind="nats", all=True)["done"] == 2
-    assert sorted(letter["redrive_count"] for letter in _letters(rows)) == [1, 2]
-    assert scene.stream_state() == 4
-    assert scene.consume() == {"recorded": 1, "duplicates": 1, "terminated": 0, "returned": 0}
+        _record_dead_letter(pipeline, rows, event_bytes(event_id), headers)
+    assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 2
+    assert sorted(dead_letter["redrive_count"] for dead_letter in _dead_letters(rows)) == [1, 2]
+    assert pipeline.last_sequence() == 4
+    assert pipeline.run_bridge() == {"recorded": 1, "duplicates": 1, "terminated": 0, "returned": 0}
 
 
-def test_two_operators_at_once_send_one_message(scene: Scene, rows: Rows) -> None:
-    """Q2: they agree on the number, and JetStream stores it once."""
+def test_concurrent_redrives_store_one_message(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: they use the same number, and JetStream stores it once."""
     event_id = uuid.uuid4()
-    _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    order = DeadLetterCommand.parse(
+    _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
+    command = DeadLetterCommand.parse(
         {"action": "redrive", "kind": "nats", "all": True, "actor": "ann", "reason": "repaired"}
     )
 
     def redrive(_: int) -> None:
-        runtime = RedriveRuntime.build(scene.environ)
+        runtime = RedriveRuntime.build(pipeline.environ)
         try:
-            runtime.dead_letters.execute(order)
+            runtime.dead_letters.execute(command)
         finally:
             runtime.close()
 
     at_once(4, redrive)
-    (letter,) = _letters(rows)
-    assert (letter["status"], letter["redrive_count"], scene.stream_state()) == ("REDRIVEN", 1, 2)
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["status"], dead_letter["redrive_count"], pipeline.last_sequence()) == ("REDRIVEN", 1, 2)
 
 
-def test_an_event_older_than_the_inbox_needs_force(scene: Scene, rows: Rows) -> None:
-    """Q2: exactly thirty days is still remembered; a microsecond more needs force."""
+def test_event_older_than_inbox_retention_requires_force(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: exactly thirty days needs no force; a microsecond more does."""
     event_id = uuid.uuid4()
-    letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    edge = letter["event_time"] + timedelta(days=30)
-    order: dict[str, Any] = {"action": "redrive", "kind": "nats", "all": True}
-    late = scene.execute(**order, now=edge + timedelta(microseconds=1))
-    ((why, count),) = late["skipped"].items()
-    assert (late["done"], count, why.endswith("use force")) == (0, 1, True)
-    assert scene.execute(**order, dry_run=True, now=edge)["done"] == 1
-    assert scene.execute(**order, force=True, now=edge + timedelta(microseconds=1))["done"] == 1
+    dead_letter = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
+    limit = dead_letter["event_time"] + timedelta(days=30)
+    request: dict[str, Any] = {"action": "redrive", "kind": "nats", "all": True}
+    late = pipeline.execute(**request, now=limit + timedelta(microseconds=1))
+    ((reason, count),) = late["skipped"].items()
+    assert (late["done"], count, reason.endswith("use force to redrive it")) == (0, 1, True)
+    assert pipeline.execute(**request, dry_run=True, now=limit)["done"] == 1
+    assert pipeline.execute(**request, force=True, now=limit + timedelta(microseconds=1))["done"] == 1
 
 
-def test_a_letter_without_a_copy_can_only_be_discarded(scene: Scene, rows: Rows) -> None:
-    """Q2, Q3: there is nothing to send."""
-    scene.publish_event()
-    scene.terminate("bad")
-    scene.await_advisories(1)
-    scene.runner.run(scene.nats.jetstream.purge_stream(scene.stream))
-    scene.record()
-    done = scene.execute(action="redrive", kind="nats", all=True, force=True)
-    assert [why.partition(":")[0] for why in done["skipped"]] == ["no copy"]
-    assert scene.execute(action="discard", kind="nats", all=True)["done"] == 1
-    assert _letters(rows)[0]["status"] == "DISCARDED"
+def test_dead_letter_without_copy_can_only_be_discarded(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2, Q3: there is no message to publish."""
+    pipeline.publish_event()
+    pipeline.terminate_next("bad")
+    pipeline.wait_for_advisories(1)
+    pipeline.runner.run(pipeline.nats.jetstream.purge_stream(pipeline.stream))
+    pipeline.run_recorder()
+    done = pipeline.execute(action="redrive", kind="nats", all=True, force=True)
+    assert [reason.partition(":")[0] for reason in done["skipped"]] == ["no copy"]
+    assert pipeline.execute(action="discard", kind="nats", all=True)["done"] == 1
+    assert _dead_letters(rows)[0]["status"] == "DISCARDED"
 
 
-def test_a_discarded_letter_is_closed_for_good(scene: Scene, rows: Rows) -> None:
-    """Q3: nothing is sent, now or later."""
+def test_discarded_dead_letter_cannot_be_redriven(pipeline: Pipeline, rows: Rows) -> None:
+    """Q3: nothing is published, now or later."""
     event_id = uuid.uuid4()
-    letter = _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id))
-    ids = [str(letter["dead_letter_id"])]
-    assert scene.execute(action="discard", kind="nats", ids=ids)["ids"] == ids
-    assert scene.execute(action="redrive", kind="nats", ids=ids)["done"] == 0
-    assert (_letters(rows)[0]["status"], scene.stream_state()) == ("DISCARDED", 1)
+    dead_letter = _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id))
+    ids = [str(dead_letter["dead_letter_id"])]
+    assert pipeline.execute(action="discard", kind="nats", ids=ids)["ids"] == ids
+    assert pipeline.execute(action="redrive", kind="nats", ids=ids)["done"] == 0
+    assert (_dead_letters(rows)[0]["status"], pipeline.last_sequence()) == ("DISCARDED", 1)
 
 
-def test_letters_are_chosen_by_filter(scene: Scene, rows: Rows) -> None:
-    """Q2: every part that is given must hold."""
+def test_dead_letters_are_selected_by_filter(pipeline: Pipeline, rows: Rows) -> None:
+    """Q2: all conditions must hold."""
     for number, reason in enumerate(("cannot parse A", "cannot parse B", "constraint")):
         event_id = uuid.uuid4()
         kind = "EntitlementGranted" if number else "EntitlementRevoked"
-        _dead_letter(scene, rows, event_bytes(event_id), event_headers(event_id, event_type=kind), reason)
+        _record_dead_letter(pipeline, rows, event_bytes(event_id), event_headers(event_id, event_type=kind), reason)
 
-    def chosen(**parts: str) -> int:
-        return int(scene.execute(action="redrive", kind="nats", filter=parts, dry_run=True)["done"])
+    def count_selected(**conditions: str) -> int:
+        return int(pipeline.execute(action="redrive", kind="nats", filter=conditions, dry_run=True)["done"])
 
-    assert chosen(error="cannot parse") == 2
-    assert chosen(error="cannot parse", event_type="EntitlementGranted") == 1
-    assert chosen(error="MSG_TERMINATED") == 3
-    assert chosen(older_than="1h") == 0
-    assert chosen(newer_than="1h") == 3
-    shown = scene.execute(action="list", kind="nats", filter={"error": "constraint"})["letters"]
-    assert [letter["error"] for letter in shown] == ["MSG_TERMINATED after 1 deliveries: constraint"]
+    assert count_selected(error="cannot parse") == 2
+    assert count_selected(error="cannot parse", event_type="EntitlementGranted") == 1
+    assert count_selected(error="MSG_TERMINATED") == 3
+    assert count_selected(older_than="1h") == 0
+    assert count_selected(newer_than="1h") == 3
+    listed = pipeline.execute(action="list", kind="nats", filter={"error": "constraint"})["letters"]
+    assert [dead_letter["error"] for dead_letter in listed] == ["MSG_TERMINATED after 1 deliveries: constraint"]
 
 
-def _letters(rows: Rows) -> list[dict[str, Any]]:
+def _dead_letters(rows: Rows) -> list[dict[str, Any]]:
     return rows.execute("SELECT * FROM notification_nats_dlq ORDER BY stream_seq").fetchall()
 
 
-def _dead_letter(
-    scene: Scene, rows: Rows, payload: bytes, headers: dict[str, str], reason: str = "bad"
+def _record_dead_letter(
+    pipeline: Pipeline, rows: Rows, payload: bytes, headers: dict[str, str], reason: str = "bad"
 ) -> dict[str, Any]:
-    """Publish a message, refuse it as its consumer would, and record it."""
-    sequence = scene.publish(payload, headers)
-    assert scene.terminate(reason) == sequence
-    scene.await_advisories(sequence)
-    scene.record()
-    return _letters(rows)[-1]
+    """Publish a message, terminate it as its consumer would, and record its dead letter."""
+    sequence = pipeline.publish(payload, headers)
+    assert pipeline.terminate_next(reason) == sequence
+    pipeline.wait_for_advisories(sequence)
+    pipeline.run_recorder()
+    return _dead_letters(rows)[-1]
 
 
-def _refuse(*_: object) -> None:
+def _reject(*_: object) -> None:
     raise RejectedError("a bug")
 
 
-def _die(*_: object) -> None:
+def _crash(*_: object) -> None:
     raise MemoryError("the process dies")

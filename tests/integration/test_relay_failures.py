@@ -1,4 +1,4 @@
-"""O3, O4, O5, O7, O8: what fails is put off or given up, and holds back nothing but its own aggregate."""
+"""O3, O4, O5, O7, O8: a failed event is retried later or becomes FAILED, and blocks only its own aggregate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ from nats.js.errors import NotFoundError
 from grantwire.errors import RetryableError
 from grantwire.outbox.store import discard, redrive
 from grantwire.workers.budget import Budget
-from tests.support.workers.relay_support import budget, drain, enqueue, enqueue_many, relay, stream, until, versions
+from tests.support.workers.relay_support import (
+    budget,
+    drain,
+    enqueue,
+    enqueue_many,
+    read_stream,
+    relay,
+    until,
+    versions_by_aggregate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,16 +43,16 @@ NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
-def private(environ: dict[str, str], nats_server: NatsServer) -> dict[str, str]:
-    """The environment of a relay whose broker this test may stop."""
+def own_nats(environ: dict[str, str], nats_server: NatsServer) -> dict[str, str]:
+    """The environment of a relay with its own NATS server, which the test may stop."""
     return environ | {"NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms", "NATS_CONNECT_TIMEOUT": "300ms"}
 
 
-def test_an_event_travels_with_its_headers(environ: dict[str, str], rows: Rows) -> None:
-    """N1, O3: the payload, and what a consumer may want to know without decoding it."""
+def test_message_has_the_payload_and_headers_of_its_event(environ: dict[str, str], rows: Rows) -> None:
+    """N1, O3: a consumer can read the headers without decoding the payload."""
     event_id = enqueue(rows, "ü 100%/item1", 1, user_id="ü 100%")
     assert drain(environ)["published"] == 1
-    (message,) = stream(environ)
+    (message,) = read_stream(environ)
     assert message.headers["Nats-Msg-Id"] == message.headers["event_id"] == message.event.event_id == str(event_id)
     assert message.headers["event_type"] == message.event.event_type == "EntitlementGranted"
     assert message.headers["occurred_at"] == "2026-11-16T03:00:00.123456Z"
@@ -53,44 +62,44 @@ def test_an_event_travels_with_its_headers(environ: dict[str, str], rows: Rows) 
     assert message.event.occurred_at.ToJsonString() == "2026-11-16T03:00:00.123456Z"
 
 
-def test_a_payload_that_cannot_be_encoded_fails_at_once(
+def test_invalid_payload_fails_after_one_attempt(
     environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """O5: FAILED after one attempt and told about, while its neighbours flow."""
+    """O5: the event becomes FAILED and is logged as an error; other aggregates are published."""
     poison = enqueue(rows, "poison/item1", 1, user_id="")
     enqueue_many(rows, aggregates=3, each=1)
     result = drain(environ)
     assert (result["published"], result["failed"]) == (3, 1)
     (row,) = rows.execute("SELECT * FROM outbox_events WHERE status = 'FAILED'").fetchall()
     assert (row["event_id"], row["attempt_count"], row["ready"], row["locked_by"]) == (poison, 1, False, None)
-    assert "none of these may be empty" in row["last_error"]
+    assert "these fields must not be empty" in row["last_error"]
     errors = [line for line in capsys.readouterr().out.splitlines() if '"level":"ERROR"' in line]
     assert len(errors) == 1
     assert str(poison) in errors[0]
 
 
-def test_a_message_that_the_broker_will_never_take_fails_at_once(environ: dict[str, str], rows: Rows) -> None:
-    """O5: too large is permanent; the rest of its aggregate is given back as it was."""
+def test_message_that_is_too_large_fails_after_one_attempt(environ: dict[str, str], rows: Rows) -> None:
+    """O5: the error is permanent; the successors of the event are released unchanged."""
     enqueue(rows, "u/item1", 1)
     large = enqueue(rows, "u/item1", 2, source_id="x" * 2_000_000)
     enqueue(rows, "u/item1", 3)
     result = drain(environ)
     assert (result["published"], result["failed"], result["released"]) == (1, 1, 1)
-    (letter,) = rows.execute("SELECT dead_letter_id, error FROM dead_letters WHERE kind = 'outbox'").fetchall()
-    assert letter["dead_letter_id"] == large
-    assert "larger than the server takes" in letter["error"]
-    assert _row(rows, 3) == {"status": "PENDING", "attempt_count": 0, "ready": False}
+    (dead_letter,) = rows.execute("SELECT dead_letter_id, error FROM dead_letters WHERE kind = 'outbox'").fetchall()
+    assert dead_letter["dead_letter_id"] == large
+    assert "exceeds max_payload" in dead_letter["error"]
+    assert _get_event(rows, 3) == {"status": "PENDING", "attempt_count": 0, "ready": False}
 
 
-def test_a_failed_head_parks_its_successors_until_it_is_redriven(environ: dict[str, str], rows: Rows) -> None:
-    """O8, Q2: others flow; after the redrive all of them come, in order, with the same ids."""
+def test_failed_head_blocks_its_successors_until_it_is_redriven(environ: dict[str, str], rows: Rows) -> None:
+    """O8, Q2: after the redrive all events of the aggregate are published in order, with the same ids."""
     poison = enqueue(rows, "u/item1", 1, user_id="")
     enqueue(rows, "u/item1", 2)
     enqueue(rows, "other/item1", 1)
     drain(environ)
     enqueue(rows, "u/item1", 3)
     assert drain(environ)["published"] == 0
-    assert versions(stream(environ)) == {"other/item1": [1]}
+    assert versions_by_aggregate(read_stream(environ)) == {"other/item1": [1]}
     rows.execute('UPDATE outbox_events SET payload = payload || \'{"user_id": "u"}\' WHERE event_id = %s', (poison,))
     with psycopg.connect(environ["DATABASE_URL"]) as tx:
         assert redrive(tx, [poison]) == [poison]
@@ -98,128 +107,129 @@ def test_a_failed_head_parks_its_successors_until_it_is_redriven(environ: dict[s
     (head,) = rows.execute("SELECT * FROM outbox_events WHERE event_id = %s", (poison,)).fetchall()
     assert (head["status"], head["attempt_count"], head["ready"]) == ("PENDING", 0, True)
     assert drain(environ)["published"] == 3
-    assert versions(stream(environ))["u/item1"] == [1, 2, 3]
+    assert versions_by_aggregate(read_stream(environ))["u/item1"] == [1, 2, 3]
 
 
-def test_a_failed_head_lets_its_successors_go_when_it_is_discarded(environ: dict[str, str], rows: Rows) -> None:
-    """O8, Q3: the outbox event becomes DISCARDED and its successors flow."""
+def test_failed_head_blocks_its_successors_until_it_is_discarded(environ: dict[str, str], rows: Rows) -> None:
+    """O8, Q3: the event becomes DISCARDED and its successors are published."""
     poison = enqueue(rows, "u/item1", 1, user_id="")
-    waiting = enqueue(rows, "u/item1", 2)
+    successor = enqueue(rows, "u/item1", 2)
     enqueue(rows, "u/item1", 3)
     drain(environ)
     with psycopg.connect(environ["DATABASE_URL"]) as tx:
-        assert discard(tx, [poison, waiting], NOW) == [poison]
+        assert discard(tx, [poison, successor], NOW) == [poison]
     assert rows.execute("SELECT discarded_at FROM outbox_events WHERE status = 'DISCARDED'").fetchall() == [
         {"discarded_at": NOW}
     ]
     assert drain(environ)["published"] == 2
-    assert versions(stream(environ)) == {"u/item1": [2, 3]}
+    assert versions_by_aggregate(read_stream(environ)) == {"u/item1": [2, 3]}
 
 
-def test_ten_seconds_without_a_broker_lose_nothing(
-    private: dict[str, str], rows: Rows, nats_server: NatsServer
-) -> None:
-    """O3, O4: what was in flight is put off as the backoff says; what was not keeps its attempts; the ids stay."""
+def test_outage_of_nats_loses_no_event(own_nats: dict[str, str], rows: Rows, nats_server: NatsServer) -> None:
+    """O3, O4: events in flight are retried after the backoff with the same ids; other events lose no attempt."""
     now = datetime.now(UTC) + timedelta(hours=1)
     enqueue(rows, "first/item1", 1)
-    with _working(private, 20, now):
-        until("the relay works", lambda: _states(rows) == {"PUBLISHED": 1})
-        with _frozen(nats_server):
+    with _running_relay(own_nats, 20, now):
+        until("the relay works", lambda: _count_by_status(rows) == {"PUBLISHED": 1})
+        with _suspended(nats_server):
             enqueue_many(rows, aggregates=3, each=2)
-            until("the broker's silence is noticed", lambda: _attempts(rows) == {0: 4, 1: 3})
+            until("the publish timeout expires", lambda: _count_by_attempts(rows) == {0: 4, 1: 3})
             nats_server.kill()
     for row in rows.execute("SELECT * FROM outbox_events WHERE attempt_count = 1"):
         assert (row["status"], row["last_error"], row["locked_by"]) == ("PENDING", "no acknowledgement in time", None)
         assert timedelta(seconds=0.5) <= row["next_retry_at"] - now <= timedelta(seconds=1.5)
     before = rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall()
     with pytest.raises(RetryableError, match="NATS is unreachable"):
-        drain(private, now + timedelta(seconds=10))
+        drain(own_nats, now + timedelta(seconds=10))
     assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
     nats_server.start()
-    assert drain(private, now)["published"] == 0
-    assert drain(private, now + timedelta(seconds=10))["published"] == 6
-    messages = stream(private)
+    assert drain(own_nats, now)["published"] == 0
+    assert drain(own_nats, now + timedelta(seconds=10))["published"] == 6
+    messages = read_stream(own_nats)
     assert len(messages) == 7
-    assert versions(messages) == {"first/item1": [1], **{f"u{number}/item1": [1, 2] for number in range(3)}}
+    assert versions_by_aggregate(messages) == {
+        "first/item1": [1],
+        **{f"u{number}/item1": [1, 2] for number in range(3)},
+    }
 
 
-def test_a_relay_finds_its_broker_again_by_itself(private: dict[str, str], rows: Rows, nats_server: NatsServer) -> None:
-    """O2: while the broker is gone nothing is claimed and no attempt is spent."""
+def test_relay_reconnects_to_nats(own_nats: dict[str, str], rows: Rows, nats_server: NatsServer) -> None:
+    """O2: while NATS is down, the relay claims no event and uses no attempt."""
     enqueue(rows, "first/item1", 1)
-    with _working(private, 20):
-        until("the relay works", lambda: _row(rows, 1)["status"] == "PUBLISHED")
+    with _running_relay(own_nats, 20):
+        until("the relay works", lambda: _get_event(rows, 1)["status"] == "PUBLISHED")
         nats_server.kill()
         enqueue(rows, "second/item1", 2)
-        time.sleep(0.3)  # long enough for a relay that does not look to claim it
-        assert _row(rows, 2) == {"status": "PENDING", "attempt_count": 0, "ready": True}
+        time.sleep(0.3)  # long enough for a relay that ignores the outage to claim it
+        assert _get_event(rows, 2) == {"status": "PENDING", "attempt_count": 0, "ready": True}
         nats_server.start()
-        until("the relay works again", lambda: _row(rows, 2)["status"] == "PUBLISHED")
-    assert _attempts(rows) == {0: 2}
+        until("the relay works again", lambda: _get_event(rows, 2)["status"] == "PUBLISHED")
+    assert _count_by_attempts(rows) == {0: 2}
 
 
-def test_a_stream_that_was_deleted_is_made_again(environ: dict[str, str], rows: Rows, nats_url: str) -> None:
-    """N3, O4: nobody listens: put off, and the topology is made sure of before the next claim."""
+def test_deleted_stream_is_created_again(environ: dict[str, str], rows: Rows, nats_url: str) -> None:
+    """N3, O4: the event is retried later, and the topology is ensured before the next claim."""
     enqueue(rows, "first/item1", 1)
-    with _working(environ | {"ENTITLEMENT_OUTBOX_BACKOFF_BASE": "10ms"}, 20):
-        until("the relay works", lambda: _row(rows, 1)["status"] == "PUBLISHED")
+    with _running_relay(environ | {"ENTITLEMENT_OUTBOX_BACKOFF_BASE": "10ms"}, 20):
+        until("the relay works", lambda: _get_event(rows, 1)["status"] == "PUBLISHED")
         asyncio.run(_delete_stream(nats_url, environ["ENTITLEMENT_NATS_STREAM"]))
         enqueue(rows, "second/item1", 2)
-        until("the relay works again", lambda: _row(rows, 2)["status"] == "PUBLISHED")
-    assert _row(rows, 2)["attempt_count"] == 1
+        until("the relay works again", lambda: _get_event(rows, 2)["status"] == "PUBLISHED")
+    assert _get_event(rows, 2)["attempt_count"] == 1
 
 
-def test_a_lease_is_renewed_while_publishing_is_slow(
-    private: dict[str, str], rows: Rows, nats_server: NatsServer
+def test_lease_is_renewed_while_publishing_is_slow(
+    own_nats: dict[str, str], rows: Rows, nats_server: NatsServer
 ) -> None:
-    """O6: the broker takes longer than the lease; the lease grows, nobody else gets the event, it is published once."""
-    slow = private | {"NATS_PUBLISH_TIMEOUT": "20s", "ENTITLEMENT_OUTBOX_LEASE": "1s"}
+    """O6: NATS takes longer than the lease; the event stays claimed and is published once."""
+    slow = own_nats | {"NATS_PUBLISH_TIMEOUT": "20s", "ENTITLEMENT_OUTBOX_LEASE": "1s"}
     enqueue(rows, "first/item1", 1)
-    with _working(slow, 20) as result:
-        until("the relay works", lambda: _row(rows, 1)["status"] == "PUBLISHED")
-        with _frozen(nats_server):
+    with _running_relay(slow, 20) as result:
+        until("the relay works", lambda: _get_event(rows, 1)["status"] == "PUBLISHED")
+        with _suspended(nats_server):
             enqueue(rows, "second/item1", 2)
-            until("it is claimed", lambda: _row(rows, 2)["status"] == "IN_FLIGHT")
+            until("it is claimed", lambda: _get_event(rows, 2)["status"] == "IN_FLIGHT")
             (claimed,) = rows.execute("SELECT locked_at FROM outbox_events WHERE aggregate_version = 2").fetchall()
             until(
-                "the lease outlives its first length",
+                "the lease is renewed",
                 lambda: _lease_until(rows) > claimed["locked_at"] + timedelta(seconds=1.5),
             )
-        until("it is published", lambda: _row(rows, 2)["status"] == "PUBLISHED")
+        until("it is published", lambda: _get_event(rows, 2)["status"] == "PUBLISHED")
     assert (result["published"], result["leases_lost"], result["retried"]) == (2, 0, 0)
-    assert len(stream(private)) == 2
+    assert len(read_stream(own_nats)) == 2
 
 
-def test_a_budget_that_ends_in_mid_work_leaves_no_lease(environ: dict[str, str], rows: Rows) -> None:
-    """O7: what was not sent is given back as it was, and the next relay goes on in order."""
+def test_relay_releases_unsent_events_when_its_budget_ends(environ: dict[str, str], rows: Rows) -> None:
+    """O7: the events lose no attempt, and the next relay continues in order."""
     with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "1000"}) as runtime:
         runtime.run(budget(5, until_idle=True))
         enqueue_many(rows, aggregates=1, each=1000)
         result = runtime.run(budget(0.1))
     assert 0 < result["published"] < 1000
     assert result["published"] + result["released"] == 1000
-    assert _states(rows).keys() == {"PENDING", "PUBLISHED"}
-    assert _attempts(rows) == {0: 1000}
+    assert _count_by_status(rows).keys() == {"PENDING", "PUBLISHED"}
+    assert _count_by_attempts(rows) == {0: 1000}
     drain(environ)
-    messages = stream(environ)
+    messages = read_stream(environ)
     assert len(messages) == 1000
-    assert versions(messages) == {"u0/item1": list(range(1, 1001))}
+    assert versions_by_aggregate(messages) == {"u0/item1": list(range(1, 1001))}
 
 
-def test_a_database_that_goes_away_costs_no_attempt(server: PostgresServer, environ: dict[str, str]) -> None:
-    """O2: the relay waits for PostgreSQL within its budget, and stops if it may not wait."""
+def test_outage_of_postgresql_costs_no_attempt(server: PostgresServer, environ: dict[str, str]) -> None:
+    """O2: the relay waits for PostgreSQL within its budget; with `until_idle` it raises RetryableError."""
     environ = environ | {"DATABASE_URL": server.url()}
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute("TRUNCATE outbox_events")
-        enqueue(connection, "gone/item1", 1)
-    with _working(environ, 20) as result:
-        until("the first event is in the stream", lambda: _count(environ) == 1)
+        enqueue(connection, "outage/item1", 1)
+    with _running_relay(environ, 20) as result:
+        until("the first event is in the stream", lambda: _count_messages(environ) == 1)
         server.stop()
         with pytest.raises(RetryableError):
             drain(environ)
         server.start()
         with psycopg.connect(server.url(), autocommit=True) as connection:
-            enqueue(connection, "gone/item1", 2)
-        until("the second event is in the stream", lambda: _count(environ) == 2)
+            enqueue(connection, "outage/item1", 2)
+        until("the second event is in the stream", lambda: _count_messages(environ) == 2)
     assert (result["published"], result["failed"], result["leases_lost"]) == (2, 0, 0)
     with psycopg.connect(server.url(), autocommit=True) as connection:
         assert connection.execute("SELECT DISTINCT status, attempt_count FROM outbox_events").fetchall() == [
@@ -228,18 +238,18 @@ def test_a_database_that_goes_away_costs_no_attempt(server: PostgresServer, envi
 
 
 @contextmanager
-def _working(environ: dict[str, str], seconds: float, now: datetime | None = None) -> Iterator[Counter[str]]:
-    """A relay that works beside the test, until the test is done with it; then, what it returned."""
+def _running_relay(environ: dict[str, str], seconds: float, now: datetime | None = None) -> Iterator[Counter[str]]:
+    """Run a relay in a thread until the block ends; the yielded counter then has its result."""
     result: Counter[str] = Counter()
     done = threading.Event()
 
-    def work() -> None:
+    def run() -> None:
         with relay(environ, now) as runtime:
             deadline = time.monotonic() + seconds
-            ends = Budget(deadline, clock=lambda: deadline if done.is_set() else time.monotonic())
-            result.update(runtime.run(ends))
+            until_done = Budget(deadline, clock=lambda: deadline if done.is_set() else time.monotonic())
+            result.update(runtime.run(until_done))
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield result
@@ -249,13 +259,13 @@ def _working(environ: dict[str, str], seconds: float, now: datetime | None = Non
 
 
 @contextmanager
-def _frozen(server: NatsServer) -> Iterator[None]:
+def _suspended(server: NatsServer) -> Iterator[None]:
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        if server.alive():
+        if server.is_alive():
             os.kill(server.pid, signal.SIGCONT)
 
 
@@ -265,29 +275,28 @@ async def _delete_stream(url: str, name: str) -> None:
     await client.close()
 
 
-def _count(environ: dict[str, str]) -> int:
+def _count_messages(environ: dict[str, str]) -> int:
     try:
-        return len(stream(environ))
+        return len(read_stream(environ))
     except NotFoundError:
         return 0
 
 
-def _row(rows: Rows, version: int) -> dict[str, object]:
-    found = rows.execute(
+def _get_event(rows: Rows, version: int) -> dict[str, object]:
+    (row,) = rows.execute(
         "SELECT status, attempt_count, ready FROM outbox_events WHERE aggregate_version = %s", (version,)
-    )
-    (row,) = found.fetchall()
+    ).fetchall()
     return row
 
 
-def _states(rows: Rows) -> dict[str, int]:
-    found = rows.execute("SELECT status, count(*) AS n FROM outbox_events GROUP BY status")
-    return {row["status"]: row["n"] for row in found}
+def _count_by_status(rows: Rows) -> dict[str, int]:
+    counts = rows.execute("SELECT status, count(*) AS n FROM outbox_events GROUP BY status")
+    return {row["status"]: row["n"] for row in counts}
 
 
-def _attempts(rows: Rows) -> dict[int, int]:
-    found = rows.execute("SELECT attempt_count, count(*) AS n FROM outbox_events GROUP BY attempt_count")
-    return {row["attempt_count"]: row["n"] for row in found}
+def _count_by_attempts(rows: Rows) -> dict[int, int]:
+    counts = rows.execute("SELECT attempt_count, count(*) AS n FROM outbox_events GROUP BY attempt_count")
+    return {row["attempt_count"]: row["n"] for row in counts}
 
 
 def _lease_until(rows: Rows) -> datetime:

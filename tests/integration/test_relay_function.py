@@ -1,4 +1,4 @@
-"""O7, S2: relay_outbox as Lambda calls it."""
+"""O7, S2: the function relay_outbox as Lambda invokes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.entrypoints.worker import WorkerHandler
 from tests.support.paths import ROOT
-from tests.support.workers.relay_support import enqueue, enqueue_many, relay, stream
+from tests.support.workers.relay_support import enqueue, enqueue_many, read_stream, relay
 
 if TYPE_CHECKING:
     import pytest
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
-def test_the_event_file_publishes_what_there_is(
+def test_event_file_publishes_all_pending_events(
     environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """O5, O7: until idle, within its budget; its metrics are on standard output, for the alarms."""
+    """O5, O7: it runs until idle and writes the metrics for the alarms to standard output."""
     enqueue_many(rows, aggregates=2, each=2)
     enqueue(rows, "poison/item1", 1, user_id="")
     event = json.loads((ROOT / "infra" / "events" / "relay_outbox.json").read_text())
     with relay(environ) as runtime:
         handler = WorkerHandler("relay_outbox", lambda _: runtime)
         assert handler(event, None) == {"published": 4, "retried": 0, "failed": 1, "released": 0, "leases_lost": 0}
-        # The next invocation finds the connections of this one.
+        # The next invocation reuses the connections.
         enqueue(rows, "u0/item1", 3)
         assert handler(event, None)["published"] == 1
-    assert len(stream(environ)) == 5
+    assert len(read_stream(environ)) == 5
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     first, second = [line for line in lines if "_aws" in line][-2:]
     assert (first["EventsPublished"][-1], first["EventsFailed"][-1]) == (4, 1)

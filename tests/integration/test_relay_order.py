@@ -1,4 +1,4 @@
-"""O2, O8: several relays over one outbox publish each event once, in the order of its aggregate's versions."""
+"""O2, O8: several relays publish each event once, and each aggregate's events in version order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from grantwire.outbox.store import promote_stuck
 from tests.support.client import Client
 from tests.support.concurrency import at_once
-from tests.support.workers.relay_support import budget, drain, enqueue_many, relay, stream, versions
+from tests.support.workers.relay_support import budget, drain, enqueue_many, read_stream, relay, versions_by_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
-def _together(relays: int, environ: Mapping[str, str]) -> int:
-    """So many relays at once, each with its own connections, until nothing is left; how many events they published."""
+def _run_relays(relays: int, environ: Mapping[str, str]) -> int:
+    """Run several relays concurrently, with separate connections, until idle; return how many events they published."""
     results = at_once(relays, lambda _: drain(environ))
     assert {result["leases_lost"] + result["failed"] + result["retried"] for result in results} == {0}
-    # One that found nothing may have ended while another still held an aggregate's run.
+    # A relay may have become idle while another still had claimed the head of an aggregate.
     return sum(result["published"] for result in results) + drain(environ)["published"]
 
 
 @pytest.mark.parametrize("relays", [2, 4])
 def test_relays_share_many_aggregates(relays: int, environ: dict[str, str], rows: Rows) -> None:
-    """O2, O8: 2,000 events of 100 aggregates, each in the stream once and in order."""
+    """O2, O8: 2,000 events of 100 aggregates are in the stream once and in order."""
     enqueue_many(rows, aggregates=100, each=20)
-    assert _together(relays, environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "60"}) == 2000
-    messages = stream(environ)
+    assert _run_relays(relays, environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "60"}) == 2000
+    messages = read_stream(environ)
     assert len(messages) == 2000
-    assert versions(messages) == {f"u{number}/item1": list(range(1, 21)) for number in range(100)}
+    assert versions_by_aggregate(messages) == {f"u{number}/item1": list(range(1, 21)) for number in range(100)}
     assert rows.execute("SELECT DISTINCT status, attempt_count FROM outbox_events").fetchall() == [
         {"status": "PUBLISHED", "attempt_count": 0}
     ]
@@ -42,66 +42,66 @@ def test_relays_share_many_aggregates(relays: int, environ: dict[str, str], rows
 
 @pytest.mark.parametrize("relays", [2, 4])
 def test_relays_share_one_hot_aggregate(relays: int, environ: dict[str, str], rows: Rows) -> None:
-    """O8: the next event of an aggregate is sent when the one before it is acknowledged, whoever sent that."""
+    """O8: an event is sent after its predecessor was acknowledged, even if another relay sent that."""
     enqueue_many(rows, aggregates=1, each=500)
-    assert _together(relays, environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "7"}) == 500
-    messages = stream(environ)
+    assert _run_relays(relays, environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "7"}) == 500
+    messages = read_stream(environ)
     assert len(messages) == 500
-    assert versions(messages) == {"u0/item1": list(range(1, 501))}
+    assert versions_by_aggregate(messages) == {"u0/item1": list(range(1, 501))}
 
 
-def test_relays_keep_up_with_live_enqueuers(environ: dict[str, str], database_url: str, rows: Rows) -> None:
-    """O8: rights change while two relays work; nothing is lost, doubled or out of order."""
+def test_relays_publish_while_entitlements_change(environ: dict[str, str], database_url: str, rows: Rows) -> None:
+    """O8: with two relays and concurrent grants and revokes, no event is lost, duplicated or out of order."""
     done = threading.Event()
 
-    def change(number: int) -> None:
+    def send_changes(number: int) -> None:
         with Client(database_url) as client:
             for turn in range(50):
-                path = client.grant if turn % 2 == 0 else client.revoke
-                assert path(f"{number}-{turn}", user_id=f"u{number}").status == 200
+                change_entitlement = client.grant if turn % 2 == 0 else client.revoke
+                assert change_entitlement(f"{number}-{turn}", user_id=f"u{number}").status == 200
 
-    def work() -> int:
+    def run_relay() -> int:
         published = 0
         with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "20"}) as runtime:
             while not done.is_set():
                 published += runtime.run(budget(0.4))["published"]
         return published
 
-    relays = [threading.Thread(target=work) for _ in range(2)]
+    relays = [threading.Thread(target=run_relay) for _ in range(2)]
     for thread in relays:
         thread.start()
-    at_once(4, change)
+    at_once(4, send_changes)
     done.set()
     for thread in relays:
         thread.join()
     drain(environ)
-    messages = stream(environ)
+    messages = read_stream(environ)
     assert len(messages) == 200
-    assert versions(messages) == {f"u{number}/item1": list(range(1, 51)) for number in range(4)}
+    assert versions_by_aggregate(messages) == {f"u{number}/item1": list(range(1, 51)) for number in range(4)}
     assert rows.execute("SELECT DISTINCT status FROM outbox_events").fetchall() == [{"status": "PUBLISHED"}]
 
 
-def test_no_event_is_forgotten_between_enqueue_and_finalise(environ: dict[str, str], database_url: str) -> None:
-    """O8: an enqueue that sees its predecessor open does not miss the relay that closes it at that moment."""
+def test_no_event_stays_blocked_between_enqueue_and_complete(environ: dict[str, str], database_url: str) -> None:
+    """O8: an event becomes ready even if its predecessor is completed during the enqueue."""
     done = threading.Event()
 
-    def enqueuer(number: int) -> None:
+    def send_changes(number: int) -> None:
         with Client(database_url) as client:
             for turn in range(100):
-                path = client.grant if turn % 2 == 0 else client.revoke
-                path(f"{number}-{turn}", user_id=f"u{number % 2}")
+                change_entitlement = client.grant if turn % 2 == 0 else client.revoke
+                change_entitlement(f"{number}-{turn}", user_id=f"u{number % 2}")
 
-    def closer() -> None:
+    def run_relay() -> None:
         with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "3"}) as runtime:
             while not done.is_set():
                 runtime.run(budget(5, until_idle=True))
 
-    closers = [threading.Thread(target=closer) for _ in range(2)]
-    for thread in closers:
+    relays = [threading.Thread(target=run_relay) for _ in range(2)]
+    for thread in relays:
         thread.start()
-    at_once(4, enqueuer)
+    at_once(4, send_changes)
     done.set()
-    for thread in closers:
+    for thread in relays:
         thread.join()
     drain(environ)
     with psycopg.connect(database_url, autocommit=True) as connection:

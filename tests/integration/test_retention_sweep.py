@@ -1,4 +1,4 @@
-"""R1-R5, Q4: what is past its time goes, to the microsecond, in bounded batches."""
+"""R1-R5, Q4: rows past their retention are deleted, exact to the microsecond, in bounded batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.dead_letters import budget
 from tests.support.lock_timeouts import never_wait
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Run a sweep with these settings at NOW, unless told otherwise: only the owner may claim another time."""
+    """A function that runs one sweep at `now` with these settings. Only the schema owner may pass another time."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
 
     def run(until: Budget | None = None, now: datetime | None = NOW, **settings: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
     database.close()
 
 
-# One row of each policy whose time is `at`, named by its number.
+# For each policy, a statement that inserts row number `n` with the time `at`.
 INSERT = {
     "idempotency_keys": """
         INSERT INTO idempotency_keys VALUES ('c', 'r', %(n)s::text, 'h', 200, '', %(at)s - interval '1 day', %(at)s)""",
@@ -82,7 +82,7 @@ INSERT = {
         INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s)""",
 }
 
-# (policy, how long it is kept, whether a row exactly on the threshold goes)
+# (policy, retention, whether a row whose age equals the retention is deleted)
 THRESHOLDS = [
     ("idempotency_keys", timedelta(0), True),
     ("outbox_published", DAY, False),
@@ -95,8 +95,8 @@ THRESHOLDS = [
     ("distributed_locks", 7 * DAY, False),
 ]
 
-# The table of each policy, and the column that says how old a row is.
-AGES = {
+# For each policy, its table and the column that holds the time of a row.
+TIME_COLUMNS = {
     "idempotency_keys": ("idempotency_keys", "expires_at"),
     "outbox_published": ("outbox_events", "published_at"),
     "outbox_discarded": ("outbox_events", "discarded_at"),
@@ -109,34 +109,34 @@ AGES = {
 }
 
 
-def test_every_policy_has_a_threshold_here() -> None:
-    """Nothing is deleted that no test looks at."""
-    assert [policy.name for policy in POLICIES] == [name for name, _, _ in THRESHOLDS] == list(AGES)
+def test_every_policy_is_tested() -> None:
+    """No policy deletes rows without a test of its threshold."""
+    assert [policy.name for policy in POLICIES] == [name for name, _, _ in THRESHOLDS] == list(TIME_COLUMNS)
 
 
-@pytest.mark.parametrize(("name", "keep", "edge_goes"), THRESHOLDS, ids=[name for name, _, _ in THRESHOLDS])
-def test_thresholds_hold_to_the_microsecond(
-    rows: Rows, sweep: Callable[..., dict[str, Any]], name: str, keep: timedelta, *, edge_goes: bool
+@pytest.mark.parametrize(("name", "retention", "inclusive"), THRESHOLDS, ids=[name for name, _, _ in THRESHOLDS])
+def test_retention_is_exact_to_the_microsecond(
+    rows: Rows, sweep: Callable[..., dict[str, Any]], name: str, retention: timedelta, *, inclusive: bool
 ) -> None:
-    """R1-R3, Q4: just younger stays, just older goes, and exactly on the threshold as the rule says."""
-    threshold = NOW - keep
+    """R1-R3, Q4: a younger row stays and an older one is deleted. A row exactly as old follows its policy."""
+    threshold = NOW - retention
     for number, at in enumerate((threshold - TICK, threshold, threshold + TICK), start=1):
         rows.execute(INSERT[name], {"n": number, "at": at})
     result = sweep()
-    assert result["deleted"] == {name: 2 if edge_goes else 1}
-    assert _count(rows, _policy(name).table) == (1 if edge_goes else 2)
+    assert result["deleted"] == {name: 2 if inclusive else 1}
+    assert _count(rows, _policy(name).table) == (1 if inclusive else 2)
     assert sweep()["deleted"] == {}
 
 
-def test_the_database_clock_decides(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
-    """R1: in production nobody passes a time."""
+def test_clock_of_the_database_decides(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R1: in production the sweep passes no time."""
     rows.execute(INSERT["idempotency_keys"], {"n": 1, "at": datetime.now(UTC) - timedelta(seconds=5)})
     rows.execute(INSERT["idempotency_keys"], {"n": 2, "at": datetime.now(UTC) + timedelta(hours=1)})
     assert sweep(now=None)["deleted"] == {"idempotency_keys": 1}
 
 
-def test_open_events_and_open_letters_are_never_deleted(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
-    """R1, Q4: whatever their age; nor is what operators did."""
+def test_open_events_and_open_dead_letters_are_never_deleted(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R1, Q4: at any age. Operator actions are never deleted either."""
     old = NOW - 3650 * DAY
     for version, status in enumerate(("PENDING", "IN_FLIGHT", "FAILED"), start=1):
         rows.execute(
@@ -159,10 +159,10 @@ def test_open_events_and_open_letters_are_never_deleted(rows: Rows, sweep: Calla
 
 
 @pytest.mark.parametrize("status", ["PENDING", "PROCESSING"])
-def test_an_unfinished_notification_past_its_time_stays_and_is_told_about(
+def test_unfinished_notification_past_its_retention_stays_and_is_reported(
     rows: Rows, sweep: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str], status: str
 ) -> None:
-    """R2: an anomaly: error log and metric."""
+    """R2: this is an anomaly, reported by an error in the log and a metric."""
     rows.execute(INSERT["notifications"], {"n": 1, "at": NOW - 30 * DAY - TICK})
     locked = "'w', now(), now()" if status == "PROCESSING" else "NULL, NULL, NULL"
     rows.execute(
@@ -177,51 +177,49 @@ def test_an_unfinished_notification_past_its_time_stays_and_is_told_about(
     assert sweep(now=NOW - TICK)["forgotten"] == 0
 
 
-def test_retention_of_notifications_can_be_switched_off(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
-    """R5: the rest goes on; other days are another threshold."""
+def test_retention_of_notifications_can_be_disabled(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R5: the other policies still run. The number of days changes the threshold."""
     for insert in INSERT.values():
         rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
-    off = sweep(NOTIFICATION_RETENTION_ENABLED="false")
+    result = sweep(NOTIFICATION_RETENTION_ENABLED="false")
     always = {"idempotency_keys", "outbox_published", "outbox_discarded", "processed_messages", "distributed_locks"}
-    assert set(off["deleted"]) == always
+    assert set(result["deleted"]) == always
     assert sweep(NOTIFICATION_RETENTION_RETENTION_DAYS="50", NOTIFICATION_DEAD_LETTERS_RETENTION="50d")["deleted"] == {}
     assert len(sweep()["deleted"]) == 4
 
 
-def test_a_retention_that_the_stream_outlives_is_a_config_error() -> None:
-    """N2: the inbox must remember what can still be delivered."""
+def test_retention_must_be_longer_than_that_of_the_stream() -> None:
+    """N2: the inbox must remember every event that the stream can still deliver."""
     with pytest.raises(ConfigError, match="must be longer than ENTITLEMENT_NATS_MAX_AGE"):
         load(RetentionSettings, {"NOTIFICATION_RETENTION_RETENTION_DAYS": "14"})
 
 
-def test_a_hundred_thousand_rows_go_in_bounded_batches(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
-    """R4: no statement touches more than one batch, each is committed on its own, and all of it goes."""
-    _expired_keys(rows, 100_000)
-    rows.execute("CREATE TABLE touched (rows bigint, transaction xid8 DEFAULT pg_current_xact_id())")
+def test_large_backlog_is_deleted_in_bounded_batches(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R4: each statement deletes at most one batch, and each batch is a transaction of its own."""
+    _insert_expired_keys(rows, 100_000)
+    rows.execute("CREATE TABLE deletions (rows bigint, transaction xid8 DEFAULT pg_current_xact_id())")
     rows.execute("""
-        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-          INSERT INTO touched (rows) SELECT count(*) FROM gone; RETURN NULL; END $$""")
+        CREATE FUNCTION record_deletion() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO deletions (rows) SELECT count(*) FROM deleted_rows; RETURN NULL; END $$""")
     rows.execute("""
-        CREATE TRIGGER note AFTER DELETE ON idempotency_keys REFERENCING OLD TABLE AS gone
-           FOR EACH STATEMENT EXECUTE FUNCTION note()""")
+        CREATE TRIGGER record_deletion AFTER DELETE ON idempotency_keys REFERENCING OLD TABLE AS deleted_rows
+           FOR EACH STATEMENT EXECUTE FUNCTION record_deletion()""")
     result = sweep(RETENTION_BATCH_SIZE="10000")
     assert (result["deleted"], result["batches"]) == ({"idempotency_keys": 100_000}, {"idempotency_keys": 10})
     assert result["complete"]
-    (seen,) = rows.execute(
-        "SELECT max(rows) AS most, sum(rows) AS total, count(DISTINCT transaction) AS transactions FROM touched"
+    (totals,) = rows.execute(
+        "SELECT max(rows) AS most, sum(rows) AS total, count(DISTINCT transaction) AS transactions FROM deletions"
     ).fetchall()
-    assert seen == {"most": 10_000, "total": 100_000, "transactions": 11}  # the last one finds nothing
+    assert totals == {"most": 10_000, "total": 100_000, "transactions": 11}  # the last one deletes nothing
     assert _count(rows, "idempotency_keys") == 0
 
 
-def test_a_sweep_that_runs_out_of_time_is_continued_by_the_next(
-    rows: Rows, sweep: Callable[..., dict[str, Any]]
-) -> None:
-    """R4: whole batches only; a backlog of one policy does not keep the others waiting."""
-    _expired_keys(rows, 1000)
+def test_next_sweep_continues_when_the_budget_ends(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """R4: a sweep ends between batches. A backlog of one policy does not delay the others."""
+    _insert_expired_keys(rows, 1000)
     rows.execute(INSERT["processed_messages"], {"n": 1, "at": NOW - 8 * DAY})
     ticks = iter(range(1000))
-    # The five checks, every policy once and two batches more; the loop looks at the clock twice for each.
+    # Enough for the five checks, each policy once and two more batches. The loop reads the clock twice for each task.
     short = Budget(2 * (5 + len(POLICIES) + 2), clock=lambda: float(next(ticks)))
     first = sweep(short, RETENTION_BATCH_SIZE="100")
     assert first["complete"] is False
@@ -229,9 +227,9 @@ def test_a_sweep_that_runs_out_of_time_is_continued_by_the_next(
     assert sweep(RETENTION_BATCH_SIZE="100")["deleted"] == {"idempotency_keys": 700}
 
 
-def test_two_sweeps_at_once_share_the_work(owner_url: str, rows: Rows) -> None:
+def test_concurrent_sweeps_share_the_work(owner_url: str, rows: Rows) -> None:
     """R4: neither waits for the other, and each row is deleted once."""
-    _expired_keys(rows, 20_000)
+    _insert_expired_keys(rows, 20_000)
 
     def run(_: int) -> int:
         database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url}))
@@ -246,50 +244,47 @@ def test_two_sweeps_at_once_share_the_work(owner_url: str, rows: Rows) -> None:
     assert _count(rows, "idempotency_keys") == 0
 
 
-@pytest.mark.parametrize("name", AGES)
-def test_each_batch_is_bounded_and_takes_the_oldest_first(
+@pytest.mark.parametrize("name", TIME_COLUMNS)
+def test_each_batch_is_bounded_and_deletes_the_oldest_rows_first(
     rows: Rows, sweep: Callable[..., dict[str, Any]], name: str
 ) -> None:
-    """R4, V1: of every policy: no statement deletes more than one batch, and no younger row goes before an older."""
-    table, column = AGES[name]
+    """R4, V1: for every policy."""
+    table, column = TIME_COLUMNS[name]
     times = [NOW - 40 * DAY + number * TICK for number in range(5)]
     for number in (3, 1, 4, 0, 2):
         rows.execute(INSERT[name], {"n": number + 1, "at": times[number]})
     rows.execute("CREATE TABLE batches (number bigserial, times timestamptz[])")
     rows.execute(f"""
-        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-          INSERT INTO batches (times) SELECT array_agg({column} ORDER BY {column}) FROM gone HAVING count(*) > 0;
+        CREATE FUNCTION record_deletion() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO batches (times)
+          SELECT array_agg({column} ORDER BY {column}) FROM deleted_rows HAVING count(*) > 0;
           RETURN NULL; END $$""")  # noqa: S608 - a name from this file
     rows.execute(f"""
-        CREATE TRIGGER note AFTER DELETE ON {table} REFERENCING OLD TABLE AS gone
-           FOR EACH STATEMENT EXECUTE FUNCTION note()""")
+        CREATE TRIGGER record_deletion AFTER DELETE ON {table} REFERENCING OLD TABLE AS deleted_rows
+           FOR EACH STATEMENT EXECUTE FUNCTION record_deletion()""")
     result = sweep(RETENTION_BATCH_SIZE="2")
     assert (result["deleted"], result["complete"]) == ({name: 5}, True)
     batches = [row["times"] for row in rows.execute("SELECT times FROM batches ORDER BY number")]
     assert batches == [times[:2], times[2:4], times[4:]]
 
 
-@pytest.mark.parametrize("name", AGES)
-def test_rows_that_somebody_holds_are_passed_over(
-    owner_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]], name: str
-) -> None:
-    """R4, V1: of every policy; a sweep that waited for the row would run into the lock timeout and fail."""
+@pytest.mark.parametrize("name", TIME_COLUMNS)
+def test_locked_rows_are_skipped(owner_url: str, rows: Rows, sweep: Callable[..., dict[str, Any]], name: str) -> None:
+    """R4, V1: for every policy. A sweep that waited for the row would fail with a lock timeout."""
     never_wait(rows)
-    table, column = AGES[name]
+    table, column = TIME_COLUMNS[name]
     for number in range(3):
         rows.execute(INSERT[name], {"n": number + 1, "at": NOW - 40 * DAY + number * TICK})
     oldest = f"SELECT FROM {table} WHERE {column} = %s FOR UPDATE"
-    with psycopg.connect(owner_url) as busy:
-        assert busy.execute(oldest, (NOW - 40 * DAY,)).rowcount == 1
+    with psycopg.connect(owner_url) as other:
+        assert other.execute(oldest, (NOW - 40 * DAY,)).rowcount == 1
         assert sweep()["deleted"] == {name: 2}
         assert _count(rows, table) == 1
     assert sweep()["deleted"] == {name: 1}
 
 
-def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
-    rows: Rows, sweep: Callable[..., dict[str, Any]]
-) -> None:
-    """The failure is raised at the end, for the alarm."""
+def test_failed_task_does_not_stop_the_others(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """The failure is raised at the end of the run."""
     for insert in INSERT.values():
         rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
     rows.execute("CREATE TABLE child (id uuid REFERENCES processed_events)")
@@ -300,8 +295,8 @@ def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
     assert {table: _count(rows, table) for table in tables} == dict.fromkeys(tables, 0)
 
 
-def test_no_database_is_told_at_once() -> None:
-    """One error, not one for each policy."""
+def test_unavailable_database_raises_one_error() -> None:
+    """The sweep does not try each policy."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": "postgresql://127.0.0.1:1/x"}))
     with pytest.raises(RetryableError):
         run_worker(Sweep(database, load(RetentionSettings, {})), budget())
@@ -309,24 +304,26 @@ def test_no_database_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("policy", POLICIES, ids=[policy.name for policy in POLICIES])
-def test_a_batch_reads_its_index(rows: Rows, policy: Policy, plans: str) -> None:
-    """R4: also among many rows that stay, and when the plan was made without knowing the values."""
-    _fill(rows, policy.name, 5000)
+def test_batch_reads_the_index_of_its_policy(rows: Rows, policy: Policy, plans: str) -> None:
+    """R4: also among many rows that stay, and with a generic plan."""
+    _insert_rows(rows, policy.name, 5000)
     rows.execute(f"ANALYZE {policy.table}")
     rows.execute(f"SET plan_cache_mode = {plans}")
-    statement = policy.delete.as_string().replace("%(now)s", "$1").replace("%(keep)s", "$2").replace("%(limit)s", "$3")
+    statement = policy.delete_statement.as_string()
+    for number, name in enumerate(("now", "retention", "limit"), start=1):
+        statement = statement.replace(f"%({name})s", f"${number}")
     rows.execute(f"PREPARE batch (timestamptz, interval, bigint) AS {statement}")
-    days = policy.keep(load(RetentionSettings, {})).days
+    days = policy.retention(load(RetentionSettings, {})).days
     plan = rows.execute(f"EXPLAIN EXECUTE batch ('{NOW}', '{days} days', 500)").fetchall()
     text = "\n".join(row["QUERY PLAN"] for row in plan)
     assert f"Index Scan using {policy.index} on" in text or f"Bitmap Index Scan on {policy.index}" in text
     assert "Seq Scan" not in text
 
 
-def test_an_event_that_got_stuck_is_promoted_and_told_about(
+def test_stuck_event_is_promoted_and_reported(
     rows: Rows, sweep: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """O8: it must never happen; if it does, the aggregate flows again. A successor of a FAILED one is not stuck."""
+    """O8: this never happens unless there is a bug. An event behind a FAILED one is not stuck."""
     rows.execute("""
         INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready)
         SELECT gen_random_uuid(), 't', key, version, '{}', status, ready
@@ -342,8 +339,8 @@ def test_an_event_that_got_stuck_is_promoted_and_told_about(
     assert sweep()["stuck"] == 0
 
 
-def test_the_function_sweeps(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2: with its event file."""
+def test_function_sweeps(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2: with its example event."""
     runtime = SweepRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url})
     monkeypatch.setattr(handler, "_runtime", LazyRuntime(lambda _: runtime))
     rows.execute(INSERT["idempotency_keys"], {"n": 1, "at": datetime.now(UTC) - DAY})
@@ -364,7 +361,7 @@ def _count(rows: Rows, table: str) -> int:
     return int(row["n"])
 
 
-def _expired_keys(rows: Rows, count: int) -> None:
+def _insert_expired_keys(rows: Rows, count: int) -> None:
     rows.execute(
         """
         INSERT INTO idempotency_keys
@@ -374,8 +371,8 @@ def _expired_keys(rows: Rows, count: int) -> None:
     )
 
 
-def _fill(rows: Rows, name: str, count: int) -> None:
-    """Many rows of which a tenth may go."""
+def _insert_rows(rows: Rows, name: str, count: int) -> None:
+    """Insert rows of which one in ten is past its retention."""
     with rows.cursor() as cursor:
         cursor.executemany(
             INSERT[name],

@@ -1,4 +1,4 @@
-"""The functions' role may do what their statements need and nothing else; the schema is its owner's (A1, E6)."""
+"""A1, E6: the role of the functions has exactly the privileges that their statements need."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from infra.local.stack import database as local_database
 from tests.support.client import Client
 from tests.support.concurrency import at_once
 from tests.support.dead_letters import budget
-from tests.support.migrating import migrate
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.plaintext import PLAINTEXT
-from tests.support.running import run_worker
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 Connection = psycopg.Connection[Any]
 
 ALL = "SELECT INSERT UPDATE DELETE"
-# Table rights, then the columns of those that hold for some columns only.
-RIGHTS = {
+# For each table: its table privileges, and the columns of its column privileges.
+PRIVILEGES = {
     "api_clients": (
         "SELECT INSERT",
         {
@@ -79,12 +79,12 @@ RIGHTS = {
 }
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
 OWNER_ONLY_FUNCTIONS = {"is_schema_owner"}
-LENT = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions"}
+SECURITY_DEFINER = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions"}
 
 _RELATIONS = """
 SELECT c.relname AS name,
        coalesce((SELECT array_agg(a.privilege_type) FROM aclexplode(c.relacl) a
-                  WHERE a.grantee = 'grantwire_functions'::regrole), '{}') AS rights,
+                  WHERE a.grantee = 'grantwire_functions'::regrole), '{}') AS privileges,
        coalesce((SELECT array_agg(a.privilege_type || ' ' || t.attname ORDER BY t.attname)
                    FROM pg_attribute t, aclexplode(t.attacl) a
                   WHERE t.attrelid = c.oid AND a.grantee = 'grantwire_functions'::regrole), '{}') AS columns,
@@ -95,13 +95,13 @@ SELECT c.relname AS name,
 """
 
 _FUNCTIONS = """
-SELECT p.proname AS name, p.prosecdef AS lent, p.proconfig AS config,
+SELECT p.proname AS name, p.prosecdef AS security_definer, p.proconfig AS config,
        has_function_privilege('grantwire_functions', p.oid, 'EXECUTE') AS granted,
        p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0) AS public
   FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
 """
 
-REFUSED = [
+FORBIDDEN = [
     "CREATE TABLE mine (id int)",
     "CREATE SCHEMA mine",
     "CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1",
@@ -125,20 +125,20 @@ REFUSED = [
     "TRUNCATE operator_actions",
     "DELETE FROM entitlement_audit",
     "DELETE FROM entitlement_audit_default",
-    "UPDATE entitlement_audit SET caller = 'somebody else'",
-    "UPDATE entitlement_audit_default SET caller = 'somebody else'",
+    "UPDATE entitlement_audit SET caller = 'other'",
+    "UPDATE entitlement_audit_default SET caller = 'other'",
     "SELECT * FROM entitlement_audit",
     "SELECT caller FROM entitlement_audit_default",
     "INSERT INTO entitlement_audit_default (operation_id) VALUES (gen_random_uuid())",
     "INSERT INTO entitlement_audit (operation_id, occurred_at) VALUES (gen_random_uuid(), '2001-01-01')",
     "DELETE FROM operator_actions",
-    "UPDATE operator_actions SET actor = 'somebody else'",
+    "UPDATE operator_actions SET actor = 'other'",
     "INSERT INTO operator_actions (action_id, occurred_at) VALUES (gen_random_uuid(), '2001-01-01')",
     "DELETE FROM entitlements",
-    "UPDATE entitlements SET user_id = 'somebody else'",
+    "UPDATE entitlements SET user_id = 'other'",
     "UPDATE outbox_events SET payload = '{}'",
-    "UPDATE idempotency_keys SET caller = 'somebody else'",
-    "UPDATE user_entitlements SET user_id = 'somebody else'",
+    "UPDATE idempotency_keys SET caller = 'other'",
+    "UPDATE user_entitlements SET user_id = 'other'",
     "DELETE FROM api_clients",
     "UPDATE api_clients SET scopes = ARRAY['ops']",
     "UPDATE api_clients SET client_id = 'aaaaaaaaaaaa'",
@@ -163,13 +163,13 @@ REFUSED = [
 
 @pytest.fixture
 def functions(database_url: str) -> Iterator[Connection]:
-    """A connection of the functions' role."""
+    """A connection with the role of the functions."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield connection
 
 
-def test_tests_run_as_the_functions_do(functions: Connection) -> None:
-    """What a handler needs in any integration test, it was granted: the role has no other rights."""
+def test_integration_tests_use_the_role_of_the_functions(functions: Connection) -> None:
+    """So every integration test also proves that the role has the privileges that the function needs."""
     (row,) = functions.execute("""
         SELECT rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls,
                ARRAY(SELECT roleid::regrole::text FROM pg_auth_members WHERE member = r.oid)
@@ -182,28 +182,31 @@ def test_tests_run_as_the_functions_do(functions: Connection) -> None:
     assert group == (False, False)
 
 
-def test_every_table_is_granted_column_by_column_or_is_the_owner_s(rows: Rows) -> None:
-    """A new table, view or sequence is granted by its migration and stands here, or is the owner's alone."""
-    found = {row["name"]: row for row in rows.execute(_RELATIONS)}
+def test_role_has_exactly_the_listed_table_privileges(rows: Rows) -> None:
+    """A new table, view or sequence must be listed here, or be used by its owner only."""
+    relations = {row["name"]: row for row in rows.execute(_RELATIONS)}
     expected = {
-        name: (sorted(rights.split()), sorted(f"{right} {one}" for right in some for one in some[right].split()))
-        for name, (rights, some) in RIGHTS.items()
+        name: (
+            sorted(table.split()),
+            sorted(f"{privilege} {column}" for privilege in columns for column in columns[privilege].split()),
+        )
+        for name, (table, columns) in PRIVILEGES.items()
     } | {name: ([], []) for name in OWNER_ONLY}
-    assert {name: (sorted(row["rights"]), sorted(row["columns"])) for name, row in found.items()} == expected
-    assert not [name for name, row in found.items() if row["public"]]
+    assert {name: (sorted(row["privileges"]), sorted(row["columns"])) for name, row in relations.items()} == expected
+    assert not [name for name, row in relations.items() if row["public"]]
 
 
-def test_every_sql_function_is_granted_or_is_the_owner_s(rows: Rows) -> None:
-    """PUBLIC executes nothing, and those that lend the owner's rights find no tables but this schema's."""
-    found = {row["name"]: row for row in rows.execute(_FUNCTIONS)}
-    assert {name for name, row in found.items() if not row["granted"]} == OWNER_ONLY_FUNCTIONS
-    assert {name for name, row in found.items() if row["public"]} == set()
-    assert {name for name, row in found.items() if row["lent"]} == LENT
-    assert all("search_path=public, pg_temp" in found[name]["config"] for name in LENT)
+def test_role_may_execute_all_sql_functions_except_those_of_the_owner(rows: Rows) -> None:
+    """PUBLIC may execute none. SECURITY DEFINER functions have a fixed search_path."""
+    sql_functions = {row["name"]: row for row in rows.execute(_FUNCTIONS)}
+    assert {name for name, row in sql_functions.items() if not row["granted"]} == OWNER_ONLY_FUNCTIONS
+    assert {name for name, row in sql_functions.items() if row["public"]} == set()
+    assert {name for name, row in sql_functions.items() if row["security_definer"]} == SECURITY_DEFINER
+    assert all("search_path=public, pg_temp" in sql_functions[name]["config"] for name in SECURITY_DEFINER)
 
 
-def test_months_of_the_audit_have_no_rights_of_their_own(rows: Rows) -> None:
-    """A partition is reached through its table or not at all, also one that the functions made."""
+def test_audit_partitions_have_no_privileges_of_their_own(rows: Rows) -> None:
+    """A partition is only accessible through its table, also if the functions have created it."""
     rows.execute("SELECT entitlement_audit_ensure_partitions(4)")
     granted = rows.execute(
         "SELECT relname FROM pg_class WHERE relname ~ '^entitlement_audit_y' AND relacl IS NOT NULL"
@@ -211,11 +214,11 @@ def test_months_of_the_audit_have_no_rights_of_their_own(rows: Rows) -> None:
     assert granted == []
 
 
-def test_the_functions_role_is_refused_everything_else(functions: Connection, client: Client) -> None:
-    """No DDL, nothing of the owner's, no rewriting of what happened."""
+def test_role_may_not_execute_other_statements(functions: Connection, client: Client) -> None:
+    """No DDL, no access to tables of the owner, and no change of audit rows."""
     assert client.grant("k").status == 200
     allowed = []
-    for statement in REFUSED:
+    for statement in FORBIDDEN:
         try:
             with functions.transaction(force_rollback=True):
                 functions.execute(statement.encode())
@@ -225,8 +228,8 @@ def test_the_functions_role_is_refused_everything_else(functions: Connection, cl
     assert allowed == []
 
 
-def test_the_functions_role_cannot_become_the_owner(functions: Connection, rows: Rows) -> None:
-    """Neither by SET ROLE nor by membership; and the server is not its to set."""
+def test_role_cannot_become_the_owner(functions: Connection, rows: Rows) -> None:
+    """Neither with SET ROLE nor by membership. It cannot change server settings either."""
     (row,) = rows.execute("SELECT tableowner FROM pg_tables WHERE tablename = 'entitlements'").fetchall()
     for statement in (
         "SET ROLE {}",
@@ -238,93 +241,93 @@ def test_the_functions_role_cannot_become_the_owner(functions: Connection, rows:
             functions.execute(sql.SQL(statement).format(sql.Identifier(row["tableowner"])))
 
 
-def test_a_forged_audit_row_has_its_true_time(functions: Connection, rows: Rows) -> None:
-    """A1: what can be added by hand cannot be dated back."""
+def test_audit_row_cannot_be_backdated(functions: Connection, rows: Rows) -> None:
+    """A1: occurred_at of an inserted row is always the time of the database."""
     before = datetime.now(UTC) - timedelta(minutes=5)
     functions.execute("""
         INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail)
-        VALUES (gen_random_uuid(), 'nobody', 'GRANT', 'APPLIED', 'u', 's', '{}')""")
+        VALUES (gen_random_uuid(), 'unknown', 'GRANT', 'APPLIED', 'u', 's', '{}')""")
     (row,) = rows.execute("SELECT occurred_at FROM entitlement_audit").fetchall()
     assert row["occurred_at"] > before
 
 
-def test_no_month_is_dropped_that_the_owner_has_not_allowed(functions: Connection, rows: Rows) -> None:
-    """A1: whatever the role asks for, and whatever time it claims."""
-    _make_months(rows, 1, 13, 30)
-    before = _months(rows)
+def test_role_cannot_drop_partitions_without_permission_of_the_owner(functions: Connection, rows: Rows) -> None:
+    """A1: for any number of months and any time that the role passes."""
+    _create_partitions(rows, 1, 13, 30)
+    before = _partitions(rows)
     for months, now in ((1, None), (1, "2100-01-01"), (1200, None)):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the owner lets nobody drop months"):
-            _drop(functions, months, now)
-    assert _months(rows) == before
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="does not allow dropping audit partitions"):
+            _drop_oldest(functions, months, now)
+    assert _partitions(rows) == before
     rows.execute("INSERT INTO audit_retention (keep_months) VALUES (24)")
-    assert _drop(functions, 1, "2100-01-01") == _month(30)
-    assert _drop(functions, 1, "2100-01-01") is None
-    assert _drop(functions, 1, None) is None
-    assert _months(rows) == [name for name in before if name != _month(30)]
+    assert _drop_oldest(functions, 1, "2100-01-01") == _partition(30)
+    assert _drop_oldest(functions, 1, "2100-01-01") is None
+    assert _drop_oldest(functions, 1, None) is None
+    assert _partitions(rows) == [name for name in before if name != _partition(30)]
 
 
-def test_the_role_may_keep_more_than_the_owner_asks_for(functions: Connection, rows: Rows) -> None:
-    """A1: the setting of the sweep counts if it is the more careful one."""
-    _make_months(rows, 13, 30)
+def test_role_can_keep_more_months_than_required(functions: Connection, rows: Rows) -> None:
+    """A1: the larger of both numbers applies."""
+    _create_partitions(rows, 13, 30)
     rows.execute("INSERT INTO audit_retention (keep_months) VALUES (6)")
-    assert _drop(functions, 24, None) == _month(30)
-    assert _drop(functions, 24, None) is None
+    assert _drop_oldest(functions, 24, None) == _partition(30)
+    assert _drop_oldest(functions, 24, None) is None
     with pytest.raises(psycopg.errors.InvalidParameterValue):
-        _drop(functions, 0, None)
+        _drop_oldest(functions, 0, None)
 
 
 @pytest.mark.parametrize(("ahead", "now"), [(500, None), (0, "2100-01-01"), (0, "1900-01-01"), (13, None)])
-def test_the_role_makes_no_months_that_nobody_needs(
+def test_role_cannot_create_partitions_far_from_now(
     functions: Connection, rows: Rows, ahead: int, now: str | None
 ) -> None:
-    """A1: a catalogue full of partitions would stop the service as surely as no partition."""
-    before = _months(rows)
-    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not one to make a partition"):
-        _ensure(functions, ahead, now)
-    assert _months(rows) == before
+    """A1: otherwise it could fill the catalogue and stop the service."""
+    before = _partitions(rows)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="can be created only by the schema owner"):
+        _ensure_partitions(functions, ahead, now)
+    assert _partitions(rows) == before
 
 
-def test_the_role_makes_a_month_for_rows_that_wait_in_default(functions: Connection, rows: Rows) -> None:
-    """A1: as the sweep does, for months of any time."""
+def test_role_can_create_a_partition_for_rows_in_default(functions: Connection, rows: Rows) -> None:
+    """A1: for months of any time, as the sweep does."""
     rows.execute("""
         INSERT INTO entitlement_audit
                (operation_id, occurred_at, caller, operation, outcome, user_id, stock_keeping_unit, detail)
         VALUES (gen_random_uuid(), '2001-02-03', 'c', 'GRANT', 'APPLIED', 'u', 's', '{}')""")
-    assert _ensure(functions, 0, "2001-02-15") == ["entitlement_audit_y2001m02"]
-    assert _ensure(functions, 12, None)[-1] == _month(-12)
+    assert _ensure_partitions(functions, 0, "2001-02-15") == ["entitlement_audit_y2001m02"]
+    assert _ensure_partitions(functions, 12, None)[-1] == _partition(-12)
     (row,) = rows.execute("SELECT tableoid::regclass::text AS name FROM entitlement_audit").fetchall()
     assert row["name"] == "entitlement_audit_y2001m02"
 
 
-def test_lent_rights_do_not_follow_the_borrower_s_search_path(functions: Connection, rows: Rows) -> None:
-    """Temporary tables of the same names, and a search path that puts them first, change nothing."""
-    _make_months(rows, 30)
-    before = _months(rows)
+def test_security_definer_functions_ignore_the_search_path_of_the_caller(functions: Connection, rows: Rows) -> None:
+    """Temporary tables with the same names, first in the search path, change nothing."""
+    _create_partitions(rows, 30)
+    before = _partitions(rows)
     functions.execute("SET search_path = pg_temp, public")
     functions.execute("CREATE TEMPORARY TABLE audit_retention (single boolean, keep_months integer)")
     functions.execute("INSERT INTO audit_retention VALUES (true, 1)")
     functions.execute("CREATE TEMPORARY TABLE entitlement_audit (occurred_at timestamptz)")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the owner lets nobody drop months"):
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="does not allow dropping audit partitions"):
         functions.execute("SELECT public.entitlement_audit_drop_oldest(1)")
     functions.execute("SELECT public.entitlement_audit_ensure_partitions(4)")
-    assert _months(rows) == sorted({*before, _month(-4)})
+    assert _partitions(rows) == sorted({*before, _partition(-4)})
 
 
-def test_the_sweep_does_all_its_work_as_the_functions_role(database_url: str, rows: Rows) -> None:
-    """A1, R1: months made and dropped, every policy; and it says so if it was told to drop what it may not."""
-    _make_months(rows, 30)
+def test_sweep_works_with_the_role_of_the_functions(database_url: str, rows: Rows) -> None:
+    """A1, R1: it creates and drops partitions and applies every policy. It fails if dropping is not allowed."""
+    _create_partitions(rows, 30)
     with _sweep(database_url, ENTITLEMENT_AUDIT_RETENTION_MONTHS="12") as sweep:
         with pytest.raises(InternalError, match="ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database"):
             run_worker(sweep, budget())
         rows.execute("INSERT INTO audit_retention (keep_months) VALUES (12)")
-        rows.execute(f"DROP TABLE {_month(-3)}")
+        rows.execute(f"DROP TABLE {_partition(-3)}")
         result = run_worker(sweep, budget())
-    assert (result["months_made"], result["months_dropped"]) == ([_month(-3)], [_month(30)])
+    assert (result["months_made"], result["months_dropped"]) == ([_partition(-3)], [_partition(30)])
     assert result["complete"]
 
 
-def test_migrations_write_down_what_the_functions_may_forget(owner_url: str, rows: Rows) -> None:
-    """A1: as the parameter says, also by several at once; without it, nothing may be forgotten."""
+def test_migration_stores_the_allowed_audit_retention(owner_url: str, rows: Rows) -> None:
+    """A1: also with concurrent migrations. Without the setting, no partition may be dropped."""
     settings = load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url})
 
     def run(months: int | None) -> list[dict[str, Any]]:
@@ -338,8 +341,8 @@ def test_migrations_write_down_what_the_functions_may_forget(owner_url: str, row
     assert rows.execute("SELECT keep_months FROM audit_retention").fetchall() == [{"keep_months": 12}]
 
 
-def test_the_role_is_made_once_by_migrations_that_run_at_once(databases: Databases) -> None:
-    """Databases of one cluster share their roles; whoever comes second uses what is there."""
+def test_concurrent_migrations_create_the_role_once(databases: Databases) -> None:
+    """Databases of one cluster share their roles."""
     name = f"grantwire_race_{uuid.uuid4().hex[:8]}"
 
     def create(_: int) -> None:
@@ -349,40 +352,40 @@ def test_the_role_is_made_once_by_migrations_that_run_at_once(databases: Databas
     try:
         at_once(6, create)
         with psycopg.connect(databases.cluster.url()) as connection:
-            found = connection.execute("SELECT rolcanlogin FROM pg_roles WHERE rolname = %s", (name,)).fetchall()
-        assert found == [(False,)]
+            roles = connection.execute("SELECT rolcanlogin FROM pg_roles WHERE rolname = %s", (name,)).fetchall()
+        assert roles == [(False,)]
     finally:
         _administer(databases, sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def test_an_owner_who_may_not_make_roles_is_told_what_to_have_run(databases: Databases) -> None:
-    """Nothing is applied, and the message has the statement."""
-    with _plain_owner(databases) as url, psycopg.connect(url, autocommit=True) as connection:
+def test_missing_role_error_has_the_statement_to_run(databases: Databases) -> None:
+    """An owner without CREATEROLE gets the statement for an administrator, and nothing is applied."""
+    with _unprivileged_owner(databases) as url, psycopg.connect(url, autocommit=True) as connection:
         with pytest.raises(
-            psycopg.errors.InsufficientPrivilege, match="the role grantwire_absent is missing"
+            psycopg.errors.InsufficientPrivilege, match="role grantwire_absent does not exist"
         ) as caught:
             connection.execute(_create_role("grantwire_absent"))
         assert "CREATE ROLE grantwire_absent NOLOGIN;" in (caught.value.diag.message_hint or "")
 
 
-def test_an_owner_without_any_attribute_migrates_where_the_role_exists(databases: Databases) -> None:
-    """As with a DBA who gives out nothing but a database: and the functions work in it."""
-    with _plain_owner(databases) as url:
+def test_owner_without_attributes_can_migrate_if_the_role_exists(databases: Databases) -> None:
+    """The functions then work in this database."""
+    with _unprivileged_owner(databases) as url:
         assert migrate(url, MIGRATIONS)
-        with Client(databases.of_functions(url)) as client:
+        with Client(databases.url_for_functions(url)) as client:
             assert client.grant("k").status == 200
             assert client.revoke("k2").status == 200
         with psycopg.connect(url) as owner:
             assert owner.execute("SELECT count(*) FROM entitlement_audit").fetchall() == [(2,)]
 
 
-def test_the_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -> None:
-    """What `make up` makes: functions with a password of their own, no temporary tables, no other database."""
+def test_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -> None:
+    """`make up` gives the functions a password of their own, no temporary tables and no other database."""
     local_database.create(server)
     local_database.migrate(server, tmp_path / "migrations")
     local_database.create(server)  # as at every start
-    owner = local_database.url(server)
-    url = local_database.for_functions(owner, server)
+    owner = local_database.owner_url(server)
+    url = local_database.functions_url(owner, server)
     assert urlsplit(url).password not in {server.password, None}
     assert urlsplit(url).password != urlsplit(owner).password
     with Client(url) as client:
@@ -391,13 +394,13 @@ def test_the_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -
         for statement in ("CREATE TEMPORARY TABLE mine (id int)", "DELETE FROM entitlement_audit", "CREATE ROLE mine"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 functions.execute(statement.encode())
-        assert len(_ensure(functions, 5, None)) == 2  # as an owner who is no superuser
+        assert len(_ensure_partitions(functions, 5, None)) == 2  # the owner is no superuser either
     with psycopg.connect(owner) as connection:
         assert connection.execute("SELECT count(*) FROM entitlement_audit").fetchall() == [(1,)]
 
 
 def _create_role(name: str) -> bytes:
-    """The statement of the migration that makes the role, for another name."""
+    """Return the statement of the migration that creates the role, with another name."""
     text = (MIGRATIONS / "0001_roles.sql").read_text()
     statement = re.search(r"^DO \$\$.*?^\$\$;", text, re.MULTILINE | re.DOTALL)
     assert statement is not None
@@ -406,9 +409,9 @@ def _create_role(name: str) -> bytes:
 
 
 @contextmanager
-def _plain_owner(databases: Databases) -> Iterator[str]:
-    """Address of an empty database for its owner, a role without any attribute."""
-    name = f"grantwire_plain_{uuid.uuid4().hex[:8]}"
+def _unprivileged_owner(databases: Databases) -> Iterator[str]:
+    """Yield the URL of an empty database whose owner is a role without attributes."""
+    name = f"grantwire_owner_{uuid.uuid4().hex[:8]}"
     url = databases.empty()
     parts = urlsplit(url)
     role, database = sql.Identifier(name), sql.Identifier(parts.path.lstrip("/"))
@@ -435,31 +438,31 @@ def _sweep(url: str, **settings: str) -> Iterator[Sweep]:
         database.close()
 
 
-def _month(ago: int) -> str:
+def _partition(months_ago: int) -> str:
     now = datetime.now(UTC)
-    year, month = divmod(now.year * 12 + now.month - 1 - ago, 12)
+    year, month = divmod(now.year * 12 + now.month - 1 - months_ago, 12)
     return f"entitlement_audit_y{year:04}m{month + 1:02}"
 
 
-def _make_months(rows: Rows, *ago: int) -> None:
-    for one in ago:
-        day = f"{_month(one)[-7:-3]}-{_month(one)[-2:]}-15"
+def _create_partitions(rows: Rows, *months_ago: int) -> None:
+    for number in months_ago:
+        day = f"{_partition(number)[-7:-3]}-{_partition(number)[-2:]}-15"
         rows.execute("SELECT entitlement_audit_ensure_partitions(0, %s::timestamptz)", (f"{day} 12:00+00",))
 
 
-def _months(rows: Rows) -> list[str]:
-    found = rows.execute(
+def _partitions(rows: Rows) -> list[str]:
+    partitions = rows.execute(
         "SELECT relname AS name FROM pg_class WHERE relname ~ '^entitlement_audit_y....m..$' ORDER BY 1"
     )
-    return [row["name"] for row in found]
+    return [row["name"] for row in partitions]
 
 
-def _drop(connection: Connection, months: int, now: str | None) -> Any:
+def _drop_oldest(connection: Connection, months: int, now: str | None) -> Any:
     statement = "SELECT entitlement_audit_drop_oldest(%s, coalesce(%s::timestamptz, now()))"
     ((name,),) = connection.execute(statement, (months, now)).fetchall()
     return name
 
 
-def _ensure(connection: Connection, ahead: int, now: str | None) -> list[Any]:
+def _ensure_partitions(connection: Connection, ahead: int, now: str | None) -> list[Any]:
     statement = "SELECT entitlement_audit_ensure_partitions(%s, coalesce(%s::timestamptz, now()))"
     return [name for (name,) in connection.execute(statement, (ahead, now)).fetchall()]

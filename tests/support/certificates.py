@@ -1,4 +1,4 @@
-"""Certificates for servers on this machine, made when they are needed and valid for an hour."""
+"""Certificates for servers on this machine, created on demand and valid for an hour."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A server's certificate and its key, each in a file."""
+    """Files of a server's certificate and private key."""
 
     file: Path
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """What a server speaks TLS with."""
+        """Return the TLS context of a server with this certificate."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self.file, self.key)
         return context
 
 
 class Authority:
-    """Somebody who signs certificates; `file` is what those need who believe it."""
+    """Certificate authority; a client that is given `file` trusts its certificates."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Grantwire test {name}")])
-        builder = _valid(_builder(self._name, self._name, self._key), datetime.now(UTC) + HOUR)
+        builder = _set_validity(_start_builder(self._name, self._name, self._key), datetime.now(UTC) + HOUR)
         certificate = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
             self._key, hashes.SHA256()
         )
@@ -49,23 +49,23 @@ class Authority:
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, *hosts: str, expires: datetime | None = None) -> Certificate:
-        """A certificate for these names and addresses."""
+        """Issue a certificate for these host names and addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-        builder = _valid(_builder(subject, self._name, key), expires or datetime.now(UTC) + HOUR)
+        builder = _set_validity(_start_builder(subject, self._name, key), expires or datetime.now(UTC) + HOUR)
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         certificate = builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
-        made = Certificate(self._folder / f"{hosts[0]}.pem", self._folder / f"{hosts[0]}.key")
-        made.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        made.key.write_bytes(
+        issued = Certificate(self._folder / f"{hosts[0]}.pem", self._folder / f"{hosts[0]}.key")
+        issued.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        issued.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
-        return made
+        return issued
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _start_builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -75,7 +75,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
     )
 
 
-def _valid(builder: x509.CertificateBuilder, until: datetime) -> x509.CertificateBuilder:
+def _set_validity(builder: x509.CertificateBuilder, until: datetime) -> x509.CertificateBuilder:
     return builder.not_valid_before(until - 24 * HOUR).not_valid_after(until)
 
 

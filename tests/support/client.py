@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
-RIGHTS = "/v1/users/{user_id}/entitlements"
+ENTITLEMENTS = "/v1/users/{user_id}/entitlements"
 SUMMARY = "/v1/users/{user_id}/summary"
 INBOX = "/debug/notification/inbox/{user_id}"
 CALLER = {"principalId": "tests", "scopes": " ".join(Scope)}
 CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
 
-_HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {GRANTS: grant, REVOKES: revoke, RIGHTS: query}
+_HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {GRANTS: grant, REVOKES: revoke, ENTITLEMENTS: query}
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What a caller sees."""
+class Response:
+    """Response as a caller receives it."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,23 +47,23 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body, parsed."""
+        """Body, parsed as JSON."""
         return json.loads(self.body)
 
     @property
     def code(self) -> str | None:
-        """The error's code, if it is one."""
+        """Error code, or None if the response is not an error."""
         code = self.json.get("code")
         return None if code is None else str(code)
 
     @property
     def replayed(self) -> bool:
-        """Whether this answer was given before."""
+        """Whether this is a stored response."""
         return self.headers.get("Idempotent-Replayed") == "true"
 
 
 def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
-    """A REST proxy event, enough for a function, of a caller who may do all; `parts` replace what they name."""
+    """Return an API Gateway proxy event from a caller with every scope; `parts` replace its top-level keys."""
     return {
         "httpMethod": method,
         "resource": resource,
@@ -79,7 +79,7 @@ def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
 
 
 class Client:
-    """One execution environment: its own runtime and so its own connection."""
+    """Caller of the functions in one execution environment, with its own runtime and database connection."""
 
     def __init__(self, database_url: str, **environ: str) -> None:
         environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
@@ -87,32 +87,32 @@ class Client:
         self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ)))
 
     def __enter__(self) -> Self:
-        """Nothing to open: the connection is made when it is needed."""
+        """Do nothing: the runtime connects on first use."""
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
         self.database.close()
 
-    def send(self, event: Mapping[str, Any]) -> Reply:
-        """Let the function of the event's resource answer it, and hold the answer against the API document."""
+    def send(self, event: Mapping[str, Any]) -> Response:
+        """Call the function of the event's resource, and check its response against the API document."""
         request = Request.from_api_gateway(event)
         handler = _HANDLERS[request.resource]
-        answer = handler.with_runtime(self.runtime).respond(request).to_api_gateway()
-        reply = Reply(answer["statusCode"], answer["headers"], answer["body"])
-        if request.method == ("GET" if request.resource == RIGHTS else "POST"):
-            assert_matches_contract(request.method, request.resource, reply.status, reply.headers, reply.body)
-        return reply
+        sent = handler.with_runtime(self.runtime).respond(request).to_api_gateway()
+        response = Response(sent["statusCode"], sent["headers"], sent["body"])
+        if request.method == ("GET" if request.resource == ENTITLEMENTS else "POST"):
+            assert_matches_contract(request.method, request.resource, response.status, response.headers, response.body)
+        return response
 
-    def grant(self, key: str, **fields: Any) -> Reply:
+    def grant(self, key: str, **fields: Any) -> Response:
         """POST a grant; `fields` replace those of `CHANGE`."""
         return self.change(GRANTS, key, **fields)
 
-    def revoke(self, key: str, **fields: Any) -> Reply:
+    def revoke(self, key: str, **fields: Any) -> Response:
         """POST a revoke; `fields` replace those of `CHANGE`."""
         return self.change(REVOKES, key, **fields)
 
-    def change(self, path: str, key: str, *, caller: str | None = None, **fields: Any) -> Reply:
+    def change(self, path: str, key: str, *, caller: str | None = None, **fields: Any) -> Response:
         """POST a change as `caller`."""
         context: dict[str, Any] = {"requestId": str(uuid.uuid4()), "authorizer": CALLER}
         if caller is not None:
@@ -120,6 +120,9 @@ class Client:
         body = json.dumps(CHANGE | fields)
         return self.send(event("POST", path, headers={"Idempotency-Key": key}, body=body, requestContext=context))
 
-    def rights(self, user_id: str = "u_123", **query: str) -> Reply:
-        """GET a user's rights."""
-        return self.send(event("GET", RIGHTS, pathParameters={"user_id": user_id}, queryStringParameters=query or None))
+    def list_entitlements(self, user_id: str = "u_123", **query: str) -> Response:
+        """GET a user's entitlements."""
+        path_parameters = {"user_id": user_id}
+        return self.send(
+            event("GET", ENTITLEMENTS, pathParameters=path_parameters, queryStringParameters=query or None)
+        )

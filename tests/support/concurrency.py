@@ -1,4 +1,4 @@
-"""Real concurrency for tests: threads that start at the same moment."""
+"""Threads that start at the same moment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 def at_once(count: int, work: Callable[[int], T]) -> list[T]:
-    """Run `work(0)` to `work(count - 1)` in as many threads, released together."""
-    gate = threading.Barrier(count)
+    """Run `work(0)` to `work(count - 1)` in `count` threads that start together, and return their results in order."""
+    barrier = threading.Barrier(count)
 
     def start(number: int) -> T:
-        gate.wait(timeout=30)
+        barrier.wait(timeout=30)
         return work(number)
 
     with ThreadPoolExecutor(count) as pool:

@@ -1,11 +1,13 @@
 """PostgreSQL and NATS from images, run by testcontainers.
 
-`GRANTWIRE_TEST_POSTGRES_IMAGE` (postgres:18) and `GRANTWIRE_TEST_NATS_IMAGE` (nats:2.12) say which; the latter may be
-`embedded` for the NATS that the development environment brings.
+`GRANTWIRE_TEST_POSTGRES_IMAGE` (default postgres:18) and `GRANTWIRE_TEST_NATS_IMAGE` (default nats:2.12) select the
+images. `GRANTWIRE_TEST_NATS_IMAGE=embedded` uses the NATS server of the development environment instead.
 
-What an unusual engine needs is testcontainers' own affair: without its helper image `TESTCONTAINERS_RYUK_DISABLED=true`
-(containers of a killed run then stay behind); where published ports answer on the loopback interface only,
-`TESTCONTAINERS_CONNECTION_MODE=docker_host TESTCONTAINERS_HOST_OVERRIDE=127.0.0.1`.
+Some container engines need settings of testcontainers:
+
+- Its helper image is not available: `TESTCONTAINERS_RYUK_DISABLED=true`. A killed run then leaves containers behind.
+- Published ports are reachable on the loopback interface only:
+  `TESTCONTAINERS_CONNECTION_MODE=docker_host TESTCONTAINERS_HOST_OVERRIDE=127.0.0.1`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from infra.local.containers.engine import connected
+from infra.local.containers.engine import connect_engine
 from infra.local.errors import CommandError
 from infra.local.servers.postgres import SETTINGS, UNSAFE
 from tests.support.backends import Embedded
@@ -38,48 +40,48 @@ class Containers:
 
     def __init__(self) -> None:
         try:
-            with connected():
+            with connect_engine():
                 pass
         except CommandError as error:
             raise pytest.UsageError(f"GRANTWIRE_TEST_BACKEND=containers: {error}") from error
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
-        """The one of the image that is set."""
+        """Return the PostgreSQL of the selected image."""
         image = os.environ.get("GRANTWIRE_TEST_POSTGRES_IMAGE", "postgres:18")
         return {image: partial(ContainerCluster, image)}
 
     def nats(self) -> Nats:
-        """The one of the image that is set."""
+        """Return the NATS of the selected image."""
         image = os.environ.get("GRANTWIRE_TEST_NATS_IMAGE", "nats:2.12")
         return Embedded().nats() if image == "embedded" else ContainerNats(image)
 
 
 class ContainerCluster:
-    """A PostgreSQL in a container, with the settings of the embedded one."""
+    """PostgreSQL in a container, with the settings of the embedded one."""
 
     def __init__(self, image: str) -> None:
         settings = {**SETTINGS, **UNSAFE, "listen_addresses": "*"}
         del settings["unix_socket_directories"]  # the image's own scripts use the socket
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        options = [argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")]
         self._container = PostgresContainer(
             image, username="postgres", password="postgres", dbname="postgres", driver=None
         ).with_command(["postgres", *options])
 
     def start(self) -> None:
-        """Return when it serves."""
+        """Start the server and wait until it accepts connections."""
         self._container.start()
 
     def url(self, database: str = "postgres") -> str:
-        """Address of one of its databases."""
+        """Return the address of one of its databases."""
         return urlunsplit(urlsplit(self._container.get_connection_url())._replace(path=f"/{database}"))
 
     def destroy(self) -> None:
-        """Remove it with its data."""
+        """Remove the container and its data."""
         self._container.stop()
 
 
 class ContainerNats:
-    """A NATS with JetStream in a container."""
+    """NATS with JetStream in a container."""
 
     def __init__(self, image: str) -> None:
         ready = LogMessageWaitStrategy("Server is ready")
@@ -87,14 +89,14 @@ class ContainerNats:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Address of the server."""
         host, port = self._container.get_container_host_ip(), self._container.get_exposed_port(NATS_PORT)
         return f"nats://{host}:{port}"
 
     def start(self) -> None:
-        """Return when it serves."""
+        """Start the server and wait until it accepts connections."""
         self._container.start()
 
     def destroy(self) -> None:
-        """Remove it with its streams."""
+        """Remove the container and its streams."""
         self._container.stop()

@@ -1,4 +1,4 @@
-"""Holds real answers against openapi.yaml, which is what clients were promised."""
+"""Checks real responses against openapi.yaml, the API's published contract."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 @cache
 def document() -> dict[str, Any]:
-    """The API document."""
+    """Return the parsed API document."""
     loaded: dict[str, Any] = yaml.safe_load((ROOT / "openapi.yaml").read_text())
     return loaded
 
 
 def resolve(node: dict[str, Any]) -> dict[str, Any]:
-    """What `node` is, after following its reference into the document, if it is one."""
+    """Return `node`, or the node that it refers to if it is a reference into the document."""
     while "$ref" in node:
-        found: Any = document()
+        target: Any = document()
         for part in node["$ref"].removeprefix("#/").split("/"):
-            found = found[part.replace("~1", "/").replace("~0", "~")]
-        node = found
+            target = target[part.replace("~1", "/").replace("~0", "~")]
+        node = target
     return node
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every operation as method, path and description."""
+    """Yield every operation as method, path and description."""
     for path, item in document()["paths"].items():
         for method in _METHODS:
             if method in item:
@@ -43,26 +43,26 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def schema_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """A validator for one of the document's schemas, whose references point into the document."""
+    """Return a validator for one of the document's schemas that resolves references into the document."""
     return Draft202012Validator({**schema, "components": document()["components"]})
 
 
 def assert_matches_contract(
     method: str, path_template: str, status: int, headers: Mapping[str, str], body: str
 ) -> None:
-    """Fail unless the document promises this answer to this route: status, headers, body."""
+    """Fail unless the document describes this response of this route: status, headers and body."""
     label = f"{method} {path_template} -> {status}"
-    response = _response(method, path_template, status, label)
+    response = _describe_response(method, path_template, status, label)
     sent = {name.lower(): value for name, value in headers.items()}
-    parsed = None if method == "HEAD" else _parsed_body(response, sent, body, label)
+    parsed = None if method == "HEAD" else _parse_body(response, sent, body, label)
     code = parsed.get("code") if isinstance(parsed, dict) else None
     _check_headers(response, sent, code, label)
     if status == 405:
         allowed = ", ".join(other for other, path, _ in operations() if path == path_template)
-        assert sent["allow"] == allowed, f"{label}: Allow is {sent['allow']!r}, the path takes {allowed}"
+        assert sent["allow"] == allowed, f"{label}: Allow is {sent['allow']!r}, the path allows {allowed}"
 
 
-def _response(method: str, path_template: str, status: int, label: str) -> dict[str, Any]:
+def _describe_response(method: str, path_template: str, status: int, label: str) -> dict[str, Any]:
     described = {other: operation for other, path, operation in operations() if path == path_template}
     assert described, f"{label}: the path is not in openapi.yaml"
     if method not in described:
@@ -72,7 +72,7 @@ def _response(method: str, path_template: str, status: int, label: str) -> dict[
     return resolve(operation["responses"][str(status)])
 
 
-def _parsed_body(response: Mapping[str, Any], sent: Mapping[str, str], body: str, label: str) -> Any:
+def _parse_body(response: Mapping[str, Any], sent: Mapping[str, str], body: str, label: str) -> Any:
     media_type = sent.get("content-type", "").partition(";")[0].strip()
     assert media_type in response["content"], f"{label}: Content-Type is {media_type!r}"
     parsed = json.loads(body)
@@ -83,9 +83,9 @@ def _parsed_body(response: Mapping[str, Any], sent: Mapping[str, str], body: str
 
 
 def _check_headers(response: Mapping[str, Any], sent: Mapping[str, str], code: str | None, label: str) -> None:
-    promised = {name.lower(): resolve(header) for name, header in response.get("headers", {}).items()}
-    for name, header in promised.items():
-        # x-required-for: a header that belongs to one of the codes that share this status.
+    described = {name.lower(): resolve(header) for name, header in response.get("headers", {}).items()}
+    for name, header in described.items():
+        # x-required-for lists the error codes whose responses have this header, where several codes share a status.
         codes = header.get("x-required-for")
         if header.get("required") or (codes and code in codes):
             assert name in sent, f"{label}: {name} is missing"
@@ -93,13 +93,13 @@ def _check_headers(response: Mapping[str, Any], sent: Mapping[str, str], code: s
             assert name not in sent, f"{label}: {name} does not belong to {code}"
         if name in sent:
             schema_validator(header["schema"]).validate(sent[name])
-    for name in _known_headers() - promised.keys():
+    for name in _known_headers() - described.keys():
         assert name not in sent, f"{label}: {name} is not promised"
 
 
 @cache
 def _known_headers() -> frozenset[str]:
-    """Every header that some answer has by the document."""
+    """Return every header that any response of the document has."""
     return frozenset(
         name.lower()
         for _, _, operation in operations()

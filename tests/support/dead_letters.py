@@ -1,4 +1,4 @@
-"""A test's own event stream with its bridge and recorder, for tests of dead letters."""
+"""An event stream with its bridge, recorder and redrive, for tests of dead letters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def budget(seconds: float = 10.0) -> Budget:
-    """Work until there is nothing to do."""
+    """Return a budget that ends when the worker is idle."""
     return Budget(time.monotonic() + seconds, until_idle=True)
 
 
 def event_bytes(event_id: uuid.UUID, user_id: str = "u_123", version: int = 1) -> bytes:
-    """A message that the bridge takes."""
+    """Return the bytes of a valid event."""
     occurred_at = Timestamp()
     occurred_at.FromDatetime(datetime.now(UTC))
     return EntitlementEvent(
@@ -53,18 +53,18 @@ def event_bytes(event_id: uuid.UUID, user_id: str = "u_123", version: int = 1) -
     ).SerializeToString()
 
 
-def event_headers(event_id: uuid.UUID, **more: str) -> dict[str, str]:
-    """The headers that the relay sends."""
+def event_headers(event_id: uuid.UUID, **overrides: str) -> dict[str, str]:
+    """Return the headers that the relay sends."""
     return {
         "Nats-Msg-Id": str(event_id),
         "event_id": str(event_id),
         "event_type": "EntitlementGranted",
         "occurred_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-    } | more
+    } | overrides
 
 
-class Scene:
-    """One event stream, and the workers that deal with it, each with connections of its own."""
+class Pipeline:
+    """One event stream and the workers that use it, each with its own connections."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = dict(environ)
@@ -83,11 +83,11 @@ class Scene:
         await ensure_topology(self.nats, self.topology)
 
     def __enter__(self) -> Self:
-        """All is ready."""
+        """Return the pipeline; the constructor has connected already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of everything."""
+        """Close all connections."""
         self.recorder.close()
         self.redriver.close()
         self.bridge.close()
@@ -95,81 +95,81 @@ class Scene:
         self.runner.close()
 
     def publish(self, payload: bytes, headers: Mapping[str, str]) -> int:
-        """Put a message into the stream; its sequence."""
+        """Publish a message and return its sequence."""
         ack = self.runner.run(self.publisher.publish(self.topology.events.subject, payload, headers))
         assert not ack.duplicate
         return ack.sequence
 
     def publish_event(self) -> tuple[uuid.UUID, int]:
-        """Put a good event into the stream."""
+        """Publish a valid event and return its id and its sequence."""
         event_id = uuid.uuid4()
         return event_id, self.publish(event_bytes(event_id), event_headers(event_id))
 
-    def advise(self, body: bytes, kind: str = "MSG_TERMINATED") -> None:
+    def publish_advisory(self, body: bytes, kind: str = "MSG_TERMINATED") -> None:
         """Publish an advisory as the server would."""
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{self.stream}.bridge"
         self.runner.run(self.publisher.publish(subject, body, {}))
 
-    def terminate(self, reason: str) -> int:
-        """As a consumer, refuse the next message for ever; its sequence."""
+    def terminate_next(self, reason: str) -> int:
+        """Terminate the next message, as a consumer would, and return its sequence."""
 
-        async def refuse() -> int:
-            message = await self._next()
+        async def terminate() -> int:
+            message = await self._next_message()
             await message.term(reason)
             await self.nats.flush()
             return message.stream_sequence
 
-        return self.runner.run(refuse())
+        return self.runner.run(terminate())
 
-    async def _next(self) -> Message:
+    async def _next_message(self) -> Message:
         consumer = PullConsumer(self.nats, self.stream, "bridge")
         await consumer.open()
         (message,) = await consumer.pull(1, 5)
         return message
 
-    def await_advisories(self, count: int) -> None:
-        """Return when the advisories stream has so many: the server sends them a moment later."""
-        self._until(lambda: self.stream_state(self.topology.advisories.stream) >= count)
+    def wait_for_advisories(self, count: int) -> None:
+        """Wait until the stream of advisories has `count` messages: the server sends them with a delay."""
+        self._wait_until(lambda: self.last_sequence(self.topology.advisories.stream) >= count)
 
-    def await_all_acked(self) -> None:
-        """Return when the recorder's acknowledgements have arrived."""
+    def wait_until_acknowledged(self) -> None:
+        """Wait until JetStream has received the recorder's acknowledgements."""
         advisories = self.topology.advisories
 
         async def pending() -> int:
             infos = await self.nats.jetstream.consumers_info(advisories.stream)
             return sum((info.num_pending or 0) + (info.num_ack_pending or 0) for info in infos)
 
-        self._until(lambda: self.runner.run(pending()) == 0)
+        self._wait_until(lambda: self.runner.run(pending()) == 0)
 
-    def stream_state(self, stream: str | None = None) -> int:
-        """The last sequence of a stream."""
+    def last_sequence(self, stream: str | None = None) -> int:
+        """Return the last sequence of a stream, by default of the event stream."""
         info = self.runner.run(self.nats.jetstream.stream_info(stream or self.stream))
         return info.state.last_seq
 
-    def message(self, sequence: int) -> Any:
-        """A message of the event stream."""
+    def get_message(self, sequence: int) -> Any:
+        """Return a message of the event stream."""
         return self.runner.run(self.nats.jetstream.get_msg(self.stream, sequence))
 
-    def record(self) -> dict[str, Any]:
-        """Let the recorder work until it is idle."""
+    def run_recorder(self) -> dict[str, Any]:
+        """Run the recorder until it is idle."""
         return self.recorder.run(budget())
 
-    def consume(self) -> dict[str, int]:
-        """Let the real bridge work until it is idle."""
+    def run_bridge(self) -> dict[str, int]:
+        """Run the bridge until it is idle."""
         return self.bridge.run(budget())
 
     def execute(self, *, now: datetime | None = None, **event: Any) -> dict[str, Any]:
-        """An operator's order, as the function takes it."""
-        order = DeadLetterCommand.parse({"actor": "ann", "reason": "repaired"} | event)
-        return self.redriver.dead_letters.execute(order, now=now).as_dict()
+        """Execute an operator's command, as the function does."""
+        command = DeadLetterCommand.parse({"actor": "ann", "reason": "repaired"} | event)
+        return self.redriver.dead_letters.execute(command, now=now).as_dict()
 
-    def _until(self, holds: Any) -> None:
-        assert wait_until(holds, 10, every=0.01), "it did not come"
+    def _wait_until(self, condition: Any) -> None:
+        assert wait_until(condition, 10, every=0.01), "condition not met within 10 seconds"
 
-    def die_of_it(self, advisories: int) -> None:
-        """Let the bridge, whose decoder kills it, work until JetStream has given up so many messages."""
+    def run_bridge_until_max_deliver(self, advisories: int) -> None:
+        """Run a bridge whose decoder raises MemoryError, until JetStream has sent `advisories` advisories."""
         deadline = time.monotonic() + 20
-        while self.stream_state(self.topology.advisories.stream) < advisories:
-            assert time.monotonic() < deadline, "JetStream did not give up"
+        while self.last_sequence(self.topology.advisories.stream) < advisories:
+            assert time.monotonic() < deadline, "JetStream did not reach max-deliver within 20 seconds"
             with contextlib.suppress(MemoryError):
-                self.consume()
+                self.run_bridge()

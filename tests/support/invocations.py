@@ -1,4 +1,4 @@
-"""Invokes functions by their handlers, in a process whose environment is the test's to choose."""
+"""Invokes the handlers of functions in a subprocess with an environment that the test chooses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNTIL_IDLE = {"budget": "20s", "until": "idle"}
 
 
 class Functions:
-    """A process that runs functions; `lines` is all that they have written, each line of JSON parsed."""
+    """Subprocess that runs functions; `lines` has every line that they wrote to standard output, parsed as JSON."""
 
     def __init__(self, environ: Mapping[str, str], *, clock_ahead: timedelta | None = None) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -34,27 +34,27 @@ class Functions:
         )
 
     def __enter__(self) -> Self:
-        """The process imports a function when it is first invoked."""
+        """Do nothing: the subprocess imports a function when it is first invoked."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, in whatever state it is."""
+        """Kill the subprocess."""
         self._process.kill()
         self._process.communicate()
 
     def invoke(self, name: str, event: Mapping[str, Any]) -> Any:
-        """What the handler returns; AssertionError if it raises."""
-        answer = self._ask(name, event)
-        assert "error" not in answer, f"{name} raised {answer['error']}"
-        return answer["result"]
+        """Invoke a function and return its result. Raises AssertionError if the handler raises."""
+        outcome = self._run(name, event)
+        assert "error" not in outcome, f"{name} raised {outcome['error']}"
+        return outcome["result"]
 
-    def fail(self, name: str, event: Mapping[str, Any]) -> str:
-        """What the handler raises; AssertionError if it returns."""
-        answer = self._ask(name, event)
-        assert "result" not in answer, f"{name} returned {answer['result']}"
-        return str(answer["error"])
+    def invoke_expecting_error(self, name: str, event: Mapping[str, Any]) -> str:
+        """Invoke a function and return the error that it raises. Raises AssertionError if the handler returns."""
+        outcome = self._run(name, event)
+        assert "result" not in outcome, f"{name} returned {outcome['result']}"
+        return str(outcome["error"])
 
-    def _ask(self, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(self, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"function": name, "event": event}) + "\n")

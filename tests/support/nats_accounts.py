@@ -1,6 +1,6 @@
-"""NATS as companies run it: an operator signs accounts, an account signs users, a user signs a nonce.
+"""Decentralized NATS authentication: an operator signs accounts, an account signs users, a user signs a nonce.
 
-Only the little of nkeys and of NATS's tokens that a server needs to let one user in.
+Implements only the parts of nkeys and of NATS's JWTs that a server needs to authenticate one user.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ _ACCOUNT_LIMITS = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True
 
 
 class Identity:
-    """An operator, an account or a user: a key pair, with nkeys' way of writing it."""
+    """Key pair of an operator, an account or a user, in the nkeys encoding."""
 
     def __init__(self, kind: int) -> None:
         self._key = SigningKey.generate()
-        self.public = _encoded(bytes([kind]) + bytes(self._key.verify_key))
-        self.seed = _encoded(bytes([_SEED | kind >> 5, (kind & 31) << 3]) + bytes(self._key))
+        self.public = _encode_nkey(bytes([kind]) + bytes(self._key.verify_key))
+        self.seed = _encode_nkey(bytes([_SEED | kind >> 5, (kind & 31) << 3]) + bytes(self._key))
 
     def sign(self, subject: Identity, claims: dict[str, Any]) -> str:
-        """A token that says something about `subject`, in this one's name."""
+        """Return a JWT with `claims` about `subject`, signed by this identity."""
         body = {"jti": "test", "iat": 1, "iss": self.public, "name": "test", "sub": subject.public, "nats": claims}
-        parts = [_base64(json.dumps(one).encode()) for one in ({"typ": "JWT", "alg": "ed25519-nkey"}, body)]
+        header = {"typ": "JWT", "alg": "ed25519-nkey"}
+        parts = [_base64(json.dumps(part).encode()) for part in (header, body)]
         signature = self._key.sign(".".join(parts).encode()).signature
         return ".".join([*parts, _base64(signature)])
 
 
-class Company:
-    """An operator with one account."""
+class Operator:
+    """NATS operator with one account."""
 
     def __init__(self) -> None:
         self._operator, self._account = Identity(OPERATOR), Identity(ACCOUNT)
 
     def server_configuration(self) -> str:
-        """What the server is told: the operator, and the account in the operator's words."""
+        """Return the server configuration that trusts this operator and knows its account."""
         operator = self._operator.sign(self._operator, {"type": "operator", "version": 2})
         account = self._operator.sign(self._account, {"type": "account", "version": 2, "limits": _ACCOUNT_LIMITS})
         return f"operator: {operator}\nresolver: MEMORY\nresolver_preload: {{ {self._account.public}: {account} }}\n"
 
     def credentials(self) -> str:
-        """A credentials file for a new user."""
+        """Return the content of a credentials file for a new user."""
         user = Identity(USER)
         token = self._account.sign(user, {"type": "user", "version": 2, **_UNLIMITED})
         return (
@@ -58,9 +59,9 @@ class Company:
         )
 
 
-def _encoded(data: bytes) -> str:
-    checked = data + binascii.crc_hqx(data, 0).to_bytes(2, "little")
-    return base64.b32encode(checked).decode().rstrip("=")
+def _encode_nkey(data: bytes) -> str:
+    with_checksum = data + binascii.crc_hqx(data, 0).to_bytes(2, "little")
+    return base64.b32encode(with_checksum).decode().rstrip("=")
 
 
 def _base64(data: bytes) -> str:

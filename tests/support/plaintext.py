@@ -1,4 +1,4 @@
-"""What a process on this machine is told about servers on this machine: that they speak without TLS."""
+"""Environment variables that let a process connect to servers on this machine without TLS."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What the tests of the read model share: a history of rights, its events, and both sides of the comparison."""
+"""Helpers for tests of the read model: entitlements, their events, and the rows of both tables."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grantwire.notifications.events import payload_of
+from grantwire.notifications.events import decode_payload
 from tests.support.workers.bridge_stream import event
 
 if TYPE_CHECKING:
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from grantwire.events.v1 import EntitlementEvent
     from tests.integration.conftest import Rows
 
-BEGAN = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
+START = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 
-RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"
-MODEL = "SELECT user_id, stock_keeping_unit, status, version, changed_at FROM user_entitlements ORDER BY 1, 2"
+_SELECT_RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"
+_SELECT_READ_MODEL = (
+    "SELECT user_id, stock_keeping_unit, status, version, changed_at FROM user_entitlements ORDER BY 1, 2"
+)
 
-# What the bridge writes for an event, in one transaction.
-PROJECTED = ("processed_events", "notifications", "user_entitlements")
+# The tables that the bridge writes for an event, in one transaction.
+BRIDGE_TABLES = ("processed_events", "notifications", "user_entitlements")
 
-# Each kind of difference, done to all rights of a user that were granted and revoked.
+# Statements that cause each kind of difference in a user's rows; the entitlements were granted and revoked.
 DAMAGE = {
     "missing": "DELETE FROM user_entitlements WHERE user_id = %s",
     "behind": "UPDATE user_entitlements SET version = version - 1, status = 'ACTIVE' WHERE user_id = %s",
@@ -33,8 +35,8 @@ DAMAGE = {
 }
 
 
-class Right(NamedTuple):
-    """A right as a table has it."""
+class Entitlement(NamedTuple):
+    """An entitlement, with the columns of `entitlements` and of `user_entitlements`."""
 
     user_id: str
     stock_keeping_unit: str
@@ -43,56 +45,56 @@ class Right(NamedTuple):
     time: datetime
 
 
-def right(user_id: str, version: int, stock_keeping_unit: str = "item1") -> Right:
-    """The right after so many changes: granted, revoked, granted again, a second each."""
+def entitlement(user_id: str, version: int, stock_keeping_unit: str = "item1") -> Entitlement:
+    """Return an entitlement after `version` changes: granted, revoked, granted again, one second apart."""
     status = "ACTIVE" if version % 2 else "REVOKED"
-    return Right(user_id, stock_keeping_unit, status, version, BEGAN + timedelta(seconds=version))
+    return Entitlement(user_id, stock_keeping_unit, status, version, START + timedelta(seconds=version))
 
 
-def event_of(one: Right) -> EntitlementEvent:
-    """The event of the change that led to it."""
+def event_for(entitlement: Entitlement) -> EntitlementEvent:
+    """Return the event of the change that led to an entitlement's version."""
     return event(
-        event_type="EntitlementGranted" if one.status == "ACTIVE" else "EntitlementRevoked",
-        user_id=one.user_id,
-        stock_keeping_unit=one.stock_keeping_unit,
-        version=one.version,
-        occurred_at=one.time,
+        event_type="EntitlementGranted" if entitlement.status == "ACTIVE" else "EntitlementRevoked",
+        user_id=entitlement.user_id,
+        stock_keeping_unit=entitlement.stock_keeping_unit,
+        version=entitlement.version,
+        occurred_at=entitlement.time,
     )
 
 
-def payloads(rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """Their events as the projection takes them."""
-    return [payload_of(event_of(one).SerializeToString()) for one in rights]
+def payloads(entitlements: Iterable[Entitlement]) -> list[dict[str, Any]]:
+    """Return the payloads of the entitlements' events, as the projection takes them."""
+    return [decode_payload(event_for(item).SerializeToString()) for item in entitlements]
 
 
-def model(rows: Rows) -> list[Right]:
-    """The read model as it is."""
-    return [Right(*row.values()) for row in rows.execute(MODEL)]
+def read_model_rows(rows: Rows) -> list[Entitlement]:
+    """Return all rows of the read model."""
+    return [Entitlement(*row.values()) for row in rows.execute(_SELECT_READ_MODEL)]
 
 
-def record(rows: Rows) -> list[Right]:
-    """The system of record, which it should equal."""
-    return [Right(*row.values()) for row in rows.execute(RECORD)]
+def record_rows(rows: Rows) -> list[Entitlement]:
+    """Return all rows of the system of record."""
+    return [Entitlement(*row.values()) for row in rows.execute(_SELECT_RECORD)]
 
 
-def keep(rows: Rows, rights: Iterable[Right]) -> None:
-    """Put rights into the system of record."""
+def insert_entitlements(rows: Rows, entitlements: Iterable[Entitlement]) -> None:
+    """Insert entitlements into the system of record."""
     with rows.cursor() as cursor:
-        cursor.executemany("INSERT INTO entitlements VALUES (%s, %s, %s, %s, %s)", list(rights))
+        cursor.executemany("INSERT INTO entitlements VALUES (%s, %s, %s, %s, %s)", list(entitlements))
 
 
-def copy(rows: Rows) -> None:
-    """Make the read model what the record is."""
+def copy_to_read_model(rows: Rows) -> None:
+    """Copy the system of record to the empty read model."""
     rows.execute("INSERT INTO user_entitlements SELECT * FROM entitlements")
 
 
-def clear(rows: Rows) -> None:
-    """Empty every table that a test of the read model writes; for a handful of rows quicker than TRUNCATE."""
-    for table in ("entitlements", "idempotency_keys", "outbox_events", *PROJECTED):
+def clear_tables(rows: Rows) -> None:
+    """Empty every table that a test of the read model writes; faster than TRUNCATE for a few rows."""
+    for table in ("entitlements", "idempotency_keys", "outbox_events", *BRIDGE_TABLES):
         rows.execute(f"DELETE FROM {table}")  # noqa: S608
 
 
-def deadlocks(rows: Rows) -> int:
-    """How often PostgreSQL has ended somebody in a circle, in this test's database."""
+def count_deadlocks(rows: Rows) -> int:
+    """Return how many deadlocks PostgreSQL has detected in the test's database."""
     (row,) = rows.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchall()
     return int(row["deadlocks"])

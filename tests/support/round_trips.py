@@ -1,4 +1,4 @@
-"""Counts how often a client waits for its server: a proxy between the two that notes who speaks."""
+"""A TCP proxy that counts the round trips between a client and its server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ HOST = "127.0.0.1"
 
 
 class RoundTrips:
-    """A way to `url` on which every change from listening to speaking, on the client's side, counts one."""
+    """Proxy for the server at `url`.
+
+    A round trip begins each time the client sends data first or after data of the server.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._target = (parts.hostname or HOST, parts.port or 5432)
-        self._door = socket.create_server((HOST, 0))
+        self._listener = socket.create_server((HOST, 0))
         credentials = parts.netloc.rpartition("@")[0]
-        address = f"{HOST}:{self._door.getsockname()[1]}"
+        address = f"{HOST}:{self._listener.getsockname()[1]}"
         self.url = urlunsplit(parts._replace(netloc=f"{credentials}@{address}" if credentials else address))
         self.count = 0
-        self._client_speaks = False
+        self._client_sent_last = False
         self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> Self:
@@ -36,28 +39,28 @@ class RoundTrips:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each in [self._door, *self._sockets]:
-            each.close()
+        for opened in [self._listener, *self._sockets]:
+            opened.close()
 
-    def of(self, before: int) -> int:
-        """How many since the count was `before`."""
-        return self.count - before
+    def since(self, earlier: int) -> int:
+        """Return the number of round trips since `count` was `earlier`."""
+        return self.count - earlier
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._door.accept()
+                client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
-                for source, sink, speaks in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._carry, args=(source, sink, speaks), daemon=True).start()
+                for source, sink, from_client in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._forward, args=(source, sink, from_client), daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket, client_speaks: bool) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, from_client: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if client_speaks and not self._client_speaks:
+                if from_client and not self._client_sent_last:
                     self.count += 1
-                self._client_speaks = client_speaks
+                self._client_sent_last = from_client
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

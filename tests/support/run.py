@@ -1,11 +1,11 @@
-"""What belongs to one run of the tests: a state folder for its servers, and a temporary directory inside it."""
+"""The files of one test run: a state folder for its servers, with a temporary directory inside."""
 
 from __future__ import annotations
 
 import os
 import shutil
 
-from infra.local.servers.group import stop_below
+from infra.local.servers.group import destroy_servers_below
 from infra.local.system import memory, temporary
 from infra.local.system.runs import run_folder
 from tests.support.paths import PYTHONPATH, ROOT
@@ -14,18 +14,18 @@ STATE = run_folder(ROOT / ".grantwire" / "test")
 
 
 def program_environment() -> dict[str, str]:
-    """Give the environment of a program that tests start: it finds the layer, and writes where this process does."""
+    """Return the environment for a subprocess: it can import the layer and shares this run's temporary directory."""
     return {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, temporary.VARIABLE: os.environ[temporary.VARIABLE]}
 
 
 def begin() -> None:
-    """Keep temporary files of this process, and of the programs that it starts, in the run's own folder."""
+    """Keep the temporary files of this process and of its subprocesses in the folder of this run."""
     temporary.use(STATE / "tmp")
 
 
 def end() -> None:
-    """Leave nothing behind: no server, no folder."""
-    for folder in (STATE, memory.memory() / STATE.name):
-        stop_below(folder)
+    """Stop every server of this run and delete its folders."""
+    for folder in (STATE, memory.memory_folder() / STATE.name):
+        destroy_servers_below(folder)
     memory.remove(STATE)
     shutil.rmtree(STATE, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A NATS that lets in only who has the right to."""
+"""A NATS server that requires credentials, TLS or both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SecuredNats(NatsServer):
-    """A NATS server with a configuration file of the test's own."""
+    """NATS server with a configuration that the test writes."""
 
     def __init__(self, state: Path, configuration: str = "") -> None:
         super().__init__(state)
@@ -24,7 +24,7 @@ class SecuredNats(NatsServer):
 
     @property
     def address(self) -> str:
-        """Where it listens, without a scheme."""
+        """Host and port, without a scheme."""
         return f"{HOST}:{self.port}"
 
     def _command(self, port: int) -> Launch:
@@ -35,10 +35,10 @@ class SecuredNats(NatsServer):
 
 
 def user(name: str, password: str) -> str:
-    """A configuration with one user."""
+    """Return a configuration with one user."""
     return f'authorization {{ user: "{name}", password: "{password}" }}\n'
 
 
 def tls(certificate: Certificate, *, more: str = "") -> str:
-    """A configuration with TLS."""
+    """Return a configuration with TLS, followed by the configuration lines in `more`."""
     return f'tls {{ cert_file: "{certificate.file}", key_file: "{certificate.key}" }}\n{more}\n'

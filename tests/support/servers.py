@@ -1,4 +1,4 @@
-"""The servers that tests use: real ones, started once. Where they come from is `tests.support.backends`' affair."""
+"""The PostgreSQL and NATS servers that tests run on, and a migrated database for each test."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from tests.support.backends import Cluster, Nats, chosen
-from tests.support.migrating import migrate
+from tests.support.backends import Cluster, Nats, select_backend
+from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
 from tests.support.run import STATE
 
@@ -24,19 +24,19 @@ _PASSWORD = uuid.uuid4().hex
 
 
 def clusters() -> dict[str, Callable[[], Cluster]]:
-    """Every PostgreSQL that the tests run on, by name."""
-    return chosen().clusters()
+    """Return a factory for each PostgreSQL that the tests run on, by name."""
+    return select_backend().clusters()
 
 
 def nats() -> Nats:
-    """The NATS that the tests run on."""
-    return chosen().nats()
+    """Return the NATS that the tests run on."""
+    return select_backend().nats()
 
 
 class Databases:
-    """Hands out migrated databases of one cluster, cloned from a template.
+    """Creates migrated databases on one cluster by cloning a template.
 
-    Their addresses are those of the functions' role, so that a test finds out which right a function lacks.
+    Their addresses use the database role of the functions, so that a test fails if a function lacks a privilege.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -52,28 +52,28 @@ class Databases:
         )
 
     def empty(self) -> str:
-        """Address of a new database without a schema, for its owner."""
+        """Create a database without a schema and return its address for the owner."""
         return self._clone("template1")
 
     def migrated(self) -> str:
-        """Address of a new database with the current schema, for the functions."""
-        return self.of_functions(self._clone(self._template))
+        """Create a database with the current schema and return its address for the functions."""
+        return self.url_for_functions(self._clone(self._template))
 
-    def of_functions(self, url: str) -> str:
-        """The same database for the functions' role."""
+    def url_for_functions(self, url: str) -> str:
+        """Return the address of the same database for the role of the functions."""
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{self._login}:{_PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
 
-    def of_owner(self, url: str) -> str:
-        """The same database for the role that owns it."""
+    def url_for_owner(self, url: str) -> str:
+        """Return the address of the same database for its owner."""
         return self.cluster.url(urlsplit(url).path.lstrip("/"))
 
     def drop(self, url: str) -> None:
-        """Remove a database, whoever is still connected."""
+        """Drop a database, and close the connections to it that are still open."""
         self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), urlsplit(url).path.lstrip("/"))
 
     def close(self) -> None:
-        """Remove what was made for all tests; grantwire_functions stays, which others may use."""
+        """Drop the template and the login role. The role grantwire_functions stays: other databases may use it."""
         self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), self._template)
         self._admin(sql.SQL("DROP ROLE {}"), self._login)
 

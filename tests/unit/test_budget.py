@@ -1,4 +1,4 @@
-"""O7: how long a worker works."""
+"""O7: the budget of a worker invocation."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from grantwire.workers.budget import Budget
 
 @dataclass
 class Context:
-    """As much of Lambda's context as counts here."""
+    """The part of the Lambda context that Budget uses."""
 
     milliseconds: int
 
     def get_remaining_time_in_millis(self) -> int:
-        """Until the function is killed."""
+        """Return the milliseconds until the function timeout."""
         return self.milliseconds
 
 
-def test_an_ordinary_invocation_works_past_its_successor_s_start() -> None:
-    """63 s of a minute's schedule, within a timeout of 75 s."""
+def test_default_budget_overlaps_the_next_invocation() -> None:
+    """It is 63 s with a schedule of 60 s and a function timeout of 75 s."""
     budget = Budget.from_event({}, Context(75_000), clock=lambda: 1000.0)
     assert (budget.remaining(), budget.until_idle) == (63.0, False)
 
 
-def test_an_event_may_ask_for_less() -> None:
-    """As the event files for `sam local invoke` do."""
+def test_event_may_set_budget_and_until() -> None:
+    """The event files for `sam local invoke` do this."""
     budget = Budget.from_event({"budget": "3s", "until": "idle"}, Context(75_000), clock=lambda: 1000.0)
     assert (budget.remaining(), budget.until_idle) == (3.0, True)
 
 
-def test_the_function_s_timeout_is_respected_with_room_to_clean_up() -> None:
-    """No lease may be held when the function is killed."""
+def test_budget_ends_five_seconds_before_the_function_timeout() -> None:
+    """The worker needs the time to release its rows."""
     assert Budget.from_event({}, Context(20_000), clock=lambda: 0.0).remaining() == 15.0
     assert Budget.from_event({"budget": "1h"}, Context(1_000), clock=lambda: 0.0).is_over()
 
 
-def test_time_runs() -> None:
-    """The clock is passed in."""
+def test_budget_is_over_after_its_deadline() -> None:
+    """The remaining time is never negative."""
     now = [0.0]
     budget = Budget.from_event({"budget": "2s"}, None, clock=lambda: now[0])
     assert not budget.is_over()
@@ -52,7 +52,7 @@ def test_time_runs() -> None:
 
 
 @pytest.mark.parametrize("event", [{"budget": "3"}, {"budget": 3}, {"until": "tomorrow"}])
-def test_a_bad_event_is_refused(event: dict[str, Any]) -> None:
-    """With what it should have been."""
+def test_invalid_event_is_rejected(event: dict[str, Any]) -> None:
+    """The error names the allowed values."""
     with pytest.raises(BadRequestError, match="must be"):
         Budget.from_event(event, None)

@@ -1,4 +1,4 @@
-"""C10: the circuit breaker: when it opens, who tries, what closes it; with time as an input."""
+"""C10: when the circuit breaker opens, makes a trial call and closes, with a fake clock."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ REST = timedelta(seconds=5)
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """What time it is."""
+        """Return the current time in seconds."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that stands still."""
+    """A clock that does not advance on its own."""
     return Clock()
 
 
 @pytest.fixture
 def breaker(clock: Clock) -> CircuitBreaker:
-    """Opens after three failures, for five seconds."""
+    """A circuit breaker that opens after three failures, for five seconds."""
     return CircuitBreaker("receiver", failures=3, rest=REST, clock=clock)
 
 
 def fail(breaker: CircuitBreaker, times: int = 1, error: BaseException | None = None) -> None:
-    """Guarded calls that fail."""
-    error = error or RetryableError("no answer")
+    """Make guarded calls that fail."""
+    error = error or RetryableError("no response")
     for _ in range(times):
         with pytest.raises(type(error)), breaker.guard():
             raise error
 
 
 def succeed(breaker: CircuitBreaker) -> None:
-    """A guarded call that gets an answer."""
+    """Make a guarded call that succeeds."""
     with breaker.guard():
         pass
 
 
 def is_refused(breaker: CircuitBreaker) -> bool:
-    """Whether a call is not made; one that is made says nothing about the server."""
+    """Return whether a call is refused. A call that is allowed is never finished, so it does not count."""
     try:
         breaker.guard().__enter__()
     except CircuitOpenError:
@@ -77,8 +77,8 @@ def is_refused(breaker: CircuitBreaker) -> bool:
     return False
 
 
-def test_it_opens_after_so_many_failures_in_a_row(breaker: CircuitBreaker) -> None:
-    """C10: then calls are refused at once, with an error that says to try later."""
+def test_circuit_opens_after_consecutive_failures(breaker: CircuitBreaker) -> None:
+    """C10: then calls are refused immediately with a retryable error."""
     fail(breaker, 2)
     assert breaker.closed
     fail(breaker)
@@ -89,8 +89,8 @@ def test_it_opens_after_so_many_failures_in_a_row(breaker: CircuitBreaker) -> No
     assert isinstance(caught.value, RetryableError)
 
 
-def test_an_answer_in_between_begins_the_count_anew(breaker: CircuitBreaker) -> None:
-    """C10: a server that fails now and then is not away."""
+def test_success_resets_the_failure_count(breaker: CircuitBreaker) -> None:
+    """C10: a server that fails only sometimes is not unavailable."""
     for _ in range(5):
         fail(breaker, 2)
         succeed(breaker)
@@ -98,34 +98,34 @@ def test_an_answer_in_between_begins_the_count_anew(breaker: CircuitBreaker) -> 
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "error",
     [
         RejectedError("no"),
         InternalError("a constraint"),
-        LeaseLostError("somebody else has it"),
-        RequestInProgressError("somebody is at it"),
-        LockHeldError("somebody holds it"),
+        LeaseLostError("another worker has it"),
+        RequestInProgressError("another request runs"),
+        LockHeldError("another process holds it"),
     ],
 )
-def test_an_error_that_the_server_gave_is_an_answer(
-    breaker: CircuitBreaker, clock: Clock, answer: BaseException
+def test_error_response_of_a_working_server_counts_as_success(
+    breaker: CircuitBreaker, clock: Clock, error: BaseException
 ) -> None:
-    """C10: who has the work, or that it is refused, only a server that is well can say; it closes the circuit too."""
+    """C10: only a working server can return these errors, so they also close the circuit."""
     fail(breaker, 2)
-    fail(breaker, error=answer)
+    fail(breaker, error=error)
     fail(breaker, 2)
     assert breaker.closed
     fail(breaker)
     clock.now += 5
-    fail(breaker, error=answer)
+    fail(breaker, error=error)
     assert breaker.closed
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), ZeroDivisionError(), CircuitOpenError("inner")])
-def test_what_says_nothing_about_the_server_neither_counts_nor_closes(
+def test_error_unrelated_to_the_server_neither_counts_nor_closes(
     breaker: CircuitBreaker, clock: Clock, error: BaseException
 ) -> None:
-    """C10: an interrupt, a bug, another circuit further inside."""
+    """C10: an interrupt, a bug, or another open circuit inside the call."""
     fail(breaker, 2)
     fail(breaker, 10, error=error)
     assert breaker.closed
@@ -137,14 +137,14 @@ def test_what_says_nothing_about_the_server_neither_counts_nor_closes(
     assert breaker.open_for() == 5
 
 
-def test_not_knowing_is_a_failure(breaker: CircuitBreaker) -> None:
-    """C10: an answer that did not come is none."""
+def test_unknown_outcome_is_a_failure(breaker: CircuitBreaker) -> None:
+    """C10: a missing response counts as a failure."""
     fail(breaker, 3, error=AmbiguousError("lost"))
     assert not breaker.closed
 
 
-def test_after_its_rest_one_call_is_a_trial_and_others_wait_for_it(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: half-open: not a moment before; while it runs nobody else is let through."""
+def test_after_the_rest_one_trial_call_is_allowed(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: half-open: not before the rest has ended; other calls are refused while the trial call runs."""
     fail(breaker, 3)
     clock.now += 4.999
     assert is_refused(breaker)
@@ -156,20 +156,20 @@ def test_after_its_rest_one_call_is_a_trial_and_others_wait_for_it(breaker: Circ
     assert not is_refused(breaker)
 
 
-def test_a_failed_trial_opens_it_for_another_rest(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: one failure suffices; the rest is counted from the end of the trial."""
+def test_failed_trial_call_keeps_the_circuit_open_for_another_rest(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: one failure is enough; the rest starts at the end of the trial call."""
     fail(breaker, 3)
     clock.now += 5
     trial = breaker.guard()
     trial.__enter__()
     clock.now += 3
-    assert not trial.__exit__(RetryableError, RetryableError("still away"), None)
+    assert not trial.__exit__(RetryableError, RetryableError("still unavailable"), None)
     assert breaker.open_for() == 5
     assert is_refused(breaker)
 
 
-def test_a_trial_that_never_ends_does_not_keep_it_open_for_ever(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: its thread was killed with the invocation; the next trial comes a rest later."""
+def test_trial_call_that_never_ends_does_not_block_the_next_one(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: its thread may have ended with the invocation; the next trial call is allowed one rest later."""
     fail(breaker, 3)
     clock.now += 5
     hangs = breaker.guard()
@@ -180,8 +180,8 @@ def test_a_trial_that_never_ends_does_not_keep_it_open_for_ever(breaker: Circuit
     assert breaker.closed
 
 
-def test_after_closing_it_counts_from_nothing(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: the failures before the outage are forgotten."""
+def test_closing_resets_the_failure_count(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: failures before the circuit opened do not count."""
     fail(breaker, 3)
     clock.now += 5
     succeed(breaker)
@@ -189,8 +189,8 @@ def test_after_closing_it_counts_from_nothing(breaker: CircuitBreaker, clock: Cl
     assert breaker.closed
 
 
-def test_what_began_before_it_opened_says_nothing_about_now(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: late successes do not close it, late failures do not put the trial off, nor count after it closed."""
+def test_calls_from_before_opening_do_not_change_an_open_circuit(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: a late success does not close it, and a late failure does not delay the trial call."""
     slow = breaker.guard()
     slow.__enter__()
     slower = breaker.guard()
@@ -207,8 +207,8 @@ def test_what_began_before_it_opened_says_nothing_about_now(breaker: CircuitBrea
     assert breaker.closed
 
 
-def test_an_old_failure_does_not_count_after_it_closed(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: the server is back since."""
+def test_failure_from_before_opening_does_not_count_after_closing(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: the server has recovered since then."""
     old = breaker.guard()
     old.__enter__()
     fail(breaker, 3)
@@ -219,23 +219,23 @@ def test_an_old_failure_does_not_count_after_it_closed(breaker: CircuitBreaker, 
     assert breaker.closed
 
 
-def test_a_forced_call_is_made_and_counts_like_a_trial(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: also while it is open; its failure puts the next trial off, its answer closes the circuit."""
+def test_forced_call_is_made_and_counts_like_a_trial_call(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: this holds while the circuit is open; a failure delays the next trial call, a success closes the circuit."""
     fail(breaker, 3)
     clock.now += 3
-    with pytest.raises(RetryableError, match="still away"), breaker.guard(force=True):
-        raise RetryableError("still away")
+    with pytest.raises(RetryableError, match="still unavailable"), breaker.guard(force=True):
+        raise RetryableError("still unavailable")
     assert breaker.open_for() == 5
     with breaker.guard(force=True):
         pass
     assert breaker.closed
 
 
-def test_of_many_threads_one_makes_the_trial(breaker: CircuitBreaker, clock: Clock) -> None:
-    """C10: real threads, again and again; and guarded calls run side by side."""
+def test_only_one_of_many_threads_makes_the_trial_call(breaker: CircuitBreaker, clock: Clock) -> None:
+    """C10: repeated with real threads; while the circuit is closed, guarded calls run in parallel."""
     for _ in range(20):
         with pytest.raises(RetryableError), breaker.guard(force=True):
-            raise RetryableError("away")
+            raise RetryableError("unavailable")
         if breaker.closed:
             fail(breaker, 2)
         clock.now += 5
@@ -261,8 +261,8 @@ def test_of_many_threads_one_makes_the_trial(breaker: CircuitBreaker, clock: Clo
     at_once(8, meet)
 
 
-def test_failures_of_many_threads_are_all_counted(clock: Clock) -> None:
-    """C10: none is lost, and it opens exactly once."""
+def test_failures_of_concurrent_threads_are_all_counted(clock: Clock) -> None:
+    """C10: the circuit opens after exactly the configured number of failures."""
     breaker = CircuitBreaker("receiver", failures=400, rest=REST, clock=clock)
 
     def work(_: int) -> None:
@@ -276,10 +276,10 @@ def test_failures_of_many_threads_are_all_counted(clock: Clock) -> None:
     assert not breaker.closed
 
 
-def test_it_says_when_it_opens_and_when_it_closes(
+def test_opening_and_closing_are_logged_once(
     breaker: CircuitBreaker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """C10: one line each, however many calls are refused or trials fail in between."""
+    """C10: refused calls and failed trial calls in between add no lines."""
     fail(breaker, 3)
     for _ in range(3):
         assert is_refused(breaker)
@@ -290,13 +290,13 @@ def test_it_says_when_it_opens_and_when_it_closes(
     succeed(breaker)
     opened, closed = logged(caplog, "WARNING", "ERROR")
     assert (opened["message"], opened["level"], opened["circuit"]) == ("circuit opened", "ERROR", "receiver")
-    assert (opened["failures"], opened["reason"]) == (3, "no answer")
+    assert (opened["failures"], opened["reason"]) == (3, "no response")
     assert (closed["message"], closed["level"], closed["circuit"]) == ("circuit closed", "WARNING", "receiver")
 
 
 @pytest.mark.parametrize(("failures", "rest"), [(0, REST), (-1, REST), (1, timedelta(0))])
-def test_a_circuit_that_makes_no_sense_is_refused(failures: int, rest: timedelta) -> None:
-    """One that is always open, or never."""
+def test_invalid_circuit_parameters_are_a_config_error(failures: int, rest: timedelta) -> None:
+    """The number of failures must be at least 1, and the rest longer than 0."""
     with pytest.raises(ConfigError, match="failures must be at least 1"):
         CircuitBreaker("receiver", failures=failures, rest=rest)
 
@@ -306,8 +306,8 @@ TOPIC = {"NOTIFICATION_SENDER": "sns", "NOTIFICATION_SNS_TOPIC_ARN": "arn:aws:sn
 
 
 @pytest.mark.parametrize("sender", [WEBHOOK, TOPIC])
-def test_webhook_and_topic_have_a_circuit_by_default(sender: dict[str, str]) -> None:
-    """C10: twenty failures in a row, five seconds."""
+def test_webhook_and_sns_have_a_circuit_breaker_by_default(sender: dict[str, str]) -> None:
+    """C10: it opens after 20 consecutive failures, for five seconds."""
     breaker = build_breaker(load(SenderSettings, sender))
     assert breaker is not None
     assert breaker.name == f"sender {sender['NOTIFICATION_SENDER']}"
@@ -317,7 +317,7 @@ def test_webhook_and_topic_have_a_circuit_by_default(sender: dict[str, str]) -> 
     assert 0 < breaker.open_for() <= 5
 
 
-def test_the_log_needs_none_and_it_can_be_switched_off() -> None:
+def test_log_sender_has_no_circuit_breaker_and_others_can_disable_it() -> None:
     """C10: NOTIFICATION_SENDER_BREAKER_FAILURES=0."""
     assert build_breaker(load(SenderSettings, {})) is None
     assert build_breaker(load(SenderSettings, WEBHOOK | {"NOTIFICATION_SENDER_BREAKER_FAILURES": "0"})) is None
@@ -332,20 +332,20 @@ def test_the_log_needs_none_and_it_can_be_switched_off() -> None:
         ("NOTIFICATION_SENDER_BREAKER_REST", "2m"),
     ],
 )
-def test_a_setting_out_of_range_is_named(name: str, value: str) -> None:
-    """Before the function begins."""
+def test_setting_out_of_range_is_a_config_error_with_its_name(name: str, value: str) -> None:
+    """The function stops in the init phase."""
     with pytest.raises(ConfigError, match=name):
         load(SenderSettings, WEBHOOK | {name: value})
 
 
-def test_a_sender_behind_a_circuit_is_not_called_while_it_is_open(
+def test_sender_is_not_called_while_its_circuit_is_open(
     breaker: CircuitBreaker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """C10: otherwise it sends as before, as many at once as before."""
+    """C10: while the circuit is closed, the sender works unchanged, with the same concurrency."""
     sender = BreakerSender(LogSender(), breaker)
     assert sender.concurrency == LogSender.concurrency
     sender.send(notification())
-    assert capsys.readouterr().out.count('"notification"') == 1
+    assert capsys.readouterr().out.count('"notification delivered"') == 1
     fail(breaker, 3)
     capsys.readouterr()
     with pytest.raises(CircuitOpenError):

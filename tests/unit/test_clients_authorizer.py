@@ -1,4 +1,4 @@
-"""Who may call what: the authorizer's policies, without a database."""
+"""The policies that the authorizer returns, tested without a database."""
 
 from __future__ import annotations
 
@@ -21,81 +21,81 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 API = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod"
-ASKED = f"{API}/POST/v1/entitlements/grants"
+METHOD_ARN = f"{API}/POST/v1/entitlements/grants"
 TOKEN = Token("live", "0123456789ab", "s" * 43)
-CLIENT = Client("0123456789ab", frozenset(Scope), (TOKEN.hash,), None, worth_noting=False)
+CLIENT = Client("0123456789ab", frozenset(Scope), (TOKEN.hash,), None, should_record_use=False)
 
 
 @dataclass
-class Known:
-    """Clients as the authorizer knows them."""
+class FakeClients:
+    """A store that has one client, or none, and can fail."""
 
     client: Client | None = CLIENT
-    failing: Exception | None = None
-    looked_up: list[str] = field(default_factory=list)
-    noted: list[str] = field(default_factory=list)
+    error: Exception | None = None
+    found_ids: list[str] = field(default_factory=list)
+    recorded_uses: list[str] = field(default_factory=list)
 
     def find(self, client_id: str) -> Client | None:
-        """The one client, whatever its id."""
-        self.looked_up.append(client_id)
-        if self.failing:
-            raise self.failing
+        """Return the client if it has this id."""
+        self.found_ids.append(client_id)
+        if self.error:
+            raise self.error
         return self.client if self.client and self.client.client_id == client_id else None
 
-    def seen(self, client_id: str) -> None:
-        """Note it, or fail."""
-        self.noted.append(client_id)
-        if self.failing:
-            raise self.failing
+    def record_use(self, client_id: str) -> None:
+        """Remember the use, or fail."""
+        self.recorded_uses.append(client_id)
+        if self.error:
+            raise self.error
 
 
-def judged(known: Known, header: str = f"Bearer {TOKEN.text}") -> dict[str, Any]:
-    """The policy for a header."""
-    return Authorizer(known, "live").authorize(header, ASKED)  # type: ignore[arg-type]
+def authorize(clients: FakeClients, header: str = f"Bearer {TOKEN.text}") -> dict[str, Any]:
+    """Return the policy for an Authorization header."""
+    return Authorizer(clients, "live").authorize(header, METHOD_ARN)  # type: ignore[arg-type]
 
 
 def effect(policy: dict[str, Any]) -> tuple[str, Sequence[str]]:
-    """What the only statement of a policy does, and to which resources."""
+    """Return the effect and the resources of the only statement of a policy."""
     (statement,) = policy["policyDocument"]["Statement"]
     assert statement["Action"] == "execute-api:Invoke"
     return statement["Effect"], statement["Resource"]
 
 
 def allows(policy: dict[str, Any], method: str, path: str) -> bool:
-    """Whether API Gateway would let this request pass; `*` in a resource stands for slashes too."""
-    verdict, resources = effect(policy)
-    return verdict == "Allow" and any(fnmatch.fnmatchcase(f"{API}/{method}{path}", one) for one in resources)
+    """Return whether API Gateway would allow this request; `*` in a resource also matches slashes."""
+    decision, resources = effect(policy)
+    return decision == "Allow" and any(fnmatch.fnmatchcase(f"{API}/{method}{path}", resource) for resource in resources)
 
 
 @pytest.mark.parametrize("scope", Scope)
-def test_a_policy_allows_the_routes_of_the_scopes_and_no_others(scope: Scope) -> None:
-    """E5: all of them, whichever was asked for; API Gateway keeps the policy and applies it to the next request."""
-    policy = judged(Known(replace(CLIENT, scopes=frozenset({scope}))))
-    for route, needed in ROUTES.items():
+def test_policy_allows_exactly_the_routes_of_the_scopes(scope: Scope) -> None:
+    """E5: the policy lists all allowed routes, because API Gateway caches it and applies it to later requests."""
+    policy = authorize(FakeClients(replace(CLIENT, scopes=frozenset({scope}))))
+    for route, required in ROUTES.items():
         method, _, path = route.partition(" ")
-        assert allows(policy, method, path.replace("{user_id}", "u_1")) == (needed is scope)
+        assert allows(policy, method, path.replace("{user_id}", "u_1")) == (required is scope)
     assert policy["principalId"] == CLIENT.client_id
     assert policy["context"] == {"scopes": scope.value}
 
 
-def test_a_policy_lets_a_wrong_method_of_an_allowed_path_through() -> None:
-    """The function tells it so (405); of a path that is not allowed nobody learns anything."""
-    policy = judged(Known(replace(CLIENT, scopes=frozenset({Scope.WRITE_ENTITLEMENTS}))))
+def test_policy_allows_every_method_of_an_allowed_path() -> None:
+    """The function responds to a wrong method with 405. A path that is not allowed stays denied for every method."""
+    policy = authorize(FakeClients(replace(CLIENT, scopes=frozenset({Scope.WRITE_ENTITLEMENTS}))))
     assert allows(policy, "DELETE", "/v1/entitlements/grants")
     assert not allows(policy, "DELETE", "/v1/users/u_1/entitlements")
 
 
-def test_a_path_that_only_ends_as_an_allowed_one_is_not_allowed() -> None:
-    """A slash in a user id must not make a write scope read, nor the other way round."""
-    policy = judged(Known(replace(CLIENT, scopes=frozenset({Scope.WRITE_ENTITLEMENTS}))))
+def test_policy_denies_paths_that_only_end_like_an_allowed_path() -> None:
+    """A slash in a user id must not allow reads with a write scope, or writes with a read scope."""
+    policy = authorize(FakeClients(replace(CLIENT, scopes=frozenset({Scope.WRITE_ENTITLEMENTS}))))
     assert not allows(policy, "GET", "/debug/notification/inbox/x/v1/entitlements/grants")
     assert not allows(policy, "GET", "/v1/users/v1/entitlements/grants")
 
 
-def test_the_largest_policy_fits() -> None:
-    """API Gateway takes 8 KB; a client with all scopes on a stage with the longest name stays below."""
-    arn = ASKED.replace("prod", "s" * 64)
-    policy = Authorizer(Known(), "live").authorize(f"Bearer {TOKEN.text}", arn)  # type: ignore[arg-type]
+def test_largest_policy_is_below_the_limit_of_api_gateway() -> None:
+    """API Gateway accepts 8 KB: enough for a client with all scopes on a stage with the longest name."""
+    arn = METHOD_ARN.replace("prod", "s" * 64)
+    policy = Authorizer(FakeClients(), "live").authorize(f"Bearer {TOKEN.text}", arn)  # type: ignore[arg-type]
     assert len(json.dumps(policy)) < 8192
 
 
@@ -113,15 +113,15 @@ def test_the_largest_policy_fits() -> None:
         (CLIENT, f"Bearer {Token('live', TOKEN.client_id, 'x' * 43).text}", "unknown token", "anonymous"),
         (CLIENT, f"Bearer {Token('live', 'ba9876543210', TOKEN.secret).text}", "unknown token", "anonymous"),
         (None, f"Bearer {TOKEN.text}", "unknown token", "anonymous"),
-        (replace(CLIENT, refusal="revoked"), f"Bearer {TOKEN.text}", "revoked", TOKEN.client_id),
-        (replace(CLIENT, refusal="expired"), f"Bearer {TOKEN.text}", "expired", TOKEN.client_id),
+        (replace(CLIENT, inactive_reason="revoked"), f"Bearer {TOKEN.text}", "revoked", TOKEN.client_id),
+        (replace(CLIENT, inactive_reason="expired"), f"Bearer {TOKEN.text}", "expired", TOKEN.client_id),
     ],
 )
-def test_whoever_may_not_come_in_is_denied_everything(
+def test_invalid_token_gets_a_policy_that_denies_everything(
     client: Client | None, header: str, reason: str, principal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """E5: by a policy, which is kept, instead of an error; the log has who and why, and nothing of the token."""
-    policy = judged(Known(client), header)
+    """E5: a policy, which API Gateway caches, not an error. The log has client id and reason, but no token."""
+    policy = authorize(FakeClients(client), header)
     assert effect(policy) == ("Deny", [f"{API}/*"])
     assert (policy["principalId"], policy["context"]) == (principal, {"scopes": ""})
     logged = capsys.readouterr().out
@@ -129,21 +129,21 @@ def test_whoever_may_not_come_in_is_denied_everything(
     assert TOKEN.secret not in logged
 
 
-def test_a_client_whose_scopes_open_nothing_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
-    """`ops` is for what an operator may do later; today it opens no route, and the log says so."""
-    assert effect(judged(Known(replace(CLIENT, scopes=frozenset({Scope.OPERATE})))))[0] == "Deny"
+def test_client_whose_scopes_allow_no_route_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
+    """No route requires the scope `ops` yet; the log states the reason."""
+    assert effect(authorize(FakeClients(replace(CLIENT, scopes=frozenset({Scope.OPERATE})))))[0] == "Deny"
     assert json.loads(capsys.readouterr().out)["reason"] == "no route for its scopes"
 
 
-def test_both_tokens_of_a_rotation_are_good() -> None:
-    """In either place."""
+def test_both_tokens_are_valid_during_a_rotation() -> None:
+    """The order of the two hashes does not matter."""
     other = Token.mint("live", TOKEN.client_id)
     for hashes in ((other.hash, TOKEN.hash), (TOKEN.hash, other.hash)):
-        assert effect(judged(Known(replace(CLIENT, hashes=hashes))))[0] == "Allow"
+        assert effect(authorize(FakeClients(replace(CLIENT, token_hashes=hashes))))[0] == "Allow"
 
 
-def test_hashes_are_compared_in_constant_time_also_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown id takes the same steps as a known one: a look-up and a comparison that does not end early."""
+def test_unknown_client_takes_the_same_steps_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lookup and one comparison in constant time, whether the client id exists or not."""
     compared: list[tuple[str, str]] = []
 
     def compare(left: str, right: str) -> bool:
@@ -153,64 +153,64 @@ def test_hashes_are_compared_in_constant_time_also_for_nobody(monkeypatch: pytes
     monkeypatch.setattr(hmac, "compare_digest", compare)
     steps = []
     for client in (CLIENT, None):
-        known = Known(client)
-        assert effect(judged(known))[0] == "Deny"
-        steps.append((len(known.looked_up), [len(right) for _, right in compared]))
+        clients = FakeClients(client)
+        assert effect(authorize(clients))[0] == "Deny"
+        steps.append((len(clients.found_ids), [len(right) for _, right in compared]))
         compared.clear()
     assert steps == [(1, [64])] * 2
 
 
-def test_a_last_use_is_noted_only_where_it_is_worth_it() -> None:
-    """And only for whoever is let in."""
-    for client, noted in (
-        (replace(CLIENT, worth_noting=True), [CLIENT.client_id]),
+def test_last_use_is_recorded_only_when_it_is_due() -> None:
+    """Only for a client that is allowed, and only if the recorded use is old."""
+    for client, recorded in (
+        (replace(CLIENT, should_record_use=True), [CLIENT.client_id]),
         (CLIENT, []),
-        (replace(CLIENT, worth_noting=True, refusal="revoked"), []),
+        (replace(CLIENT, should_record_use=True, inactive_reason="revoked"), []),
     ):
-        known = Known(client)
-        judged(known)
-        assert known.noted == noted
+        clients = FakeClients(client)
+        authorize(clients)
+        assert clients.recorded_uses == recorded
 
 
 @pytest.mark.parametrize("error", [RetryableError("later"), InternalError("refused")])
-def test_a_last_use_that_cannot_be_noted_stops_nobody(error: Exception) -> None:
-    """It is for people who look for clients that nobody uses."""
+def test_failure_to_record_last_use_does_not_deny_the_request(error: Exception) -> None:
+    """The last use only helps operators to find unused clients."""
 
-    class Forgetful(Known):
-        def seen(self, client_id: str) -> None:
-            super().seen(client_id)
+    class FailingClients(FakeClients):
+        def record_use(self, client_id: str) -> None:
+            super().record_use(client_id)
             raise error
 
-    assert effect(judged(Forgetful(replace(CLIENT, worth_noting=True))))[0] == "Allow"
+    assert effect(authorize(FailingClients(replace(CLIENT, should_record_use=True))))[0] == "Allow"
 
 
 @pytest.mark.parametrize("error", [RetryableError("later"), InternalError("refused"), ZeroDivisionError("bug")])
-def test_whoever_cannot_be_known_is_not_let_in(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is returned that API Gateway could keep or take for an answer; it is counted and logged."""
-    known = Known(failing=error)
-    handler = AuthorizerHandler("authorize_caller", lambda _: known, lambda rt, header, _: judged(rt, header))
+def test_store_failure_denies_the_request(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """The handler raises, so API Gateway gets no policy to apply or to cache. The failure is counted and logged."""
+    clients = FakeClients(error=error)
+    handler = AuthorizerHandler("authorize_caller", lambda _: clients, lambda rt, header, _: authorize(rt, header))
     with pytest.raises(type(error)):
-        handler({"type": "TOKEN", "authorizationToken": f"Bearer {TOKEN.text}", "methodArn": ASKED}, None)
+        handler({"type": "TOKEN", "authorizationToken": f"Bearer {TOKEN.text}", "methodArn": METHOD_ARN}, None)
     logged = capsys.readouterr().out
     assert TOKEN.secret not in logged
     assert json.loads(logged.splitlines()[-1])["AuthorizerFailures"] == [1.0]
 
 
 @pytest.mark.parametrize("event", [{}, {"methodArn": "x"}, {"authorizationToken": "Bearer x"}, {"methodArn": None}])
-def test_an_event_that_is_none_lets_nobody_in(event: dict[str, Any]) -> None:
-    """Somebody invoked the function by hand: an error, never a policy that allows."""
-    authorizer = Authorizer(Known(), "live")  # type: ignore[arg-type]
-    handler = AuthorizerHandler("authorize_caller", lambda _: authorizer, lambda rt, *asked: rt.authorize(*asked))
+def test_malformed_event_raises_an_error(event: dict[str, Any]) -> None:
+    """An event that API Gateway did not send never gets a policy."""
+    authorizer = Authorizer(FakeClients(), "live")  # type: ignore[arg-type]
+    handler = AuthorizerHandler("authorize_caller", lambda _: authorizer, lambda rt, *args: rt.authorize(*args))
     with pytest.raises((KeyError, ValueError)):
         handler(event, None)
 
 
-def test_refusals_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody who tries tokens shows in a metric."""
-    authorizer = Authorizer(Known(), "live")  # type: ignore[arg-type]
-    handler = AuthorizerHandler("authorize_caller", lambda _: authorizer, lambda rt, *asked: rt.authorize(*asked))
+def test_denied_callers_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Attempts with wrong tokens are visible in the metric CallersRefused."""
+    authorizer = Authorizer(FakeClients(), "live")  # type: ignore[arg-type]
+    handler = AuthorizerHandler("authorize_caller", lambda _: authorizer, lambda rt, *args: rt.authorize(*args))
     for token in (TOKEN.text, Token.mint("live", TOKEN.client_id).text):
-        handler({"authorizationToken": f"Bearer {token}", "methodArn": ASKED}, None)
+        handler({"authorizationToken": f"Bearer {token}", "methodArn": METHOD_ARN}, None)
     metrics = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "CallersRefused" in line]
     assert [(line["CallersRefused"], line["worker"]) for line in metrics] == [
         ([0.0], "authorize_caller"),

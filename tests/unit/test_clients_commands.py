@@ -1,4 +1,4 @@
-"""What an operator may ask for about clients."""
+"""Parsing of the commands that manage clients."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ JSON = st.recursive(
 FIELDS = ("action", "name", "scopes", "client_id", "overlap", "expires_in", "token", "")
 
 
-def test_an_order_is_read_with_its_defaults() -> None:
-    """A client never ends unless somebody says when; a rotated token goes on for a day."""
+def test_command_has_defaults() -> None:
+    """A client does not expire by default. A rotated token stays valid for one day by default."""
     created = ClientCommand.parse(CREATE)
     assert (created.name, created.scopes, created.expires_in) == ("shop", [Scope.WRITE_ENTITLEMENTS], None)
     rotated = ClientCommand.parse(ROTATE)
@@ -34,13 +34,13 @@ def test_an_order_is_read_with_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "words"),
+    ("event", "message"),
     [
         ({}, "action must be one of create, list, rotate, revoke"),
         ({"action": "drop"}, "action must be one of"),
         ({"action": ["create"]}, "action must be one of"),
-        ({"action": "list", "name": "x"}, "list takes no name"),
-        (CREATE | {"token": "x", "client_id": "y"}, "create takes no client_id, token"),
+        ({"action": "list", "name": "x"}, "action list does not accept name"),
+        (CREATE | {"token": "x", "client_id": "y"}, "action create does not accept client_id, token"),
         (CREATE | {"name": " "}, "name must not be empty"),
         (CREATE | {"name": "x" * 65}, "name must have at most 64"),
         (CREATE | {"name": "a\nb"}, "name must not contain control"),
@@ -60,25 +60,25 @@ def test_an_order_is_read_with_its_defaults() -> None:
         (ROTATE | {"overlap": None}, "overlap must be a duration"),
         ({"action": "rotate"}, "client_id must be a string"),
         ({"action": "revoke", "client_id": "0" * 13}, "client_id must have at most 12"),
-        ({"action": "revoke", "client_id": "x", "overlap": "1s"}, "revoke takes no overlap"),
+        ({"action": "revoke", "client_id": "x", "overlap": "1s"}, "action revoke does not accept overlap"),
     ],
 )
-def test_an_order_that_makes_no_sense_says_what_to_send(order: dict[str, Any], words: str) -> None:
-    """Nothing is guessed: an empty end is not no end."""
-    with pytest.raises(BadRequestError, match=words):
-        ClientCommand.parse(order)
+def test_invalid_command_is_rejected_with_the_field_and_what_is_allowed(event: dict[str, Any], message: str) -> None:
+    """Invalid values are never guessed: an empty expires_in does not mean that the client never expires."""
+    with pytest.raises(BadRequestError, match=message):
+        ClientCommand.parse(event)
 
 
 @given(st.one_of(JSON, st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["create", "list", "90d"]))))
-def test_any_event_is_an_order_or_is_refused(event: object) -> None:
-    """Whatever somebody invokes the function with: no other error, and nothing that the database would refuse."""
+def test_any_event_is_a_valid_command_or_a_bad_request(event: object) -> None:
+    """No event raises another error, and no accepted value violates a constraint of the database."""
     try:
-        order = ClientCommand.parse(event)
+        command = ClientCommand.parse(event)
     except BadRequestError:
         return
-    assert order.action in {"create", "list", "rotate", "revoke"}
-    assert order.action != "create" or (0 < len(order.name) <= 64 and order.scopes)
-    assert order.overlap >= timedelta(0)
+    assert command.action in {"create", "list", "rotate", "revoke"}
+    assert command.action != "create" or (0 < len(command.name) <= 64 and command.scopes)
+    assert command.overlap >= timedelta(0)
 
 
 @given(
@@ -86,8 +86,8 @@ def test_any_event_is_an_order_or_is_refused(event: object) -> None:
     scopes=st.lists(st.sampled_from([scope.value for scope in Scope]), min_size=1, max_size=8),
     days=st.integers(min_value=1, max_value=3650),
 )
-def test_a_good_order_is_taken_whole(name: str, scopes: list[str], days: int) -> None:
-    """Each scope once, in the order of the first mention."""
-    order = ClientCommand.parse({"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"})
-    assert (order.name, order.expires_in) == (name, timedelta(days=days))
-    assert order.scopes == list(dict.fromkeys(scopes))
+def test_valid_command_keeps_all_values(name: str, scopes: list[str], days: int) -> None:
+    """Duplicate scopes are removed; the order of first mention stays."""
+    command = ClientCommand.parse({"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"})
+    assert (command.name, command.expires_in) == (name, timedelta(days=days))
+    assert command.scopes == list(dict.fromkeys(scopes))

@@ -1,4 +1,4 @@
-"""What SAM is told, and how: parameters hold passwords, and anybody can read a command line."""
+"""Deployment parameters reach SAM in a private file, because every local user can read a command line."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 PARAMETERS = {"DatabaseUrl": "postgresql://u:hunter2@h/d?a=b c", "NatsUrl": 'nats://u:hunter"2@h', "Stage": "local"}
 
 
-class Nowhere:
-    """An AWS that takes everything."""
+class FakeAws:
+    """An AWS that accepts every call."""
 
     url = "http://127.0.0.1:9"
 
     def stack_outputs(self, stack: str) -> dict[str, str]:
-        """None."""
+        """Return empty outputs."""
         return {stack: ""}
 
-    def make_bucket(self, name: str) -> None:
-        """Not really."""
+    def create_bucket(self, name: str) -> None:
+        """Do nothing."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
 
-class Sam:
-    """Takes down what it would have been started with."""
+class FakeSam:
+    """Records the command, the environment and the parameters of SAM."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails = fails
-        self.words: list[str] = []
+        self.arguments: list[str] = []
         self.environment: dict[str, str] = {}
         self.parameters: Any = None
         self.mode = 0
         self.file = Path()
 
     def __call__(self, launch: Launch, **_: object) -> None:
-        """As `programs.run`."""
-        self.words = [str(word) for word in launch.command]
+        """Replace `programs.run`."""
+        self.arguments = [str(argument) for argument in launch.command]
         self.environment = dict(launch.environment)
-        self.file = Path(self.words[-1].removeprefix("file://"))
+        self.file = Path(self.arguments[-1].removeprefix("file://"))
         self.mode = stat.S_IMODE(self.file.stat().st_mode)
         self.parameters = yaml.safe_load(self.file.read_text())
         if self.fails:
@@ -59,26 +59,28 @@ class Sam:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_parameters_reach_sam_in_a_file_of_ours(fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exactly as they are, readable for us alone, and gone afterwards, also when the deployment fails."""
-    sam = Sam(fails=fails)
+def test_parameters_are_passed_in_a_private_temporary_file(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values are unchanged. The file has mode 0600 and is removed, also if the deployment fails."""
+    sam = FakeSam(fails=fails)
     monkeypatch.setattr(programs, "run", sam)
-    made = Deployment(tmp_path, Nowhere(), PARAMETERS)
+    deployment = Deployment(tmp_path, FakeAws(), PARAMETERS)
     try:
-        made.deploy()
+        deployment.deploy()
     except CommandError:
         assert fails
     assert sam.parameters == PARAMETERS
     assert sam.mode == 0o600
     assert not sam.file.exists()
-    assert "deploy" in sam.words
-    assert [one for one in (*sam.words, *sam.environment.values()) if "hunter" in one] == []
+    assert "deploy" in sam.arguments
+    assert [text for text in (*sam.arguments, *sam.environment.values()) if "hunter" in text] == []
 
 
-def test_sam_writes_where_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leaves a folder for each function that it builds, which is removed with the command's own."""
-    sam = Sam()
+def test_sam_uses_the_temporary_directory_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAM leaves a folder for each function that it builds; it is removed with the directory."""
+    sam = FakeSam()
     monkeypatch.setattr(programs, "run", sam)
     with temporary_directory(tmp_path / "tmp") as folder:
-        Deployment(tmp_path, Nowhere(), PARAMETERS).deploy()
+        Deployment(tmp_path, FakeAws(), PARAMETERS).deploy()
     assert sam.environment["TMPDIR"] == str(folder)

@@ -1,4 +1,4 @@
-"""The documents show code that runs."""
+"""The examples in the documentation are tested code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_in_a_page_are_those_of_the_tests(page: Path) -> None:
-    """If this fails: python -m tests.support.documentation."""
+def test_examples_of_a_page_equal_the_tested_code(page: Path) -> None:
+    """To update a page, run `python -m tests.support.documentation`."""
     assert page.read_text() == fill_examples(page)
 
 
 def test_every_example_is_shown_once() -> None:
-    """None is forgotten in the tests, and none is shown twice."""
+    """No tested example is missing in the pages, and none is shown twice."""
     assert sorted(name for page in PAGES for name in list_example_names(page)) == sorted(read_examples())

@@ -1,4 +1,4 @@
-"""A build without layers."""
+"""The build without layers."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def _tree(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_function_gets_what_its_layer_has(tmp_path: Path) -> None:
-    """And keeps what it has itself, also where both have a file of the same name; the build stays as it was."""
+def test_function_gets_the_files_of_its_layer(tmp_path: Path) -> None:
+    """A file of the function hides the layer's file of the same name. SAM's build is not changed."""
     files = {"F/handler.py": "own", "Core/python/pkg/a.py": "a", "Core/python/handler.py": "hidden"}
     build = _build(tmp_path / "build", TEMPLATE, files)
     before = _tree(build)
-    for _ in range(2):  # the second time over what the first one left
+    for _ in range(2):  # the second run replaces the result of the first
         flatten(build, tmp_path / "flat")
-    made = _tree(tmp_path / "flat")
-    template = yaml.safe_load(made.pop("template.yaml"))
-    assert made == {"F/handler.py": "own", "F/pkg/a.py": "a"}
+    flattened = _tree(tmp_path / "flat")
+    template = yaml.safe_load(flattened.pop("template.yaml"))
+    assert flattened == {"F/handler.py": "own", "F/pkg/a.py": "a"}
     assert template == {
         "Globals": {"Function": {"Runtime": "python3.11"}},
         "Resources": {"F": FUNCTION, "Logs": {"Type": "AWS::Logs::LogGroup"}},
@@ -50,8 +50,8 @@ def test_a_function_gets_what_its_layer_has(tmp_path: Path) -> None:
     assert _tree(build) == before
 
 
-def test_a_later_layer_hides_an_earlier_one(tmp_path: Path) -> None:
-    """As on Lambda, where they are unpacked one over the other: first those of all functions, then its own."""
+def test_later_layer_hides_an_earlier_one(tmp_path: Path) -> None:
+    """Lambda unpacks layers over each other: first those of `Globals`, then the function's own."""
     own = {"Type": "AWS::Serverless::LayerVersion", "Properties": {"ContentUri": "Own"}}
     function = {**FUNCTION, "Properties": {**FUNCTION["Properties"], "Layers": [{"Ref": "Own"}]}}  # type: ignore[dict-item]
     template = {**TEMPLATE, "Resources": {"Core": LAYER, "Own": own, "F": function}}
@@ -63,13 +63,15 @@ def test_a_later_layer_hides_an_earlier_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "files", "message"),
     [
-        ("arn:aws:lambda:us-east-1:1:layer:x:1", {}, "a layer that the template does not make"),
-        ({"Ref": "Parameter"}, {}, "a layer that the template does not make"),
+        ("arn:aws:lambda:us-east-1:1:layer:x:1", {}, "a layer that the template does not define"),
+        ({"Ref": "Parameter"}, {}, "a layer that the template does not define"),
         ({"Ref": "Core"}, {"Core/bin/tool": ""}, "more than Python code"),
     ],
 )
-def test_what_cannot_be_laid_in_is_refused(tmp_path: Path, layer: Any, files: dict[str, str], message: str) -> None:
-    """Half a function would only fail later, and say less."""
+def test_layer_that_cannot_be_merged_is_refused(
+    tmp_path: Path, layer: Any, files: dict[str, str], message: str
+) -> None:
+    """An incomplete function would fail later, with an error that explains less."""
     template = {**TEMPLATE, "Globals": {"Function": {"Layers": [layer]}}}
     build = _build(tmp_path / "build", template, {"F/handler.py": "", "Core/python/a.py": "", **files})
     with pytest.raises(CommandError, match=message):

@@ -1,4 +1,4 @@
-"""N5, Q1: whoever may publish to NATS may publish anything. It is read or rejected, never more than that."""
+"""N5, Q1: any message from NATS is either parsed or rejected; it causes no other error."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grantwire.dead_letters.advisories import LARGEST_ADVISORY, MessageCopy, parse_advisory
+from grantwire.dead_letters.advisories import MAX_ADVISORY_BYTES, MessageCopy, parse_advisory
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.notifications.events import LARGEST_EVENT, decode
+from grantwire.notifications.events import MAX_EVENT_BYTES, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
-PATIENT = settings(deadline=timedelta(seconds=5), max_examples=150)
+HYPOTHESIS_SETTINGS = settings(deadline=timedelta(seconds=5), max_examples=150)
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
 UTF8_TEXT = st.text(max_size=200)
@@ -54,8 +54,8 @@ EVENTS = st.builds(
 SECONDS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-70_000_000_000, 260_000_000_000)
 
 
-def _tried(parse: Callable[[], T]) -> T | None:
-    """What was read; None if it was rejected, with a reason that fits a line."""
+def _parse_or_reject(parse: Callable[[], T]) -> T | None:
+    """Return the parsed value; None if it was rejected, after checking that the reason is short."""
     try:
         return parse()
     except RejectedError as error:
@@ -64,14 +64,14 @@ def _tried(parse: Callable[[], T]) -> T | None:
     return None
 
 
-def _event(message: EntitlementEvent, seconds: int | None, nanos: int) -> bytes:
+def _serialize(message: EntitlementEvent, seconds: int | None, nanos: int) -> bytes:
     if seconds is not None:
         message.occurred_at.seconds, message.occurred_at.nanos = seconds, nanos
     return message.SerializeToString()
 
 
-def _assert_read_or_rejected(data: bytes, headers: dict[str, str]) -> None:
-    event = _tried(lambda: decode(data, headers))
+def _assert_event_or_rejected(data: bytes, headers: dict[str, str]) -> None:
+    event = _parse_or_reject(lambda: decode(data, headers))
     if event is None:
         return
     assert event.payload["event_type"] in EVENT_TYPES
@@ -81,42 +81,44 @@ def _assert_read_or_rejected(data: bytes, headers: dict[str, str]) -> None:
     json.dumps(event.payload)
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(data=st.binary(max_size=500), headers=st.dictionaries(st.just("trace_id"), ANY_TEXT))
-@example(data=b"\x0b" * 400, headers={})  # groups inside groups
+@example(data=b"\x0b" * 400, headers={})  # nested groups
 @example(data=b"\x0a\xff\xff\xff\xff\x0f", headers={})  # a length of 4 GiB
 @example(data=b"", headers={"trace_id": "%" * 100_000})
-def test_any_bytes_are_an_event_or_rejected(data: bytes, headers: dict[str, str]) -> None:
-    """N5: what cannot be parsed is TERM, with a reason that fits a line."""
-    _assert_read_or_rejected(data, headers)
+def test_any_bytes_are_parsed_as_event_or_rejected(data: bytes, headers: dict[str, str]) -> None:
+    """N5: an unparsable message is terminated, with a reason that fits on one line."""
+    _assert_event_or_rejected(data, headers)
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(message=EVENTS, seconds=SECONDS, nanos=st.integers(-(2**31), 2**31 - 1), cut=st.integers(0, 40))
-def test_any_event_is_valid_or_rejected(message: EntitlementEvent, seconds: int | None, nanos: int, cut: int) -> None:
-    """N1, N5: every field may be anything that the wire can carry, and the end may be missing."""
-    data = _event(message, seconds, nanos)
-    _assert_read_or_rejected(data[: len(data) - cut], {})
+def test_event_with_any_field_values_is_valid_or_rejected(
+    message: EntitlementEvent, seconds: int | None, nanos: int, cut: int
+) -> None:
+    """N1, N5: fields have any value that protocol buffers can encode, and the message may be truncated."""
+    data = _serialize(message, seconds, nanos)
+    _assert_event_or_rejected(data[: len(data) - cut], {})
 
 
-def test_an_event_has_a_largest_size() -> None:
-    """N5: it is not even parsed above that."""
-    message = EntitlementEvent(user_id="u" * LARGEST_EVENT)
+def test_event_above_size_limit_is_rejected() -> None:
+    """N5: it is not parsed."""
+    message = EntitlementEvent(user_id="u" * MAX_EVENT_BYTES)
     with pytest.raises(RejectedError, match=r"not an EntitlementEvent: \d+ bytes"):
         decode(message.SerializeToString(), {})
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(st.binary(max_size=500) | JSON.map(lambda value: json.dumps(value).encode()))
-@example(b"[" * LARGEST_ADVISORY)
+@example(b"[" * MAX_ADVISORY_BYTES)
 @example(b'{"a":' * 10_000)
 @example(b"\xff\xfe" * 50)
-def test_any_bytes_are_an_advisory_or_rejected(body: bytes) -> None:
-    """Q1: what is unreadable is terminated, and cannot stop the recorder."""
+def test_any_bytes_are_parsed_as_advisory_or_rejected(body: bytes) -> None:
+    """Q1: an unparsable advisory is terminated and does not stop the recorder."""
     _assert_advisory_or_rejected(body)
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(ALMOST_ADVISORIES)
 @example({"stream_seq": float("inf")})
 @example({"stream_seq": "9" * 5000})
@@ -128,13 +130,13 @@ def test_any_bytes_are_an_advisory_or_rejected(body: bytes) -> None:
 @example({"consumer": "\0"})
 @example({"reason": "r" * 50_000})
 @example({"reason": {"a": ["b"]}})
-def test_any_fields_are_an_advisory_or_rejected(fields: dict[str, Any]) -> None:
-    """Q1: each field of a real advisory may be anything else, and what is accepted fits its column."""
+def test_advisory_with_any_field_values_is_valid_or_rejected(fields: dict[str, Any]) -> None:
+    """Q1: each field may have any value; accepted values fit into their columns."""
     _assert_advisory_or_rejected(json.dumps(ADVISORY | fields).encode())
 
 
 def _assert_advisory_or_rejected(body: bytes) -> None:
-    advisory = _tried(lambda: parse_advisory(body))
+    advisory = _parse_or_reject(lambda: parse_advisory(body))
     if advisory is None:
         return
     assert 0 <= advisory.stream_seq < 2**63
@@ -145,26 +147,26 @@ def _assert_advisory_or_rejected(body: bytes) -> None:
     assert advisory.advised_at + timedelta(days=1) > advisory.advised_at.astimezone(UTC)
 
 
-def test_an_advisory_has_a_largest_size() -> None:
-    """Q1: one that could be read is refused above it all the same."""
-    body = json.dumps(ADVISORY | {"reason": "r" * LARGEST_ADVISORY}).encode()
+def test_advisory_above_size_limit_is_rejected() -> None:
+    """Q1: this holds even if it could be parsed."""
+    body = json.dumps(ADVISORY | {"reason": "r" * MAX_ADVISORY_BYTES}).encode()
     with pytest.raises(RejectedError, match=r"not an advisory: \d+ bytes"):
         parse_advisory(body)
     assert parse_advisory(json.dumps(ADVISORY).encode()).stream_seq == 7
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(st.dictionaries(st.sampled_from(["event_id", "occurred_at", "redrive_of"]), ANY_TEXT))
 @example({"occurred_at": "0001-01-01T00:00:00+14:00"})
 @example({"occurred_at": "9999-12-31T23:59:59-14:00"})
 @example({"occurred_at": "2026-11-16T06:00:00"})
-def test_any_headers_of_a_dead_letter_can_be_stored(headers: dict[str, str]) -> None:
-    """Q1: a copy says when its event happened if that is a time at all; PostgreSQL and Python can both hold it."""
+def test_dead_letter_with_any_headers_can_be_stored(headers: dict[str, str]) -> None:
+    """Q1: the event time comes from a header if it is valid; PostgreSQL and Python can represent it."""
     now = datetime(2026, 11, 16, tzinfo=UTC)
-    copied = MessageCopy("s", headers, b"", now)
-    assert copied.event_time <= now
-    assert copied.event_time.astimezone(UTC).year >= 1969
-    _ = copied.event_id, copied.origin  # neither raises
+    copy = MessageCopy("s", headers, b"", now)
+    assert copy.event_time <= now
+    assert copy.event_time.astimezone(UTC).year >= 1969
+    _ = copy.event_id, copy.origin  # neither raises
 
 
 @pytest.mark.parametrize(
@@ -179,14 +181,12 @@ def test_any_headers_of_a_dead_letter_can_be_stored(headers: dict[str, str]) -> 
         (f"{UUID(int=7)}0", None),
     ],
 )
-def test_a_dead_letter_names_its_event_and_its_origin_if_its_headers_do(
-    text: str | None, expected: UUID | None
-) -> None:
-    """Q1, Q2: each by its own header; what is no UUID is nobody's id."""
-    given_id = {} if text is None else {"event_id": text}
-    given_origin = {} if text is None else {"redrive_of": text}
+def test_dead_letter_takes_event_id_and_origin_from_its_headers(text: str | None, expected: UUID | None) -> None:
+    """Q1, Q2: each has its own header; a value that is not a UUID is ignored."""
+    event_header = {} if text is None else {"event_id": text}
+    origin_header = {} if text is None else {"redrive_of": text}
     now = datetime(2026, 11, 16, tzinfo=UTC)
-    copied = MessageCopy("s", {**given_id, "redrive_of": str(UUID(int=1))}, b"", now)
-    assert (copied.event_id, copied.origin) == (expected, UUID(int=1))
-    copied = MessageCopy("s", {**given_origin, "event_id": str(UUID(int=1))}, b"", now)
-    assert (copied.event_id, copied.origin) == (UUID(int=1), expected)
+    copy = MessageCopy("s", {**event_header, "redrive_of": str(UUID(int=1))}, b"", now)
+    assert (copy.event_id, copy.origin) == (expected, UUID(int=1))
+    copy = MessageCopy("s", {**origin_header, "event_id": str(UUID(int=1))}, b"", now)
+    assert (copy.event_id, copy.origin) == (UUID(int=1), expected)

@@ -1,4 +1,4 @@
-"""E5: whatever a caller sends, the answer is one of the documented ones, and nothing is written unless it is a 200."""
+"""E5: every request gets one of the documented responses, and nothing is written unless the status is 200."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
 from grantwire.clients.scopes import Scope
-from grantwire.entitlements import Change, Entitlements, Operation, Page
-from grantwire.entrypoints.request import LARGEST_BODY, Request
+from grantwire.entitlements import ChangeCommand, Entitlements, Operation, PageRequest
+from grantwire.entrypoints.request import MAX_BODY_BYTES, Request
 from grantwire.errors import BadRequestError, RejectedError, TooLargeError
 from grantwire.idempotency import RequestIdentity, StoredResponse, parse_key
 from grantwire.runtime.api import ApiRuntime
-from tests.support.client import CHANGE, GRANTS, RIGHTS, event
+from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, event
 from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 
-# A parser that does not come back is a defect; a busy machine is none.
-PATIENT = settings(deadline=timedelta(seconds=5), max_examples=100)
+# The deadline finds a parser that hangs, and is long enough for a busy machine.
+HYPOTHESIS_SETTINGS = settings(deadline=timedelta(seconds=5), max_examples=100)
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
-# What HTTP and API Gateway let through: names are tokens, values are visible text of any charset.
+# Headers that HTTP and API Gateway accept: names are tokens, values are text of any charset.
 HEADERS = st.dictionaries(
     st.sampled_from(["Idempotency-Key", "idempotency-key", "IDEMPOTENCY-KEY", "X-Amzn-Trace-Id", "Content-Type", "X"]),
     ANY_TEXT,
@@ -38,7 +38,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(ANY_TEXT, inner, max_size=5),
     max_leaves=20,
 )
-# A change of which any field may be missing, doubled in kind or of any other type.
+# Changes in which each field may be missing or have any type.
 ALMOST_CHANGES = st.fixed_dictionaries({}, optional=dict.fromkeys(CHANGE, JSON) | {"else": JSON})
 BODIES = (
     st.none()
@@ -50,59 +50,62 @@ BODIES = (
 )
 
 
-class Writes(Entitlements):
-    """Stands where PostgreSQL is, and remembers what reached it."""
+class FakeEntitlements(Entitlements):
+    """A replacement of the database that records all calls."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[Change, RequestIdentity]] = []
-        self.pages: list[Page] = []
+        self.changes: list[tuple[ChangeCommand, RequestIdentity]] = []
+        self.pages: list[PageRequest] = []
 
-    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> StoredResponse:
-        """Every valid change succeeds."""
+    def change(
+        self, operation: Operation, command: ChangeCommand, identity: RequestIdentity, trace_id: str
+    ) -> StoredResponse:
+        """Record the change and return a response with status 200."""
         assert (operation, bool(trace_id)) == (Operation.GRANT, True)
-        self.changes.append((change, identity))
+        self.changes.append((command, identity))
         return StoredResponse(200, "{}")
 
-    def of_user(self, page: Page) -> str:
-        """Nobody has any."""
+    def list_for_user(self, page: PageRequest) -> str:
+        """Record the page and return an empty object."""
         self.pages.append(page)
         return "{}"
 
 
-def _answer(handler: Any, sent: dict[str, Any]) -> tuple[int, Any, Writes]:
-    writes = Writes()
-    answer = handler.with_runtime(ApiRuntime(writes)).answer(Request.from_api_gateway(sent)).to_api_gateway()
-    return answer["statusCode"], json.loads(answer["body"]), writes
+def _respond(handler: Any, sent: dict[str, Any]) -> tuple[int, Any, FakeEntitlements]:
+    entitlements = FakeEntitlements()
+    http_handler = handler.with_runtime(ApiRuntime(entitlements))
+    response = http_handler.respond(Request.from_api_gateway(sent)).to_api_gateway()
+    return response["statusCode"], json.loads(response["body"]), entitlements
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(headers=HEADERS, body=BODIES, is_base64=st.booleans())
-@example(headers={"Idempotency-Key": "k"}, body="[" * LARGEST_BODY, is_base64=False)
+@example(headers={"Idempotency-Key": "k"}, body="[" * MAX_BODY_BYTES, is_base64=False)
 @example(headers={"Idempotency-Key": "k"}, body='{"a":' * 3000, is_base64=False)
 @example(headers={"Idempotency-Key": "k"}, body='{"user_id":' + "9" * 5000 + "}", is_base64=False)
-@example(headers={"Idempotency-Key": "k"}, body="é" * LARGEST_BODY, is_base64=False)
-@example(headers={"Idempotency-Key": "k"}, body="A" * (LARGEST_BODY * 2), is_base64=True)
+@example(headers={"Idempotency-Key": "k"}, body="é" * MAX_BODY_BYTES, is_base64=False)
+@example(headers={"Idempotency-Key": "k"}, body="A" * (MAX_BODY_BYTES * 2), is_base64=True)
 @example(headers={"Idempotency-Key": "k"}, body=json.dumps(CHANGE), is_base64=False)
-def test_any_change_is_refused_with_a_reason_or_valid(
+def test_any_change_is_valid_or_rejected_with_a_reason(
     headers: dict[str, str], body: str | None, is_base64: bool
 ) -> None:
-    """E5: 400 or 413 with code and message and nothing written, or a change in which every rule holds."""
-    status, answer, writes = _answer(
+    """E5: either 400 or 413 with code and message and nothing written, or a change that satisfies all rules."""
+    status, error, entitlements = _respond(
         grant, event("POST", GRANTS, headers=headers, body=body, isBase64Encoded=is_base64)
     )
     if status == 200:
-        ((change, identity),) = writes.changes
+        ((change, identity),) = entitlements.changes
         assert all(1 <= len(value) <= 128 for value in change.fields().values())
         assert 1 <= len(identity.key) <= 255
         assert identity.key.isascii()
         assert identity.caller == "tests"
     else:
-        assert writes.changes == []
-        assert (status, answer["code"]) in {(400, "BAD_REQUEST"), (413, "TOO_LARGE")}
-        assert answer["message"]
+        assert entitlements.changes == []
+        assert (status, error["code"]) in {(400, "BAD_REQUEST"), (413, "TOO_LARGE")}
+        assert error["message"]
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(
     user_id=ANY_TEXT,
     names=st.dictionaries(st.sampled_from(["limit", "after", "x", "", "Limit"]), st.lists(ANY_TEXT, max_size=3)),
@@ -113,27 +116,29 @@ def test_any_change_is_refused_with_a_reason_or_valid(
 @example(user_id="u", names={"limit": ["٣"]})
 @example(user_id="u", names={"limit": ["9" * 5000]})
 @example(user_id="u", names={"limit": []})
-def test_any_query_is_refused_with_a_reason_or_valid(user_id: str, names: dict[str, list[str]]) -> None:
-    """E4, E5: pages are bounded whatever is asked for, and names are what PostgreSQL can hold."""
-    sent = event("GET", RIGHTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=names or None)
-    status, answer, writes = _answer(query, sent)
+def test_any_query_is_valid_or_rejected_with_a_reason(user_id: str, names: dict[str, list[str]]) -> None:
+    """E4, E5: the page size is always limited, and PostgreSQL can store every accepted name."""
+    sent = event(
+        "GET", ENTITLEMENTS, pathParameters={"user_id": user_id}, multiValueQueryStringParameters=names or None
+    )
+    status, error, entitlements = _respond(query, sent)
     if status == 200:
-        (page,) = writes.pages
+        (page,) = entitlements.pages
         assert 1 <= page.limit <= 1000
         for name in (page.user_id, page.after or "none"):
             assert 1 <= len(name) <= 128
             assert "\0" not in name.encode().decode()
     else:
-        assert (status, answer["code"], writes.pages) == (400, "BAD_REQUEST", [])
+        assert (status, error["code"], entitlements.pages) == (400, "BAD_REQUEST", [])
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(
     caller=st.none() | st.dictionaries(st.sampled_from(["principalId", "scopes", "x"]), st.none() | ANY_TEXT),
     method=st.sampled_from(["POST", "GET", "DELETE", ""]),
 )
-def test_nobody_gets_in_without_a_name_and_the_scope(caller: dict[str, Any] | None, method: str) -> None:
-    """I7: whatever the gateway says of the caller; a caller without a name or the scope writes nothing."""
+def test_caller_without_name_or_scope_writes_nothing(caller: dict[str, Any] | None, method: str) -> None:
+    """I7: this holds for any context that API Gateway passes to the function."""
     sent = event(
         method,
         GRANTS,
@@ -141,22 +146,22 @@ def test_nobody_gets_in_without_a_name_and_the_scope(caller: dict[str, Any] | No
         body=json.dumps(CHANGE),
         requestContext={"requestId": "r", "authorizer": caller},
     )
-    status, answer, writes = _answer(grant, sent)
-    named = bool(caller and caller.get("principalId"))
-    scoped = bool(caller and Scope.WRITE_ENTITLEMENTS in str(caller.get("scopes") or "").split())
-    if not named:
-        assert (status, answer["code"]) == (401, "UNAUTHENTICATED")
-    elif not scoped:
-        assert (status, answer["code"]) == (403, "FORBIDDEN")
+    status, error, entitlements = _respond(grant, sent)
+    has_name = bool(caller and caller.get("principalId"))
+    has_scope = bool(caller and Scope.WRITE_ENTITLEMENTS in str(caller.get("scopes") or "").split())
+    if not has_name:
+        assert (status, error["code"]) == (401, "UNAUTHENTICATED")
+    elif not has_scope:
+        assert (status, error["code"]) == (403, "FORBIDDEN")
     else:
         assert status == (200 if method == "POST" else 405)
-    assert bool(writes.changes) == (status == 200)
+    assert bool(entitlements.changes) == (status == 200)
 
 
-@PATIENT
+@HYPOTHESIS_SETTINGS
 @given(st.lists(ANY_TEXT, max_size=3))
-def test_a_key_is_one_printable_line_or_refused(values: list[str]) -> None:
-    """E5, I7: nothing that two proxies could read differently."""
+def test_idempotency_key_is_one_printable_line_or_rejected(values: list[str]) -> None:
+    """E5, I7: no accepted key can be interpreted differently by two proxies."""
     try:
         key = parse_key(values)
     except BadRequestError:
@@ -168,33 +173,33 @@ def test_a_key_is_one_printable_line_or_refused(values: list[str]) -> None:
     assert ", " not in key
 
 
-@PATIENT
-@given(body=st.binary(max_size=2 * LARGEST_BODY))
-@example(body=b"x" * LARGEST_BODY)
-@example(body=b"x" * (LARGEST_BODY + 1))
-def test_a_body_is_read_or_refused_by_its_size_alone(body: bytes) -> None:
-    """E5: 16 KiB of bytes, also in base64, where the text is a third longer."""
+@HYPOTHESIS_SETTINGS
+@given(body=st.binary(max_size=2 * MAX_BODY_BYTES))
+@example(body=b"x" * MAX_BODY_BYTES)
+@example(body=b"x" * (MAX_BODY_BYTES + 1))
+def test_body_limit_counts_decoded_bytes(body: bytes) -> None:
+    """E5: the limit is 16 KiB; a base64 body may have a longer text."""
     sent = event("POST", GRANTS, body=base64.b64encode(body).decode(), isBase64Encoded=True)
     try:
         parsed = Request.from_api_gateway(sent).json_object()
     except TooLargeError:
-        assert len(body) > LARGEST_BODY
+        assert len(body) > MAX_BODY_BYTES
     except RejectedError:
-        assert len(body) <= LARGEST_BODY
+        assert len(body) <= MAX_BODY_BYTES
     else:
         assert parsed == json.loads(body)
 
 
 @pytest.mark.parametrize("depth", [10, 1000, 8000])
-def test_nested_json_is_refused_at_any_depth(depth: int) -> None:
-    """E5: no field of a change is anything but text, and no depth of nesting is a fault of ours."""
+def test_nested_json_is_rejected_at_any_depth(depth: int) -> None:
+    """E5: every field of a change must be text, and deep nesting does not cause an internal error."""
     body = '{"user_id":' + "[" * depth + "]" * depth + "}"
-    status, answer, writes = _answer(grant, event("POST", GRANTS, headers={"Idempotency-Key": "k"}, body=body))
-    assert (status, answer["code"], writes.changes) == (400, "BAD_REQUEST", [])
+    status, error, entitlements = _respond(grant, event("POST", GRANTS, headers={"Idempotency-Key": "k"}, body=body))
+    assert (status, error["code"], entitlements.changes) == (400, "BAD_REQUEST", [])
 
 
-def test_no_statement_of_the_product_is_put_together_from_text() -> None:
-    """SQL goes with parameters: ruff's S608 is on, and nothing that runs in a function is excused from it."""
+def test_sql_is_never_built_from_strings() -> None:
+    """Ruff's rule S608 is enabled, and no file of the functions or layers is exempt from it."""
     ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert ruff["select"] == ["ALL"]
     assert "S608" not in json.dumps([ruff.get("ignore", []), ruff.get("per-file-ignores", {})])

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SECRET_KEY = "key-that-must-not-be-logged"
 
 
-def answering(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
-    """A handler for grants that does as it is told."""
+def handler_with(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
+    """Return a handler of the grant route that calls `handle`."""
     return HttpHandler(f"POST {GRANTS}", lambda _: None, handle)
 
 
@@ -39,13 +39,13 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
 
 
-def failing(error: Exception) -> HttpHandler[None]:
-    """A handler whose work ends with `error`."""
+def failing_handler(error: Exception) -> HttpHandler[None]:
+    """Return a handler of the grant route that raises `error`."""
 
     def handle(_request: Request, _rt: None) -> Response:
         raise error
 
-    return answering(handle)
+    return handler_with(handle)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,11 @@ def failing(error: Exception) -> HttpHandler[None]:
         (RequestInProgressError("busy"), 409, "REQUEST_IN_PROGRESS", {"Retry-After": "1"}),
     ],
 )
-def test_an_error_becomes_an_answer(error: Exception, status: int, code: str, headers: dict[str, str]) -> None:
-    """E5: the class of the error decides about status, code and headers; its text is the message."""
-    response = failing(error)(event("POST", GRANTS), None)
+def test_error_class_decides_status_code_and_headers(
+    error: Exception, status: int, code: str, headers: dict[str, str]
+) -> None:
+    """E5: the error class decides status, code and headers; the error text is the message."""
+    response = failing_handler(error)(event("POST", GRANTS), None)
     assert response["statusCode"] == status
     assert json.loads(response["body"]) == {"code": code, "message": str(error)}
     assert headers.items() <= response["headers"].items()
@@ -77,22 +79,22 @@ def test_an_error_becomes_an_answer(error: Exception, status: int, code: str, he
         KeyError(1),
     ],
 )
-def test_a_bug_tells_the_caller_nothing_but_a_number_to_quote(error: Exception) -> None:
-    """E5: no text of ours, no stack trace; nothing is raised, which would cost the sandbox."""
+def test_internal_error_response_contains_only_the_request_id(error: Exception) -> None:
+    """E5: neither error text nor stack trace is sent, and nothing is raised."""
     sent = event("POST", GRANTS)
-    response = failing(error)(sent, None)
+    response = failing_handler(error)(sent, None)
     request_id = sent["requestContext"]["requestId"]
     assert response["statusCode"] == 500
     assert json.loads(response["body"]) == {
         "code": "INTERNAL",
-        "message": f"something went wrong on our side; quote request {request_id}",
+        "message": f"internal error, report it with request id {request_id}",
     }
 
 
 @pytest.mark.parametrize("broken", [{"resource": None}, {"resource": ""}, {"resource": "/v1/other"}])
-def test_an_event_that_is_not_for_this_function_is_answered(broken: dict[str, Any]) -> None:
-    """Somebody invoked the function by hand, or the template is wrong."""
-    assert failing(AssertionError())(event("POST", GRANTS) | broken, None)["statusCode"] == 404
+def test_event_of_another_route_gets_not_found(broken: dict[str, Any]) -> None:
+    """A manual invocation or a mistake in the template can cause this."""
+    assert failing_handler(AssertionError())(event("POST", GRANTS) | broken, None)["statusCode"] == 404
 
 
 @pytest.mark.parametrize(
@@ -108,10 +110,10 @@ def test_an_event_that_is_not_for_this_function_is_answered(broken: dict[str, An
         {"requestId": "r", "authorizer": {"principalId": None, "scopes": "entitlements:write"}},
     ],
 )
-def test_an_event_without_a_caller_is_refused_before_anything_else(context: dict[str, Any] | None) -> None:
-    """E5, I7: the function lets nobody in whom no authorizer has named, whatever stands in front of it."""
+def test_request_without_caller_is_unauthenticated_before_any_other_check(context: dict[str, Any] | None) -> None:
+    """E5, I7: the function requires a caller from the authorizer, whatever API Gateway is configured to allow."""
     for sent in (event("POST", GRANTS), event("DELETE", GRANTS), event("POST", "/v1/other"), {"body": "x"}):
-        response = failing(AssertionError())(sent | {"requestContext": context}, None)
+        response = failing_handler(AssertionError())(sent | {"requestContext": context}, None)
         assert (response["statusCode"], json.loads(response["body"])["code"]) == (401, "UNAUTHENTICATED")
 
 
@@ -119,38 +121,58 @@ def test_an_event_without_a_caller_is_refused_before_anything_else(context: dict
     "scopes",
     ["", " ", "entitlements", "entitlements:write:all", "ENTITLEMENTS:WRITE", "entitlements:read ops", None, 7],
 )
-def test_a_caller_without_the_route_s_scope_is_refused(scopes: object) -> None:
-    """E5: also by the function itself, should the gateway's policy allow too much."""
+def test_caller_without_required_scope_is_forbidden(scopes: object) -> None:
+    """E5: the function checks the scope itself, in case the API Gateway policy allows too much."""
     context = {"requestId": "r", "authorizer": {"principalId": "shop", "scopes": scopes}}
-    response = failing(AssertionError())(event("POST", GRANTS, requestContext=context), None)
+    response = failing_handler(AssertionError())(event("POST", GRANTS, requestContext=context), None)
     assert response["statusCode"] == 403
     assert json.loads(response["body"]) == {
         "code": "FORBIDDEN",
-        "message": "this caller has not got the scope entitlements:write",
+        "message": "missing required scope entitlements:write",
     }
 
 
 @pytest.mark.parametrize("scopes", ["entitlements:write", "ops  entitlements:write"])
-def test_a_caller_with_the_route_s_scope_is_served(scopes: str) -> None:
-    """Whatever other scopes it has."""
+def test_caller_with_required_scope_is_served(scopes: str) -> None:
+    """Other scopes of the caller do not matter."""
     context = {"requestId": "r", "authorizer": {"principalId": "shop", "scopes": scopes}}
-    handler = answering(lambda request, _: Response(200, json.dumps(request.caller)))
+    handler = handler_with(lambda request, _: Response(200, json.dumps(request.caller)))
     assert handler(event("POST", GRANTS, requestContext=context), None)["body"] == '"shop"'
 
 
 @pytest.mark.parametrize("broken", [[], {"headers": 7}, {"pathParameters": {"user_id": 7}}, {"requestContext": "x"}])
-def test_an_event_that_makes_no_sense_is_answered_too(broken: Any) -> None:
-    """Nothing escapes: an exception would cost the warm sandbox."""
-    assert failing(AssertionError())(broken, None)["statusCode"] == 500
+def test_malformed_event_gets_internal_error_response(broken: Any) -> None:
+    """The handler does not raise: an exception would discard the warm execution environment."""
+    assert failing_handler(AssertionError())(broken, None)["statusCode"] == 500
 
 
-def test_neither_key_nor_body_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a caller sends is not ours to keep in a log."""
+@pytest.mark.parametrize(
+    ("body", "quoted_key"),
+    [
+        ('{"user_id": "u", "reason": "r", "user_id": "v"}', '"user_id"'),
+        ('{"user_id": {"a": 1, "b": 2, "b": 3}}', '"b"'),
+        ('{"\\ud800": 1, "\\ud800": 2}', '"\\ud800"'),
+        (json.dumps({"k" * 200: 1})[:-1] + ", " + json.dumps({"k" * 200: 2})[1:], f'"{"k" * 128}"'),
+    ],
+)
+def test_duplicate_key_in_json_body_is_named(body: str, quoted_key: str) -> None:
+    """E5: at any depth; a long key is cut."""
+    handler = handler_with(lambda request, _: Response(200, str(request.json_object())))
+    response = handler(event("POST", GRANTS, body=body), None)
+    assert response["statusCode"] == 400
+    assert json.loads(response["body"]) == {
+        "code": "BAD_REQUEST",
+        "message": f"duplicate key in JSON body: {quoted_key}",
+    }
+
+
+def test_idempotency_key_and_body_are_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs contain no idempotency key, no token and no field of the body."""
     body = json.dumps(CHANGE | {"user_id": "user-that-must-not-be-logged"})
     sent = event("POST", GRANTS, headers={"Idempotency-Key": SECRET_KEY, "Authorization": "Bearer t0ken"}, body=body)
     for handler in (
-        answering(lambda request, _: Response(200, str(request.json_object()))),
-        failing(ValueError("x")),
+        handler_with(lambda request, _: Response(200, str(request.json_object()))),
+        failing_handler(ValueError("x")),
     ):
         handler(sent, None)
     logged = capsys.readouterr().out
@@ -158,11 +180,11 @@ def test_neither_key_nor_body_is_logged(capsys: pytest.CaptureFixture[str]) -> N
         assert secret not in logged
 
 
-def test_a_request_leaves_one_line_that_is_its_metrics_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line has what somebody on call looks for, and is a document in CloudWatch's embedded format."""
+def test_request_writes_one_line_with_log_fields_and_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line has the fields for troubleshooting, and is a document in CloudWatch's embedded metric format."""
     trace = "1-5759e988-bd862e3fe1be46a994272793"
     sent = event("POST", GRANTS, headers={"X-Amzn-Trace-Id": f"Self=1-x;Root={trace};Sampled=1"})
-    answering(lambda *_: Response.from_stored(StoredResponse(200, "{}", "REPLAYED")))(sent, None)
+    handler_with(lambda *_: Response.from_stored(StoredResponse(200, "{}", "REPLAYED")))(sent, None)
     (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
     assert (line["level"], line["message"], line["service"]) == ("INFO", "request completed", "grantwire")
     assert (line["route"], line["status_code"], line["outcome"]) == (f"POST {GRANTS}", 200, "REPLAYED")
@@ -181,9 +203,9 @@ def test_a_request_leaves_one_line_that_is_its_metrics_too(capsys: pytest.Captur
     assert abs(line["_aws"]["Timestamp"] / 1000 - time.time()) < 60
 
 
-def test_no_field_of_a_request_takes_the_place_of_a_dimension_or_metric(capsys: pytest.CaptureFixture[str]) -> None:
-    """Powertools writes metadata over dimensions: the fields are a fixed list that has none of their names."""
-    answering(lambda *_: Response(200, "{}"))(event("DELETE", GRANTS), None)
+def test_request_line_has_fixed_fields_that_replace_no_dimension_or_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    """Powertools lets metadata overwrite dimensions, so no field has the name of a dimension or metric."""
+    handler_with(lambda *_: Response(200, "{}"))(event("DELETE", GRANTS), None)
     (line,) = _lines(capsys)
     (directive,) = line.pop("_aws")["CloudWatchMetrics"]
     measured = {"route", "outcome", "service", "Requests", "Latency"}
@@ -203,11 +225,11 @@ def test_no_field_of_a_request_takes_the_place_of_a_dimension_or_metric(capsys: 
     assert (line["service"], line["route"], line["outcome"]) == ("grantwire", f"POST {GRANTS}", "METHOD_NOT_ALLOWED")
 
 
-def test_one_request_leaves_nothing_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
-    """Outcomes, callers and what was asked for differ; each line has its own only."""
-    handler = answering(lambda *_: Response(200, "{}"))
+def test_request_lines_are_independent(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line has the outcome, caller and requested route of its own request only."""
+    handler = handler_with(lambda *_: Response(200, "{}"))
     handler(event("DELETE", GRANTS), None)
-    failing(RetryableError("later"))(event("POST", GRANTS), None)
+    failing_handler(RetryableError("later"))(event("POST", GRANTS), None)
     handler(event("POST", GRANTS, requestContext={"requestId": "r"}), None)
     handler(event("POST", GRANTS), None)
     lines = _lines(capsys)
@@ -220,12 +242,12 @@ def test_one_request_leaves_nothing_to_the_next(capsys: pytest.CaptureFixture[st
         assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["route", "outcome", "service"]]
 
 
-def test_above_info_the_request_s_line_is_written_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever wants fewer lines still wants the counts."""
+def test_request_line_is_written_at_log_level_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line contains the metrics, so the log level does not suppress it."""
     level = logger.log_level
     logger.setLevel("ERROR")
     try:
-        answering(lambda *_: Response(200, "{}"))(event("POST", GRANTS), None)
+        handler_with(lambda *_: Response(200, "{}"))(event("POST", GRANTS), None)
     finally:
         logger.setLevel(level)
     (line,) = _lines(capsys)
@@ -233,11 +255,11 @@ def test_above_info_the_request_s_line_is_written_all_the_same(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("variable", ["POWERTOOLS_METRICS_DISABLED", "POWERTOOLS_DEV"])
-def test_a_request_without_its_line_is_answered(
+def test_disabled_metrics_suppress_the_request_line_but_not_the_response(
     variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Powertools' switches remove the line, and nothing of it turns up in a later one."""
-    handler = answering(lambda *_: Response(200, "{}"))
+    """Powertools' variables remove the line; a later line contains no values of it."""
+    handler = handler_with(lambda *_: Response(200, "{}"))
     monkeypatch.setenv(variable, "true")
     configure(os.environ)
     assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
@@ -249,11 +271,11 @@ def test_a_request_without_its_line_is_answered(
     assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)
 
 
-def test_a_line_that_cannot_be_written_does_not_cost_the_answer(
+def test_response_is_returned_if_the_request_line_cannot_be_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was done is done, and the caller must hear of it; the next line has nothing of the lost one."""
-    handler = answering(lambda *_: Response(200, "{}"))
+    """The change is committed, so the caller gets its response; the next line has no values of the lost one."""
+    handler = handler_with(lambda *_: Response(200, "{}"))
     with monkeypatch.context() as patch:
         patch.setattr(metrics, "write_document", Mock(side_effect=OSError("standard output is closed")))
         assert handler(event("DELETE", GRANTS), None)["statusCode"] == 405
@@ -263,9 +285,9 @@ def test_a_line_that_cannot_be_written_does_not_cost_the_answer(
     assert (line["Requests"], line["outcome"], "asked_for" in line) == ([1.0], "OK", False)
 
 
-def test_a_malformed_event_is_not_logged_with_the_ids_of_the_request_before(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its line would be found when that request is looked for."""
-    handler = answering(lambda *_: Response(200, "{}"))
+def test_malformed_event_is_not_logged_with_ids_of_the_previous_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise a search for the previous request would find this line."""
+    handler = handler_with(lambda *_: Response(200, "{}"))
     handler(event("POST", GRANTS), None)
     handler({"headers": 7}, None)
     *_, line = _lines(capsys)
@@ -273,45 +295,45 @@ def test_a_malformed_event_is_not_logged_with_the_ids_of_the_request_before(caps
     assert line.keys().isdisjoint({"correlation_id", "trace_id"})
 
 
-def test_a_wrong_method_counts_for_its_route_and_says_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """A dimension must not be a caller's to choose."""
-    answering(lambda *_: Response(200, "{}"))(event("DELETE", GRANTS), None)
+def test_wrong_method_counts_for_the_route_and_logs_the_requested_route(capsys: pytest.CaptureFixture[str]) -> None:
+    """A caller must not be able to create values of a metric dimension."""
+    handler_with(lambda *_: Response(200, "{}"))(event("DELETE", GRANTS), None)
     (line,) = (json.loads(text) for text in capsys.readouterr().out.splitlines())
     assert (line["route"], line["outcome"]) == (f"POST {GRANTS}", "METHOD_NOT_ALLOWED")
     assert line["asked_for"] == f"DELETE {GRANTS}"
 
 
-def test_every_line_of_a_request_has_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    """A failure's stack trace is found by the same id as the request's line."""
-    failing(ZeroDivisionError("oops"))(event("POST", GRANTS), None)
+def test_all_lines_of_a_request_have_its_trace_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """The stack trace of a failure has the same trace id as the request line."""
+    failing_handler(ZeroDivisionError("oops"))(event("POST", GRANTS), None)
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert [line["message"] for line in lines] == ["request failed", "request completed"]
     assert lines[0]["trace_id"] == lines[1]["trace_id"]
 
 
-def test_without_a_trace_one_is_made() -> None:
-    """So that events and audit rows can always be joined."""
+def test_trace_id_is_created_if_the_request_has_none() -> None:
+    """Events and audit rows can always be joined by trace id."""
     request = Request.from_api_gateway(event("POST", GRANTS))
     assert re.fullmatch(r"1-[0-9a-f]{8}-[0-9a-f]{24}", request.trace_id)
 
 
-def test_the_runtime_s_trace_goes_before_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On AWS the environment names the trace of this very invocation."""
-    mine = "1-5759e988-bd862e3fe1be46a994272793"
-    monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root={mine};Parent=53995c3f42cd8ad8;Sampled=1")
+def test_trace_id_of_the_lambda_runtime_has_priority_over_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On AWS the environment variable has the trace of the current invocation."""
+    runtime_trace = "1-5759e988-bd862e3fe1be46a994272793"
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", f"Root={runtime_trace};Parent=53995c3f42cd8ad8;Sampled=1")
     sent = event("POST", GRANTS, headers={"x-amzn-trace-id": "Root=1-00000000-000000000000000000000000"})
-    assert Request.from_api_gateway(sent).trace_id == mine
+    assert Request.from_api_gateway(sent).trace_id == runtime_trace
 
 
-def test_the_authorizer_s_principal_is_the_caller() -> None:
-    """I7: by its id, which no token of it changes; without an authorizer there is none."""
+def test_caller_is_the_principal_of_the_authorizer() -> None:
+    """I7: the caller is the client id, which a token rotation does not change; without authorizer it is None."""
     assert Request.from_api_gateway(event("POST", GRANTS, requestContext={})).caller is None
     context = {"requestId": "r", "authorizer": {"principalId": "shop"}}
     assert Request.from_api_gateway(event("POST", GRANTS, requestContext=context)).caller == "shop"
 
 
-def test_a_bad_environment_stops_the_function_in_its_init_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Lambda a handler is built when it is imported; elsewhere importing needs no environment."""
+def test_invalid_environment_fails_the_init_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Lambda a runtime is built when the handler is imported; elsewhere importing needs no environment."""
 
     def build(_environ: object) -> None:
         raise ConfigError(["DATABASE_URL is missing"])

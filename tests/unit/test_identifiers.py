@@ -6,12 +6,12 @@ import uuid
 from grantwire.identifiers import uuid7
 
 
-def test_uuid7_is_what_the_rfc_says() -> None:
-    """Version, variant, and the time in milliseconds in front."""
+def test_uuid7_follows_rfc_9562() -> None:
+    """Version and variant are correct, and the first 48 bits are the time in milliseconds."""
     before = time.time_ns() // 1_000_000
-    made = [uuid7() for _ in range(1000)]
+    created = [uuid7() for _ in range(1000)]
     after = time.time_ns() // 1_000_000
-    assert len(set(made)) == 1000
-    for one in made:
-        assert (one.version, one.variant) == (7, uuid.RFC_4122)
-        assert before <= one.int >> 80 <= after
+    assert len(set(created)) == 1000
+    for identifier in created:
+        assert (identifier.version, identifier.variant) == (7, uuid.RFC_4122)
+        assert before <= identifier.int >> 80 <= after

@@ -1,4 +1,4 @@
-"""A cold start is paid by a caller: each function imports what it needs and nothing else."""
+"""Each function imports only the heavy modules that it needs, because imports make a cold start slow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Each costs 20 to 460 ms of a cold start. A package stands for all of its modules, except where a part is named.
-HEAVY = {
+# Each adds 20 to 460 ms to a cold start. A package includes its modules, unless a module is listed separately.
+HEAVY_MODULES = {
     "aws_lambda_powertools",
     "aws_lambda_powertools.event_handler",
     "aws_lambda_powertools.utilities.parameters",
@@ -34,7 +34,7 @@ HEAVY = {
     "urllib3",
 }
 
-# What each function may load, and does: one that no longer needs a module gives it up here.
+# The heavy modules that each function loads; the comparison is exact, so remove a module that is no longer needed.
 DATABASE = {"aws_lambda_powertools", "psycopg"}
 STREAM = DATABASE | {"nats"}
 EVENTS = STREAM | {"google.protobuf"}
@@ -58,9 +58,9 @@ ALLOWED = {
 
 
 def modules_after_importing(name: str, path: list[Path]) -> set[str]:
-    """What a fresh interpreter with an empty environment has loaded after one import."""
+    """Return the modules that a new interpreter without environment variables has loaded after one import."""
     program = f"import sys, json; import {name}; print(json.dumps(sorted(sys.modules)))"
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": ":".join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd="/",
@@ -68,22 +68,25 @@ def modules_after_importing(name: str, path: list[Path]) -> set[str]:
         text=True,
         check=True,
     )
-    return set(json.loads(answer.stdout))
+    return set(json.loads(process.stdout))
 
 
-def test_every_function_has_its_list() -> None:
-    """A new function decides what it may load."""
+def test_every_function_is_listed() -> None:
+    """A new function must declare the heavy modules that it loads."""
     assert ALLOWED.keys() == {folder.name for folder in FUNCTIONS.iterdir() if folder.is_dir()}
 
 
 @pytest.mark.parametrize("function", sorted(ALLOWED))
-def test_a_function_loads_the_heavy_modules_of_its_list_and_no_others(function: str) -> None:
-    """Importing needs no environment, no network, no AWS."""
-    assert modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER, LIBRARY]) & HEAVY == ALLOWED[function]
+def test_function_loads_exactly_its_heavy_modules(function: str) -> None:
+    """Importing a handler needs no environment, network or AWS."""
+    assert (
+        modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER, LIBRARY]) & HEAVY_MODULES
+        == ALLOWED[function]
+    )
 
 
 PACKAGES = {
-    # A package that talks to a server loads its client; no other one does, whatever its modules need.
+    # The heavy modules that `__init__` of a package loads; only observability needs one.
     "grantwire": set(),
     "grantwire.clients": set(),
     "grantwire.dead_letters": set(),
@@ -99,13 +102,13 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))
-def test_a_package_itself_is_light(package: str) -> None:
-    """Its `__init__` is its contract: naming one of its modules must not load what the others need."""
-    assert modules_after_importing(package, [LAYER, LIBRARY]) & HEAVY == PACKAGES[package]
+def test_importing_a_package_loads_no_heavy_modules_of_its_parts(package: str) -> None:
+    """Importing one module of a package must not load the dependencies of the others."""
+    assert modules_after_importing(package, [LAYER, LIBRARY]) & HEAVY_MODULES == PACKAGES[package]
 
 
-def test_the_package_itself_imports_nothing() -> None:
-    """`import grantwire.errors` must not load psycopg by way of the package."""
+def test_importing_errors_loads_no_other_module_of_the_service() -> None:
+    """`import grantwire.errors` must not load psycopg through `grantwire/__init__.py`."""
     loaded = modules_after_importing("grantwire.errors", [LAYER, LIBRARY])
     assert {name for name in loaded if name.startswith("grantwire")} == {
         "grantwire",

@@ -1,4 +1,4 @@
-"""O2, O4, O5: names of claims, backoff, and the decision after a failure."""
+"""O2, O4, O5: claim tokens, backoff, and retry decisions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from grantwire.workers.leases import (
     worker_name,
 )
 
-DEFAULTS = load(LeaseSettings, {})
+DEFAULT_SETTINGS = load(LeaseSettings, {})
 
 
 @pytest.mark.parametrize(
     ("attempt", "seconds"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (7, 60), (8, 60), (5000, 60)]
 )
 @pytest.mark.parametrize(("rand", "jitter"), [(0.0, 0.5), (0.5, 1.0), (0.999, 1.499)])
-def test_backoff_doubles_up_to_its_cap_and_jitters(attempt: int, seconds: float, rand: float, jitter: float) -> None:
+def test_backoff_doubles_up_to_its_cap_with_jitter(attempt: int, seconds: float, rand: float, jitter: float) -> None:
     """O4: min(cap, base * 2^(attempt - 1)) * (0.5 + rand())."""
-    delay = DEFAULTS.backoff.delay(attempt, lambda: rand)
+    delay = DEFAULT_SETTINGS.backoff.delay(attempt, lambda: rand)
     assert delay.total_seconds() == pytest.approx(seconds * jitter, abs=1e-6)
 
 
-def test_every_bound_of_the_backoff_is_a_setting() -> None:
-    """O4, O6: base, cap, floor and both ends of the jitter."""
+def test_every_backoff_parameter_is_a_setting() -> None:
+    """O4, O6: base, cap, floor, and minimum and maximum of the jitter."""
     settings = load(
         LeaseSettings,
         {
@@ -56,27 +56,27 @@ def test_every_bound_of_the_backoff_is_a_setting() -> None:
         {"BACKOFF_BASE": "2m"},
     ],
 )
-def test_bounds_out_of_order_are_a_config_error(environ: dict[str, str]) -> None:
-    """Each is fine alone."""
+def test_lower_bound_above_upper_bound_is_a_config_error(environ: dict[str, str]) -> None:
+    """Each value is valid on its own."""
     with pytest.raises(ConfigError, match="must not exceed"):
         load(LeaseSettings, environ)
 
 
-def test_the_tenth_failure_is_the_last() -> None:
-    """O5: attempts are counted, and the last of them ends the matter."""
-    assert decide_retry(DEFAULTS, 0, lambda: 0.5) == RetryDecision(1, timedelta(seconds=1))
-    assert decide_retry(DEFAULTS, 8, lambda: 0.5) == RetryDecision(9, timedelta(seconds=60))
-    assert decide_retry(DEFAULTS, 9, lambda: 0.5) == RetryDecision(10, None)
+def test_last_attempt_is_not_retried() -> None:
+    """O5: attempts are counted; after the tenth there is no retry."""
+    assert decide_retry(DEFAULT_SETTINGS, 0, lambda: 0.5) == RetryDecision(1, timedelta(seconds=1))
+    assert decide_retry(DEFAULT_SETTINGS, 8, lambda: 0.5) == RetryDecision(9, timedelta(seconds=60))
+    assert decide_retry(DEFAULT_SETTINGS, 9, lambda: 0.5) == RetryDecision(10, None)
 
 
-def test_a_permanent_failure_is_the_last_at_once() -> None:
-    """O5: what cannot succeed is not tried again."""
-    assert decide_retry(DEFAULTS, 0, lambda: 0.5, permanent=True) == RetryDecision(1, None)
+def test_permanent_failure_is_not_retried() -> None:
+    """O5: this holds for the first attempt too."""
+    assert decide_retry(DEFAULT_SETTINGS, 0, lambda: 0.5, permanent=True) == RetryDecision(1, None)
 
 
-def test_no_two_claims_have_one_name() -> None:
-    """O2: even of one worker."""
-    first, second = Lease(store, DEFAULTS, "host"), Lease(store, DEFAULTS, "host")
+def test_each_claim_has_a_unique_token() -> None:
+    """O2: this holds for two claims of the same worker too."""
+    first, second = Lease(store, DEFAULT_SETTINGS, "host"), Lease(store, DEFAULT_SETTINGS, "host")
     assert first.token.startswith("host/")
     assert first.token != second.token
 
@@ -91,18 +91,18 @@ def test_no_two_claims_have_one_name() -> None:
         ({}, "the-host"),
     ],
 )
-def test_a_worker_is_named_after_its_log_stream(
+def test_worker_name_is_the_log_stream_or_host_name(
     environ: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O2: the Lambda log stream, else HOSTNAME, else the host's name; of the environment that it is given."""
+    """O2: the Lambda log stream, else HOSTNAME, else the host name; only the passed environment is read."""
     monkeypatch.setattr("socket.gethostname", lambda: "the-host")
-    monkeypatch.setenv("HOSTNAME", "of another environment")
-    monkeypatch.setenv("AWS_LAMBDA_LOG_STREAM_NAME", "of another environment")
+    monkeypatch.setenv("HOSTNAME", "from the process environment")
+    monkeypatch.setenv("AWS_LAMBDA_LOG_STREAM_NAME", "from the process environment")
     assert worker_name(environ) == name
 
 
-def test_fewer_rows_than_expected_stop_the_worker() -> None:
-    """O2: somebody else has the work."""
+def test_fewer_changed_rows_than_expected_raise_lease_lost() -> None:
+    """O2: another worker has the other rows."""
     ensure_claim_held(2, 2, "renew")
     with pytest.raises(LeaseLostError, match="1 of 2"):
         ensure_claim_held(1, 2, "renew")

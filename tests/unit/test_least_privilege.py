@@ -1,4 +1,4 @@
-"""What the template lets functions do: named resources, logs encrypted and forgotten, no debugging in production."""
+"""Permissions, encryption and retention in the template, and the debug route in production."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 TEMPLATE = load_template()
 RESOURCES: dict[str, Any] = TEMPLATE["Resources"]
 FUNCTIONS = functions(TEMPLATE)
-# AWS knows no resources for these: interfaces that are yet to be made, descriptions, and traces.
-NAMELESS = ("ec2:", "xray:")
+# Actions that do not support named resources.
+WITHOUT_RESOURCES = ("ec2:", "xray:")
 
 
 def _alternatives(node: Any) -> Iterator[Any]:
-    """Every value that a node may have, whatever the conditions."""
+    """Yield every value that a node can have, for all conditions."""
     if isinstance(node, dict) and set(node) == {"Fn::If"}:
         for child in node["Fn::If"][1:]:
             yield from _alternatives(child)
@@ -36,79 +36,86 @@ def _statements(policies: list[Any]) -> Iterator[dict[str, Any]]:
                 yield from _alternatives(statement)
 
 
-def _listed(value: Any) -> list[Any]:
-    return [one for item in (value if isinstance(value, list) else [value]) for one in _alternatives(item)]
+def _as_list(value: Any) -> list[Any]:
+    items = value if isinstance(value, list) else [value]
+    return [alternative for item in items for alternative in _alternatives(item)]
 
 
 def _boundary() -> list[dict[str, Any]]:
     return list(_statements([RESOURCES["FunctionBoundary"]["Properties"]["PolicyDocument"]]))
 
 
-def _accepted(rule: str, **given: str) -> bool:
-    return ConditionEvaluator(TEMPLATE, given).accepts(rule)
+def _accepts(rule: str, **parameters: str) -> bool:
+    return ConditionEvaluator(TEMPLATE, parameters).accepts(rule)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_names_what_it_may_touch(name: str) -> None:
-    """One role for each function, and in its policies no resource but those that a parameter names."""
+def test_policies_of_a_function_name_their_resources(name: str) -> None:
+    """Each function has a role of its own, and its policies contain only resources from parameters."""
     assert "Role" not in FUNCTIONS[name]
     for statement in _statements(FUNCTIONS[name].get("Policies", [])):
         assert statement["Effect"] == "Allow"
-        assert all(set(resource) == {"Ref"} for resource in _listed(statement["Resource"])), statement
-        assert all("*" not in action for action in _listed(statement["Action"])), statement
+        assert all(set(resource) == {"Ref"} for resource in _as_list(statement["Resource"])), statement
+        assert all("*" not in action for action in _as_list(statement["Action"])), statement
 
 
-def test_every_role_has_the_boundary() -> None:
-    """AWS's policies for logs, networks and traces say `*`; the boundary says what that is."""
-    assert [name for name, one in FUNCTIONS.items() if one["PermissionsBoundary"] != {"Ref": "FunctionBoundary"}] == []
+def test_every_role_has_the_permissions_boundary() -> None:
+    """The managed policies of AWS for logs, networks and traces use `*`; the boundary limits them."""
+    assert all(function["PermissionsBoundary"] == {"Ref": "FunctionBoundary"} for function in FUNCTIONS.values())
     for statement in _boundary():
-        actions = _listed(statement["Action"])
+        actions = _as_list(statement["Action"])
         assert all("*" not in action for action in actions)
-        if _listed(statement["Resource"]) == ["*"]:
-            assert all(action.startswith(NAMELESS) for action in actions)
-    (logs,) = (one for one in _boundary() if "logs:PutLogEvents" in one["Action"])
+        if _as_list(statement["Resource"]) == ["*"]:
+            assert all(action.startswith(WITHOUT_RESOURCES) for action in actions)
+    (logs,) = (statement for statement in _boundary() if "logs:PutLogEvents" in statement["Action"])
     assert logs["Resource"]["Fn::Sub"].endswith(":log-group:/aws/lambda/${AWS::StackName}-*")
 
 
-def test_the_boundary_takes_no_function_what_its_policy_gives() -> None:
-    """What is in a policy and not in the boundary is allowed to nobody."""
+def test_boundary_allows_everything_that_the_policies_allow() -> None:
+    """A permission that is missing in the boundary has no effect."""
 
     def allowed(statements: list[dict[str, Any]]) -> set[tuple[str, str]]:
         return {
             (action, json.dumps(resource))
-            for one in statements
-            for action in _listed(one["Action"])
-            for resource in _listed(one["Resource"])
+            for statement in statements
+            for action in _as_list(statement["Action"])
+            for resource in _as_list(statement["Resource"])
         }
 
-    wanted = [one for function in FUNCTIONS.values() for one in _statements(function.get("Policies", []))]
-    assert wanted
-    assert allowed(wanted) - allowed(_boundary()) == set()
+    granted = [item for function in FUNCTIONS.values() for item in _statements(function.get("Policies", []))]
+    assert granted
+    assert allowed(granted) - allowed(_boundary()) == set()
 
 
-def test_the_owner_s_secret_is_for_migrations_alone() -> None:
-    """No other function may read it, or is told it."""
+def test_only_migrate_database_may_read_the_secret_of_the_owner() -> None:
+    """No other function has permission to read it, or has its ARN."""
     for name, function in FUNCTIONS.items():
         mentions = json.dumps([function.get("Policies", []), function["Environment"]])
         assert ("MigrationDatabase" in mentions) == (name == "MigrateDatabaseFunction"), name
-    given = FUNCTIONS["MigrateDatabaseFunction"]["Environment"]["Variables"]
+    environment = FUNCTIONS["MigrateDatabaseFunction"]["Environment"]["Variables"]
     for variable, parameter in (("DATABASE_URL", "DatabaseUrl"), ("DATABASE_SECRET_ARN", "DatabaseSecretArn")):
-        assert given[variable] == {"Fn::If": ["MigratesAsOwner", {"Ref": f"Migration{parameter}"}, {"Ref": parameter}]}
+        assert environment[variable] == {
+            "Fn::If": ["MigratesAsOwner", {"Ref": f"Migration{parameter}"}, {"Ref": parameter}]
+        }
 
 
-def test_what_is_kept_is_encrypted_and_forgotten() -> None:
-    """Every log group has an end and the key, if there is one; so has every function's environment."""
+def test_log_groups_and_environments_are_encrypted_and_logs_expire() -> None:
+    """Every log group has a retention. Log groups and environments use the KMS key if there is one."""
     key = {"Fn::If": ["HasKey", {"Ref": "KmsArn"}, {"Ref": "AWS::NoValue"}]}
-    assert [name for name, one in FUNCTIONS.items() if one["KmsKeyArn"] != key] == []
-    groups = {name: one["Properties"] for name, one in RESOURCES.items() if one["Type"] == "AWS::Logs::LogGroup"}
+    assert all(function["KmsKeyArn"] == key for function in FUNCTIONS.values())
+    groups = {
+        name: resource["Properties"]
+        for name, resource in RESOURCES.items()
+        if resource["Type"] == "AWS::Logs::LogGroup"
+    }
     assert {function["LoggingConfig"]["LogGroup"]["Ref"] for function in FUNCTIONS.values()} < groups.keys()
     for group in groups.values():
         assert (group["RetentionInDays"], group["KmsKeyId"]) == ({"Ref": "LogRetentionDays"}, key)
 
 
-def test_the_template_makes_nothing_else_that_keeps_data() -> None:
-    """A bucket, a queue or a table would need encryption of its own: say so here when there is one."""
-    assert {one["Type"] for one in RESOURCES.values()} <= {
+def test_template_has_no_other_resources_that_store_data() -> None:
+    """A bucket, a queue or a table would need its own encryption; list it here when there is one."""
+    assert {resource["Type"] for resource in RESOURCES.values()} <= {
         "AWS::CloudWatch::Alarm",
         "AWS::IAM::ManagedPolicy",
         "AWS::Logs::LogGroup",
@@ -120,8 +127,8 @@ def test_the_template_makes_nothing_else_that_keeps_data() -> None:
     }
 
 
-def test_access_logs_have_neither_tokens_nor_user_ids() -> None:
-    """What API Gateway writes of a request: no header, no query, no body, and the path as the template has it."""
+def test_access_logs_contain_neither_tokens_nor_user_ids() -> None:
+    """They contain no header, no query and no body, and the route instead of the path."""
     condition, setting, otherwise = RESOURCES["Api"]["Properties"]["AccessLogSetting"]["Fn::If"]
     assert (condition, otherwise) == ("LogsAccess", {"Ref": "AWS::NoValue"})
     assert json.loads(setting["Format"]) == {
@@ -135,39 +142,39 @@ def test_access_logs_have_neither_tokens_nor_user_ids() -> None:
         "latency": "$context.responseLatency",
         "error": "$context.error.responseType",
     }
-    assert not any(one.get("DataTraceEnabled") for one in RESOURCES["Api"]["Properties"]["MethodSettings"])
+    assert not any(setting.get("DataTraceEnabled") for setting in RESOURCES["Api"]["Properties"]["MethodSettings"])
 
 
 @pytest.mark.parametrize(
     "stage", ["prod", "production", "live", "Prod", "PROD", "Production", "LIVE", "prd", "v1", "eu"]
 )
-def test_the_debug_route_stays_off_in_production(stage: str) -> None:
-    """D4: CloudFormation refuses the stack; a stage that it does not know counts as production."""
-    assert not _accepted("NoDebuggingInProduction", InboxEnabled="true", Stage=stage)
-    assert _accepted("NoDebuggingInProduction", InboxEnabled="false", Stage=stage)
+def test_debug_route_cannot_be_enabled_in_production(stage: str) -> None:
+    """D4: CloudFormation rejects the stack. An unknown stage counts as production."""
+    assert not _accepts("NoDebuggingInProduction", InboxEnabled="true", Stage=stage)
+    assert _accepts("NoDebuggingInProduction", InboxEnabled="false", Stage=stage)
 
 
 @pytest.mark.parametrize("stage", ["local", "dev", "test", "staging"])
-def test_the_debug_route_can_be_had_elsewhere(stage: str) -> None:
+def test_debug_route_can_be_enabled_in_other_stages(stage: str) -> None:
     """D4: also on the local stack."""
-    assert _accepted("NoDebuggingInProduction", InboxEnabled="true", Stage=stage)
+    assert _accepts("NoDebuggingInProduction", InboxEnabled="true", Stage=stage)
 
 
-def test_a_stack_as_it_is_has_no_debug_route() -> None:
-    """D4: the defaults are a production stack's."""
+def test_debug_route_is_disabled_by_default() -> None:
+    """D4: the defaults are those of a production stack."""
     parameters = TEMPLATE["Parameters"]
     assert (parameters["InboxEnabled"]["Default"], parameters["Stage"]["Default"]) == ("false", "prod")
 
 
 @pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
 @pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:s"])
-def test_the_owner_is_given_in_one_way_or_not_at_all(url: str, arn: str) -> None:
-    """Then migrations run as the functions do, as in an installation that has one role."""
-    accepted = _accepted("OneWayToMigrate", MigrationDatabaseUrl=url, MigrationDatabaseSecretArn=arn)
+def test_at_most_one_source_of_owner_credentials_is_allowed(url: str, arn: str) -> None:
+    """Without one, migrations use the credentials of the functions."""
+    accepted = _accepts("AtMostOneMigrationSource", MigrationDatabaseUrl=url, MigrationDatabaseSecretArn=arn)
     assert accepted == (not (url.strip() and arn))
 
 
-def test_every_rule_says_what_to_do() -> None:
-    """It is all that a person sees of a refused deployment."""
-    rules = TEMPLATE["Rules"].values()
-    assert all(one["AssertDescription"].endswith(".") for rule in rules for one in rule["Assertions"])
+def test_every_rule_has_a_description() -> None:
+    """It is the only explanation of a rejected deployment."""
+    assertions = [assertion for rule in TEMPLATE["Rules"].values() for assertion in rule["Assertions"]]
+    assert all(assertion["AssertDescription"].endswith(".") for assertion in assertions)

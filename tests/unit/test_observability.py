@@ -1,4 +1,4 @@
-"""What Powertools is configured to write, and the traps of its metrics that must stay shut."""
+"""The output of the logger and the metrics collector, and protection against known problems of Powertools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aws_lambda_powertools import Metrics
 
-from grantwire.observability import MetricUnit, logger, metrics, trace_id_of
+from grantwire.observability import MetricUnit, logger, metrics, trace_id_from_headers
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
@@ -21,20 +21,20 @@ from tests.support.paths import PYTHONPATH
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ON_LAMBDA = "import os; from grantwire.observability import *; configure(os.environ); "
+CONFIGURE = "import os; from grantwire.observability import *; configure(os.environ); "
 
 
-def _parsed(text: str) -> list[dict[str, Any]]:
+def _parse(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return _parsed(capsys.readouterr().out)
+    return _parse(capsys.readouterr().out)
 
 
-def _lines_of(program: str, **environ: str) -> list[dict[str, Any]]:
-    """What a fresh interpreter writes to both outputs, each line parsed."""
-    answer = subprocess.run(
+def _run_and_parse(program: str, **environ: str) -> list[dict[str, Any]]:
+    """Run `program` in a new interpreter and return the parsed lines of standard output and standard error."""
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": PYTHONPATH, **environ},
         cwd="/",
@@ -43,25 +43,25 @@ def _lines_of(program: str, **environ: str) -> list[dict[str, Any]]:
         text=True,
         check=False,
     )
-    assert answer.returncode == 0, answer.stdout
-    return _parsed(answer.stdout)
+    assert process.returncode == 0, process.stdout
+    return _parse(process.stdout)
 
 
-def test_a_line_says_when_where_and_what(capsys: pytest.CaptureFixture[str]) -> None:
-    """The time is RFC 3339 in UTC, which Lambda needs to filter by level."""
+def test_log_line_has_time_location_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    """The time is RFC 3339 in UTC; Lambda needs it to filter lines by level."""
     logger.append_keys(trace_id="t")
-    logger.warning("it rains", drops=3)
+    logger.warning("queue is long", depth=3)
     (line,) = _lines(capsys)
-    assert (line["level"], line["message"], line["service"]) == ("WARNING", "it rains", "grantwire")
-    assert (line["drops"], line["trace_id"], line["name"]) == (3, "t", "grantwire")
-    assert line["location"].startswith("test_a_line_says_when_where_and_what:")
+    assert (line["level"], line["message"], line["service"]) == ("WARNING", "queue is long", "grantwire")
+    assert (line["depth"], line["trace_id"], line["name"]) == (3, "t", "grantwire")
+    assert line["location"].startswith("test_log_line_has_time_location_and_fields:")
     written_at = datetime.fromisoformat(line["timestamp"])
     assert (written_at.utcoffset(), "T" in line["timestamp"]) == (UTC.utcoffset(None), True)
     assert abs((datetime.now(UTC) - written_at).total_seconds()) < 60
 
 
-def test_an_exception_is_named_and_traced(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its cause, as Python shows it; one that is handed over is not the one being handled."""
+def test_exception_is_logged_with_name_and_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """This holds for the exception being handled, and for one that is passed as `exc_info`."""
     try:
         _ = 1 / 0
     except ZeroDivisionError:
@@ -74,8 +74,8 @@ def test_an_exception_is_named_and_traced(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("value", ["\ud800", "\x00", "ü", 'a "quote"', object(), {"a": {1, 2}}, {(1, 2): 3}, 1e400])
-def test_a_line_is_written_whatever_is_in_it(value: object, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is one line of ASCII: no text of a caller's breaks out of it, or keeps it from being written."""
+def test_any_value_is_logged_as_one_ascii_line(value: object, capsys: pytest.CaptureFixture[str]) -> None:
+    """No value can add a second line or prevent the line from being written."""
     logger.info("strange", value=value)
     text = capsys.readouterr().out
     assert text.isascii()
@@ -84,7 +84,7 @@ def test_a_line_is_written_whatever_is_in_it(value: object, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("level", "written"),
+    ("level", "expected"),
     [
         ("DEBUG", ["debug", "info", "warning", "error"]),
         ("", ["info", "warning", "error"]),
@@ -95,17 +95,17 @@ def test_a_line_is_written_whatever_is_in_it(value: object, capsys: pytest.Captu
     ],
 )
 @pytest.mark.parametrize("lambda_level", ["DEBUG", "INFO"])
-def test_the_level_is_that_of_powertools(level: str, written: list[str], lambda_level: str) -> None:
-    """POWERTOOLS_LOG_LEVEL decides, also below and above the level at which Lambda itself drops lines."""
-    program = ON_LAMBDA + "[getattr(log, name)(name) for name in ('debug', 'info', 'warning', 'error')]"
+def test_log_level_is_set_by_powertools_log_level(level: str, expected: list[str], lambda_level: str) -> None:
+    """The variable has priority over the log level of Lambda, whether that is lower or higher."""
+    program = CONFIGURE + "[getattr(logger, name)(name) for name in ('debug', 'info', 'warning', 'error')]"
     environ = {"POWERTOOLS_LOG_LEVEL": level, "AWS_LAMBDA_LOG_LEVEL": lambda_level, "PYTHONWARNINGS": "ignore"}
-    assert [line["message"] for line in _lines_of(program, **environ)] == written
+    assert [line["message"] for line in _run_and_parse(program, **environ)] == expected
 
 
-def test_a_level_is_obeyed_outside_lambda_too() -> None:
-    """An operator's program configures nothing."""
+def test_log_level_applies_without_configure() -> None:
+    """Command line tools do not call `configure`."""
     program = "from grantwire.observability import logger; logger.info('no'); logger.error('yes')"
-    assert [line["message"] for line in _lines_of(program, POWERTOOLS_LOG_LEVEL="ERROR")] == ["yes"]
+    assert [line["message"] for line in _run_and_parse(program, POWERTOOLS_LOG_LEVEL="ERROR")] == ["yes"]
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_a_level_is_obeyed_outside_lambda_too() -> None:
         ("POWERTOOLS_DEV", "perhaps"),
     ],
 )
-def test_a_variable_that_cannot_be_read_stops_the_init_phase(variable: str, value: str) -> None:
-    """As every other bad setting does, and not in the middle of a request; importing does not read it."""
+def test_invalid_powertools_variable_is_a_config_error(variable: str, value: str) -> None:
+    """`configure` raises it in the init phase, not a request; importing does not read the variable."""
     program = (
         "import os; from grantwire.errors import ConfigError; from grantwire.observability import *\n"
         "try: configure(os.environ)\n"
         "except ConfigError as error: print('{\"problem\": \"%s\"}' % str(error).replace('\"', ''))"
     )
-    (line,) = _lines_of(program, **{variable: value})
+    (line,) = _run_and_parse(program, **{variable: value})
     assert value in line["problem"].lower()
     assert "POWERTOOLS" in line["problem"].upper()
 
@@ -137,59 +137,61 @@ def test_a_variable_that_cannot_be_read_stops_the_init_phase(variable: str, valu
         ({"POWERTOOLS_SERVICE_NAME": "shop", "POWERTOOLS_METRICS_NAMESPACE": "Shop"}, "shop", "Shop"),
     ],
 )
-def test_service_and_namespace_are_those_of_powertools(environ: dict[str, str], service: str, namespace: str) -> None:
-    """One name in lines and metrics."""
-    program = ON_LAMBDA + "logger.info('hello'); metrics.add_metric('Sold', 'Count', 1); metrics.flush_metrics()"
-    line, document = _lines_of(program, **environ)
+def test_service_and_namespace_are_set_by_powertools_variables(
+    environ: dict[str, str], service: str, namespace: str
+) -> None:
+    """Log lines and metrics have the same service."""
+    program = CONFIGURE + "logger.info('hello'); metrics.add_metric('Published', 'Count', 1); metrics.flush_metrics()"
+    line, document = _run_and_parse(program, **environ)
     assert (line["service"], document["service"]) == (service, service)
     (directive,) = document["_aws"]["CloudWatchMetrics"]
     assert (directive["Namespace"], directive["Dimensions"]) == (namespace, [["service"]])
 
 
-def test_sampled_invocations_write_their_debug_lines() -> None:
-    """POWERTOOLS_LOGGER_SAMPLE_RATE: each invocation is decided by itself, and goes back to its level."""
-    program = ON_LAMBDA + (
+def test_sampled_invocations_write_debug_lines() -> None:
+    """POWERTOOLS_LOGGER_SAMPLE_RATE: each invocation is sampled independently; the others keep the log level."""
+    program = CONFIGURE + (
         "import random\n"
         "for chance in (0.2, 0.9, 0.1):\n"
         "    random.random = lambda: chance\n"
         "    begin_invocation(chance=chance); logger.debug('details')"
     )
-    lines = _lines_of(program, POWERTOOLS_LOGGER_SAMPLE_RATE="0.5", AWS_LAMBDA_LOG_LEVEL="DEBUG")
+    lines = _run_and_parse(program, POWERTOOLS_LOGGER_SAMPLE_RATE="0.5", AWS_LAMBDA_LOG_LEVEL="DEBUG")
     assert [line["chance"] for line in lines] == [0.2, 0.1]
     assert lines[0]["sampling_rate"] == "0.5"
-    assert _lines_of(program) == []
+    assert _run_and_parse(program) == []
 
 
 LIBRARIES = ["nats.aio.client", "psycopg", "botocore.endpoint", "grantwire_idempotency.execution", "asyncio", "urllib3"]
 
 
 @pytest.mark.parametrize("level", ["DEBUG", "INFO", "ERROR"])
-def test_lines_of_libraries_are_written_like_ours(level: str) -> None:
-    """Once each, as JSON with their level and name, although Lambda's own handler was there first."""
+def test_lines_of_libraries_have_the_same_format(level: str) -> None:
+    """Each is written once, as JSON with level and logger name, although Lambda adds its own handler first."""
     program = (
         "import logging, sys; logging.getLogger().addHandler(logging.StreamHandler(sys.stdout)); "
         "logging.getLogger().setLevel('DEBUG'); "
-        + ON_LAMBDA
-        + "begin_invocation(trace_id='t'); logger.error('ours')\n"
+        + CONFIGURE
+        + "begin_invocation(trace_id='t'); logger.error('own line')\n"
         + f"for name in {LIBRARIES}:\n"
         + "    for level in ('debug', 'info', 'error'): getattr(logging.getLogger(name), level)('%s happened', level)"
     )
-    lines = _lines_of(program, POWERTOOLS_LOG_LEVEL=level)
+    lines = _run_and_parse(program, POWERTOOLS_LOG_LEVEL=level)
     assert {(line["service"], line["trace_id"]) for line in lines} == {("grantwire", "t")}
-    assert [line["message"] for line in lines if line["name"] == "grantwire"] == ["ours"]
-    shown = {"DEBUG": ["info", "error"], "INFO": ["info", "error"], "ERROR": ["error"]}[level]
+    assert [line["message"] for line in lines if line["name"] == "grantwire"] == ["own line"]
+    levels = {"DEBUG": ["info", "error"], "INFO": ["info", "error"], "ERROR": ["error"]}[level]
     for name in LIBRARIES:
-        # Our own library follows the level; the others' DEBUG lines may contain secrets.
-        expected = ["debug", *shown] if level == "DEBUG" and name.startswith("grantwire") else shown
-        found = [(line["level"], line["message"]) for line in lines if line["name"] == name]
-        assert found == [(text.upper(), f"{text} happened") for text in expected]
+        # Only the idempotency library may log at DEBUG; DEBUG lines of the others may contain secrets.
+        expected = ["debug", *levels] if level == "DEBUG" and name.startswith("grantwire") else levels
+        logged = [(line["level"], line["message"]) for line in lines if line["name"] == name]
+        assert logged == [(text.upper(), f"{text} happened") for text in expected]
 
 
-def test_a_warning_of_python_is_a_line_too() -> None:
-    """Powertools and others warn; that must not be a line that is not JSON."""
-    (line,) = _lines_of(ON_LAMBDA + "import warnings; warnings.warn('mind the gap')")
+def test_python_warning_is_a_json_line() -> None:
+    """Warnings of Powertools and other libraries must not produce lines that are not JSON."""
+    (line,) = _run_and_parse(CONFIGURE + "import warnings; warnings.warn('deprecated option')")
     assert (line["level"], line["name"]) == ("WARNING", "py.warnings")
-    assert "mind the gap" in line["message"]
+    assert "deprecated option" in line["message"]
 
 
 TRIPWIRE = """
@@ -201,7 +203,7 @@ class Tripwire(dict):
         frame = sys._getframe(2)
         while frame is not None:
             name = frame.f_globals["__name__"]
-            # Another's module that is being imported, or the switches of protobuf that generated code asks for.
+            # Modules of other packages while they are imported, and variables that generated protobuf code reads.
             if name.startswith("importlib") or name.endswith("_pb2"):
                 return
             if name.startswith(("grantwire", "functions")):
@@ -210,7 +212,7 @@ class Tripwire(dict):
     def get(self, *names): self.check(); return super().get(*names)
     def __getitem__(self, name): self.check(); return super().__getitem__(name)
     def __contains__(self, name):
-        if name != "AWS_LAMBDA_FUNCTION_NAME": self.check()  # whether there is an init phase
+        if name != "AWS_LAMBDA_FUNCTION_NAME": self.check()  # LazyRuntime checks this one
         return super().__contains__(name)
 
 os.environ = Tripwire(os.environ)
@@ -223,27 +225,32 @@ assert len(names) > 100
 """
 
 
-def test_no_module_reads_the_environment_when_it_is_imported() -> None:
-    """Neither itself nor by creating something of Powertools' that does; handlers only ask whether this is Lambda."""
-    assert _lines_of(TRIPWIRE) == []
+def test_importing_a_module_does_not_read_the_environment() -> None:
+    """Neither directly nor through Powertools. Handlers only check whether AWS_LAMBDA_FUNCTION_NAME is set."""
+    assert _run_and_parse(TRIPWIRE) == []
 
 
-def test_metrics_are_written_when_they_are_flushed_and_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing collected: nothing written and, with warnings as errors here, no warning."""
-    metrics.add_dimension("worker", "till")
-    metrics.add_metric("Sold", MetricUnit.Count, 1)
-    metrics.add_metric("Sold", MetricUnit.Count, 2)
+def test_metrics_are_written_once_when_flushed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flush without values writes nothing and does not warn (pytest turns warnings into errors)."""
+    metrics.add_dimension("worker", "relay")
+    metrics.add_metric("Published", MetricUnit.Count, 1)
+    metrics.add_metric("Published", MetricUnit.Count, 2)
     metrics.add_metric("Took", MetricUnit.Seconds, 0.5)
     metrics.flush_metrics()
     metrics.flush_metrics()
     (line,) = _lines(capsys)
-    assert (line["Sold"], line["Took"], line["worker"], line["service"]) == ([1.0, 2.0], [0.5], "till", "grantwire")
+    assert (line["Published"], line["Took"], line["worker"], line["service"]) == (
+        [1.0, 2.0],
+        [0.5],
+        "relay",
+        "grantwire",
+    )
     (directive,) = line["_aws"]["CloudWatchMetrics"]
-    assert directive["Metrics"] == [{"Name": "Sold", "Unit": "Count"}, {"Name": "Took", "Unit": "Seconds"}]
+    assert directive["Metrics"] == [{"Name": "Published", "Unit": "Count"}, {"Name": "Took", "Unit": "Seconds"}]
 
 
-def _next_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """One more line, without what makes it one."""
+def _write_next_document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Write one more document and return it without its `_aws` part."""
     with metrics.line():
         metrics.add_metric("Next", MetricUnit.Count, 1)
     (line,) = _lines(capsys)
@@ -251,16 +258,16 @@ def _next_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return line
 
 
-ALONE = {"service": "grantwire", "Next": [1.0]}
+NEXT_DOCUMENT = {"service": "grantwire", "Next": [1.0]}
 
 
-def test_a_line_leaves_nothing_to_the_next(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither dimensions nor metadata, also if it had no metric and so was never written."""
+def test_document_contains_nothing_of_the_previous_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dimensions and metadata are cleared even if the previous document had no metric and was not written."""
     with metrics.line():
         metrics.add_dimension("outcome", "OK")
         metrics.add_metadata("caller", "shop")
     assert capsys.readouterr().out == ""
-    assert _next_line(capsys) == ALONE
+    assert _write_next_document(capsys) == NEXT_DOCUMENT
 
 
 def _fail_inside() -> None:
@@ -273,120 +280,120 @@ def _fail_to_encode() -> None:
     with metrics.line():
         metrics.add_dimension("outcome", "OK")
         metrics.add_metadata("caller", object())
-        metrics.add_metric("Sold", MetricUnit.Count, 1)
+        metrics.add_metric("Published", MetricUnit.Count, 1)
 
 
 @pytest.mark.parametrize(("fail", "error"), [(_fail_inside, ZeroDivisionError), (_fail_to_encode, TypeError)])
-def test_a_line_that_fails_leaves_nothing_either(
+def test_document_contains_nothing_of_a_failed_one(
     fail: Callable[[], None], error: type[Exception], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whether it fails while it is put together or when it is written."""
+    """The first fails while values are added, the second when it is written."""
     with pytest.raises(error):
         fail()
     assert capsys.readouterr().out == ""
-    assert _next_line(capsys) == ALONE
+    assert _write_next_document(capsys) == NEXT_DOCUMENT
 
 
 @pytest.mark.parametrize("variable", ["POWERTOOLS_METRICS_DISABLED", "POWERTOOLS_DEV"])
-def test_lines_that_are_switched_off_do_not_pile_up(
+def test_disabled_metrics_do_not_accumulate(
     variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Powertools would keep what it does not write, and write it at the hundredth value after all."""
+    """Powertools would keep the values and write them at the hundredth value."""
     monkeypatch.setenv(variable, "true")
     for _ in range(150):
         with metrics.line():
             metrics.add_metadata("caller", "shop")
-            metrics.add_metric("Sold", MetricUnit.Count, 1)
+            metrics.add_metric("Published", MetricUnit.Count, 1)
     assert capsys.readouterr().out == ""
     monkeypatch.delenv(variable)
-    assert _next_line(capsys) == ALONE
+    assert _write_next_document(capsys) == NEXT_DOCUMENT
 
 
-def test_other_collectors_of_powertools_are_not_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    """All instances of its `Metrics` share their state: a dimension or value of another must not get into our lines."""
+def test_collector_is_independent_of_other_powertools_collectors(capsys: pytest.CaptureFixture[str]) -> None:
+    """All instances of Powertools' `Metrics` share state; their dimensions and values must not get into ours."""
     other = Metrics(namespace="Shop", service="shop")
-    other.set_default_dimensions(till="3")
-    other.add_metric("Sold", MetricUnit.Count, 1)
+    other.set_default_dimensions(shop="3")
+    other.add_metric("Published", MetricUnit.Count, 1)
     other.add_metadata("caller", "shop")
     try:
-        assert _next_line(capsys) == ALONE
-        assert (list(other.metric_set), other.metadata_set) == (["Sold"], {"caller": "shop"})
+        assert _write_next_document(capsys) == NEXT_DOCUMENT
+        assert (list(other.metric_set), other.metadata_set) == (["Published"], {"caller": "shop"})
     finally:
         other.clear_default_dimensions()
         other.clear_metrics()
 
 
 class _SlowOutput:
-    """Lets other threads go first after each write, as a write to Lambda's output does."""
+    """An output that switches threads after each write, as a slow write to standard output does."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
 
     def write(self, text: str) -> None:
-        """Keep it."""
+        """Record the text."""
         self.written.append(text)
         time.sleep(0.0001)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing."""
 
 
-def test_lines_of_threads_stay_whole_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Powertools prints a document in two writes, and its collector empties itself; nothing mixes or gets lost."""
+def test_lines_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Powertools prints a document in two writes and flushes on its own; no line mixes and no value is lost."""
     output = _SlowOutput()
     monkeypatch.setattr(sys, "stdout", output)
-    metrics.add_dimension("worker", "till")
+    metrics.add_dimension("worker", "relay")
 
     def work(number: int) -> None:
         for _ in range(250):
             if number % 2:
-                metrics.add_metric("Sold", MetricUnit.Count, 1)
+                metrics.add_metric("Published", MetricUnit.Count, 1)
             else:
-                logger.info("sold")
+                logger.info("published")
 
     at_once(4, work)
     metrics.flush_metrics()
-    lines = _parsed("".join(output.written))
+    lines = _parse("".join(output.written))
     documents = [line for line in lines if "_aws" in line]
     assert len(lines) - len(documents) == 500
-    assert [(line["worker"], line["service"]) for line in documents] == [("till", "grantwire")] * 5
-    assert sum(sum(line["Sold"]) for line in documents) == 500
+    assert [(line["worker"], line["service"]) for line in documents] == [("relay", "grantwire")] * 5
+    assert sum(sum(line["Published"]) for line in documents) == 500
 
 
-def test_requests_in_threads_keep_their_lines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line has the dimensions and values that were added inside, and no other line is written in its middle."""
+def test_documents_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document has only the dimensions and values of its own context, and no other line interrupts it."""
     output = _SlowOutput()
     monkeypatch.setattr(sys, "stdout", output)
 
     def request(number: int) -> None:
         for _ in range(50):
-            logger.info("sold")
+            logger.info("published")
             with metrics.line():
-                metrics.add_dimension("till", str(number))
-                metrics.add_metric("Sold", MetricUnit.Count, number)
+                metrics.add_dimension("relay", str(number))
+                metrics.add_metric("Published", MetricUnit.Count, number)
 
     at_once(3, request)
-    lines = _parsed("".join(output.written))
-    sold = [(line["till"], line["Sold"]) for line in lines if "_aws" in line]
-    assert sorted(sold) == sorted((str(number), [float(number)]) for number in range(3) for _ in range(50))
+    lines = _parse("".join(output.written))
+    published = [(line["relay"], line["Published"]) for line in lines if "_aws" in line]
+    assert sorted(published) == sorted((str(number), [float(number)]) for number in range(3) for _ in range(50))
     assert len(lines) == 300
 
 
-def test_a_flush_keeps_the_lines_of_threads_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker flushes while the threads that it started may still log."""
+def test_flush_is_not_interrupted_by_lines_of_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker flushes while its threads may still log."""
     output = _SlowOutput()
     monkeypatch.setattr(sys, "stdout", output)
 
     def work(number: int) -> None:
         for _ in range(50):
             if number:
-                logger.info("sold")
+                logger.info("published")
             else:
-                metrics.add_metric("Sold", MetricUnit.Count, 1)
+                metrics.add_metric("Published", MetricUnit.Count, 1)
                 metrics.flush_metrics()
 
     at_once(2, work)
-    assert sorted("Sold" in line for line in _parsed("".join(output.written))) == [False] * 50 + [True] * 50
+    assert sorted("Published" in line for line in _parse("".join(output.written))) == [False] * 50 + [True] * 50
 
 
 @pytest.mark.parametrize(
@@ -396,13 +403,13 @@ def test_a_flush_keeps_the_lines_of_threads_out(monkeypatch: pytest.MonkeyPatch)
         ((None, "Self=1;Root=1-5759e988-bd862e3fe1be46a994272793"), "1-5759e988-bd862e3fe1be46a994272793"),
     ],
 )
-def test_the_first_header_that_names_a_trace_decides(headers: tuple[str | None, ...], trace: str) -> None:
-    """What the Lambda runtime says, then what the caller sent."""
-    assert trace_id_of(*headers) == trace
+def test_trace_id_is_taken_from_the_first_header_that_has_one(headers: tuple[str | None, ...], trace: str) -> None:
+    """The header of the Lambda runtime comes first, then the header of the request."""
+    assert trace_id_from_headers(*headers) == trace
 
 
-def test_lambda_drops_no_line_of_metrics() -> None:
-    """It takes a line without a level for INFO: the functions leave lines out, and Lambda none above DEBUG."""
+def test_lambda_log_level_drops_no_metrics() -> None:
+    """Lambda treats a metrics document as INFO, so its log level is DEBUG and the functions filter lines themselves."""
     template = load_template()
     shared = template["Globals"]["Function"]
     functions = [r["Properties"] for r in template["Resources"].values() if r["Type"] == "AWS::Serverless::Function"]

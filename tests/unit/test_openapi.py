@@ -1,4 +1,4 @@
-"""openapi.yaml is what clients are promised: it must be sound, and say what template and code say."""
+"""openapi.yaml must be valid, and match the template and the code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.clients.scopes import ROUTES
-from grantwire.entitlements import Change, Page
+from grantwire.entitlements import ChangeCommand, PageRequest
 from grantwire.entrypoints import http
 from grantwire.errors import BadRequestError
 from grantwire.idempotency import parse_key
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GRANTS = "/v1/entitlements/grants"
-RIGHTS = "/v1/users/{user_id}/entitlements"
+ENTITLEMENTS = "/v1/users/{user_id}/entitlements"
 CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
 GRANTED = (
     '{"user_id":"u_123","stock_keeping_unit":"item1","status":"ACTIVE","version":1,'
@@ -29,7 +29,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def _nodes(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object of the document with its address, its payload examples aside."""
+    """Yield every object of the document with its path, except example payloads."""
     if isinstance(node, dict):
         yield where, node
         for name, child in node.items():
@@ -41,7 +41,7 @@ def _nodes(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _examples() -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Every example with its address and the schema it must match."""
+    """Yield every example with its path and its schema."""
     for where, node in _nodes(document()):
         if "schema" in node:
             if "example" in node:
@@ -51,20 +51,20 @@ def _examples() -> Iterator[tuple[str, dict[str, Any], Any]]:
 
 
 def _responses() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every answer of every operation: operation id, status, description."""
+    """Yield every response of every operation: operation id, status, response."""
     for _, _, operation in operations():
         for status, response in operation["responses"].items():
             yield operation["operationId"], status, resolve(response)
 
 
 def _codes(response: dict[str, Any]) -> set[str]:
-    """The error codes that an answer can carry."""
+    """Return the error codes that a response can have."""
     schema = response["content"]["application/json"]["schema"]
-    found: set[str] = set()
+    codes: set[str] = set()
     for part in schema.get("allOf", []):
         code = part.get("properties", {}).get("code", {})
-        found |= set(code.get("enum", [])) | ({code["const"]} if "const" in code else set())
-    return found
+        codes |= set(code.get("enum", [])) | ({code["const"]} if "const" in code else set())
+    return codes
 
 
 def _template_routes() -> Iterator[tuple[str, str]]:
@@ -75,18 +75,18 @@ def _template_routes() -> Iterator[tuple[str, str]]:
 
 
 def test_document_and_template_have_the_same_routes() -> None:
-    """Nothing is served that is not described, and nothing described that is not served."""
+    """Every route is documented, and every documented route exists."""
     served = {route for route in _template_routes() if route[0] != "ANY"}
     assert {(method, path) for method, path, _ in operations()} == served
 
 
-def test_every_described_path_answers_other_methods_itself() -> None:
-    """The 405 that the document promises needs an event for all other methods."""
+def test_every_path_has_an_event_for_other_methods() -> None:
+    """The documented 405 response needs an event for all other methods."""
     assert set(document()["paths"]) == {path for method, path in _template_routes() if method == "ANY"}
 
 
 def test_document_is_openapi_3_1() -> None:
-    """The members that OpenAPI 3.1 requires, where they are required."""
+    """It has the keys that OpenAPI 3.1 requires."""
     assert document()["openapi"].startswith("3.1.")
     assert {"title", "version", "description"} <= document()["info"].keys()
     assert all(server["url"].endswith("/{stage}") for server in document()["servers"])
@@ -95,29 +95,29 @@ def test_document_is_openapi_3_1() -> None:
     assert all(path.startswith("/") for path in document()["paths"])
 
 
-def test_every_operation_names_the_scope_that_its_route_needs() -> None:
-    """E5: a client knows which scope to ask for; each operation may refuse a caller."""
+def test_every_operation_documents_its_required_scope() -> None:
+    """E5: every operation can also respond with 401 and 403."""
     named = {f"{method} {path}": operation["security"] for method, path, operation in operations()}
     assert named == {route: [{"bearer": [scope.value]}] for route, scope in ROUTES.items()}
     for _, _, operation in operations():
         assert {"401", "403"} <= operation["responses"].keys()
 
 
-def test_the_gateway_says_what_the_document_shows() -> None:
-    """E5: what API Gateway itself answers to a caller is one of the document's examples."""
-    answers = load_template()["Resources"]["Api"]["Properties"]["GatewayResponses"]
+def test_responses_of_api_gateway_are_documented_examples() -> None:
+    """E5: the bodies that API Gateway creates itself are examples in the document."""
+    responses = load_template()["Resources"]["Api"]["Properties"]["GatewayResponses"]
     for kind, name in {
         "UNAUTHORIZED": "Unauthenticated",
         "ACCESS_DENIED": "Forbidden",
         "THROTTLED": "RateLimited",
     }.items():
-        body = json.loads(answers[kind]["ResponseTemplates"]["application/json"])
+        body = json.loads(responses[kind]["ResponseTemplates"]["application/json"])
         examples = document()["components"]["responses"][name]["content"]["application/json"]["examples"]
         assert body in [example["value"] for example in examples.values()]
 
 
 def test_every_reference_resolves() -> None:
-    """Also the ones inside components that nothing uses."""
+    """Also in components that nothing uses."""
     references = [node for _, node in _nodes(document()) if "$ref" in node]
     assert references
     for node in references:
@@ -126,7 +126,7 @@ def test_every_reference_resolves() -> None:
 
 
 def test_every_component_is_used() -> None:
-    """What nothing refers to is a leftover."""
+    """The document has no unused components."""
     used = {node["$ref"] for _, node in _nodes(document()) if "$ref" in node}
     kinds = {kind: parts for kind, parts in document()["components"].items() if kind != "securitySchemes"}
     defined = {f"#/components/{kind}/{name}" for kind, parts in kinds.items() for name in parts}
@@ -134,7 +134,7 @@ def test_every_component_is_used() -> None:
 
 
 def test_every_operation_is_complete() -> None:
-    """An id of its own, a summary, described answers with a schema, and every path parameter."""
+    """A unique id, a summary, every path parameter, and a description and a schema for every response."""
     ids = [operation["operationId"] for _, _, operation in operations()]
     assert len(ids) == len(set(ids))
     for _, path, operation in operations():
@@ -149,8 +149,8 @@ def test_every_operation_is_complete() -> None:
         assert "schema" in response["content"]["application/json"], (operation_id, status)
 
 
-def test_every_schema_is_one() -> None:
-    """Draft 2020-12, which is what OpenAPI 3.1 uses."""
+def test_every_schema_is_valid() -> None:
+    """OpenAPI 3.1 uses JSON Schema draft 2020-12."""
     schemas = [node["schema"] for _, node in _nodes(document()) if "schema" in node]
     for schema in [*schemas, *document()["components"]["schemas"].values()]:
         schema_validator(schema).check_schema(schema)
@@ -158,29 +158,29 @@ def test_every_schema_is_one() -> None:
 
 @pytest.mark.parametrize(("schema", "example"), [pytest.param(*rest, id=where) for where, *rest in _examples()])
 def test_every_example_matches_its_schema(schema: dict[str, Any], example: object) -> None:
-    """An example that is wrong teaches what is wrong."""
+    """Readers copy examples, so they must be valid."""
     schema_validator(schema).validate(example)
 
 
-def test_every_answer_has_an_example() -> None:
-    """Also of each code, where several share a status."""
+def test_every_response_has_an_example() -> None:
+    """If several codes share a status, each code has one."""
     for operation_id, status, response in _responses():
         values = [example["value"] for example in response["content"]["application/json"]["examples"].values()]
         assert values, (operation_id, status)
         assert {value["code"] for value in values if "code" in value} == _codes(response)
 
 
-def test_error_codes_are_those_of_the_code() -> None:
-    """Every code that a route can give stands under its status, and in the list of codes."""
-    given = {(code, int(status)) for _, status, response in _responses() for code in _codes(response)}
-    assert given == set(http._STATUS.items())  # noqa: SLF001
+def test_documented_error_codes_match_the_code() -> None:
+    """Every code is documented with its status and in the list of codes."""
+    documented = {(code, int(status)) for _, status, response in _responses() for code in _codes(response)}
+    assert documented == set(http._STATUS_CODES.items())  # noqa: SLF001
     assert set(document()["components"]["schemas"]["Error"]["properties"]["code"]["enum"]) == {
-        code for code, _ in given
+        code for code, _ in documented
     }
 
 
-def test_every_refusal_that_asks_for_a_retry_says_when() -> None:
-    """Retry-After, always with 429 and 503, and with the one 409 that is not final."""
+def test_every_retryable_response_has_retry_after() -> None:
+    """Always with 429 and 503, and with the 409 that is not final."""
     for operation_id, status, response in _responses():
         header = resolve(response.get("headers", {}).get("Retry-After", {}))
         if status in {"429", "503"}:
@@ -221,48 +221,48 @@ def _accepts(parse: Callable[[], object]) -> bool:
     ],
 )
 def test_body_schema_and_parser_agree(field: str, value: object) -> None:
-    """The document promises exactly the limits that the code keeps."""
+    """The document and the code have the same limits."""
     body = CHANGE | {field: value}
     schema = document()["components"]["schemas"]["Change"]
-    assert schema_validator(schema).is_valid(body) == _accepts(lambda: Change.parse(body))
+    assert schema_validator(schema).is_valid(body) == _accepts(lambda: ChangeCommand.parse(body))
 
 
 @pytest.mark.parametrize("body", [{}, CHANGE | {"extra": "1"}, {"user_id": "u_123"}])
-def test_incomplete_and_unknown_fields_are_refused_by_both(body: dict[str, Any]) -> None:
-    """All four fields, and no others."""
+def test_missing_and_unknown_fields_are_rejected_by_both(body: dict[str, Any]) -> None:
+    """All four fields are required, and no others are allowed."""
     assert not schema_validator(document()["components"]["schemas"]["Change"]).is_valid(body)
-    assert not _accepts(lambda: Change.parse(body))
+    assert not _accepts(lambda: ChangeCommand.parse(body))
 
 
 @pytest.mark.parametrize("key", ["", "a", "a b", "a,b", "a, b", "x" * 255, "x" * 256, "käse", "a\tb", "\x00", "~", "!"])
 def test_key_schema_and_parser_agree(key: str) -> None:
-    """A key that the document allows is one that the code takes."""
+    """The code accepts exactly the keys that the document allows."""
     schema = document()["components"]["parameters"]["IdempotencyKey"]["schema"]
     assert schema_validator(schema).is_valid(key) == _accepts(lambda: parse_key([key]))
 
 
 @pytest.mark.parametrize("limit", [-1, 0, 1, 999, 1000, 1001])
 def test_limit_schema_and_parser_agree(limit: int) -> None:
-    """Up to a thousand, and a thousand when nobody says."""
+    """The maximum and the default are 1,000."""
     schema = _query_parameter("limit")["schema"]
-    assert schema_validator(schema).is_valid(limit) == _accepts(lambda: Page.parse("u", {"limit": [str(limit)]}))
-    assert Page.parse("u", {}).limit == schema["default"]
+    assert schema_validator(schema).is_valid(limit) == _accepts(lambda: PageRequest.parse("u", {"limit": [str(limit)]}))
+    assert PageRequest.parse("u", {}).limit == schema["default"]
 
 
-def test_query_parameters_are_those_of_the_code() -> None:
-    """The parser refuses every other name."""
-    assert _accepts(lambda: Page.parse("u", {"limit": ["1"], "after": ["a"]}))
-    assert not _accepts(lambda: Page.parse("u", {"after": [""]}))
+def test_documented_query_parameters_match_the_code() -> None:
+    """The parser rejects every other name."""
+    assert _accepts(lambda: PageRequest.parse("u", {"limit": ["1"], "after": ["a"]}))
+    assert not _accepts(lambda: PageRequest.parse("u", {"after": [""]}))
     assert not schema_validator(_query_parameter("after")["schema"]).is_valid("")
-    (operation,) = (operation for _, path, operation in operations() if path == RIGHTS)
+    (operation,) = (operation for _, path, operation in operations() if path == ENTITLEMENTS)
     assert [part["name"] for part in operation["parameters"] if part["in"] == "query"] == ["limit", "after"]
 
 
 def _query_parameter(name: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = [
-        part for _, path, operation in operations() if path == RIGHTS for part in operation["parameters"]
+    parameters: list[dict[str, Any]] = [
+        part for _, path, operation in operations() if path == ENTITLEMENTS for part in operation["parameters"]
     ]
-    return next(part for part in found if part["name"] == name)
+    return next(part for part in parameters if part["name"] == name)
 
 
 @pytest.mark.parametrize(
@@ -274,16 +274,18 @@ def _query_parameter(name: str) -> dict[str, Any]:
         ("POST", GRANTS, 409, JSON | {"Retry-After": "1"}, '{"code":"REQUEST_IN_PROGRESS","message":"x"}'),
         ("PUT", GRANTS, 405, JSON | {"Allow": "POST"}, '{"code":"METHOD_NOT_ALLOWED","message":"use POST"}'),
         ("HEAD", GRANTS, 405, JSON | {"Allow": "POST"}, ""),
-        ("GET", RIGHTS, 200, JSON, '{"user_id":"u","entitlements":[]}'),
+        ("GET", ENTITLEMENTS, 200, JSON, '{"user_id":"u","entitlements":[]}'),
     ],
 )
-def test_a_promised_answer_passes(method: str, path: str, status: int, headers: dict[str, str], body: str) -> None:
-    """The check that the other suites use lets right answers through."""
+def test_documented_response_passes_the_contract_check(
+    method: str, path: str, status: int, headers: dict[str, str], body: str
+) -> None:
+    """The check that other tests use accepts valid responses."""
     assert_matches_contract(method, path, status, headers, body)
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "headers", "body", "words"),
+    ("method", "path", "status", "headers", "body", "message"),
     [
         ("POST", "/v2", 200, JSON, GRANTED, "the path is not in"),
         ("POST", GRANTS, 201, JSON, GRANTED, "the status is not in"),
@@ -314,7 +316,7 @@ def test_a_promised_answer_passes(method: str, path: str, status: int, headers: 
         ),
         (
             "GET",
-            RIGHTS,
+            ENTITLEMENTS,
             200,
             JSON | {"Idempotent-Replayed": "true"},
             '{"user_id":"u","entitlements":[]}',
@@ -322,9 +324,9 @@ def test_a_promised_answer_passes(method: str, path: str, status: int, headers: 
         ),
     ],
 )
-def test_any_other_answer_fails(
-    method: str, path: str, status: int, headers: dict[str, str], body: str, words: str
+def test_undocumented_response_fails_the_contract_check(
+    method: str, path: str, status: int, headers: dict[str, str], body: str, message: str
 ) -> None:
-    """The check that the other suites use catches what the document does not promise."""
-    with pytest.raises(AssertionError, match=words):
+    """The check that other tests use rejects responses that the document does not allow."""
+    with pytest.raises(AssertionError, match=message):
         assert_matches_contract(method, path, status, headers, body)

@@ -1,4 +1,4 @@
-"""N1, O3, O5: an event's bytes and headers."""
+"""N1, O3, O5: the payload and the headers of a published event."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from grantwire.errors import RejectedError
 from grantwire.events.v1 import EntitlementEvent
-from grantwire.outbox.encoding import encode_event, header_value, headers_of
+from grantwire.outbox.encoding import build_headers, encode_event, encode_header_value
 from grantwire.outbox.store import ClaimedEvent
 from tests.support.workers.relay_support import payload
 
 EVENT_ID = uuid.UUID("0198c0de-0000-7000-8000-000000000001")
 
 
-def test_every_field_of_a_payload_travels() -> None:
-    """N1: and comes back as it was."""
+def test_encoded_event_has_every_field_of_the_payload() -> None:
+    """N1: decoding the message returns the values of the payload."""
     event = EntitlementEvent.FromString(encode_event(payload(EVENT_ID, 7)))
     assert event.occurred_at.ToJsonString() == "2026-11-16T03:00:00.123456Z"
     assert {name: getattr(event, name) for name in payload(EVENT_ID, 7) if name != "occurred_at"} == {
@@ -32,12 +32,12 @@ def test_every_field_of_a_payload_travels() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"version": "7"}, "version must be a whole number"),
-        ({"version": True}, "version must be a whole number"),
-        ({"version": 0}, "version must be a whole number"),
+        ({"version": "7"}, "version must be an integer"),
+        ({"version": True}, "version must be an integer"),
+        ({"version": 0}, "version must be an integer"),
         ({"version": 2**63}, "cannot be encoded"),
-        ({"user_id": ""}, "may be empty"),
-        ({"user_id": None}, "may be empty"),
+        ({"user_id": ""}, "must not be empty"),
+        ({"user_id": None}, "must not be empty"),
         ({"user_id": 7}, "cannot be encoded"),
         ({"user_id": "\ud800"}, "cannot be encoded"),
         ({"event_id": "7"}, "event_id must be a UUID"),
@@ -50,38 +50,38 @@ def test_every_field_of_a_payload_travels() -> None:
         ({"more": 1}, "exactly these fields"),
     ],
 )
-def test_a_payload_that_is_not_an_event_is_rejected(fields: dict[str, Any], problem: str) -> None:
-    """O5: it will be no event tomorrow either."""
+def test_invalid_payload_is_rejected(fields: dict[str, Any], problem: str) -> None:
+    """O5: the error is permanent and names the field."""
     with pytest.raises(RejectedError, match=problem):
         encode_event({**payload(EVENT_ID, 1), **fields})
 
 
-@pytest.mark.parametrize("other", [None, [], "text", {}])
-def test_json_that_is_not_an_object_with_these_fields_is_rejected(other: Any) -> None:
-    """O5: jsonb may be anything."""
+@pytest.mark.parametrize("value", [None, [], "text", {}])
+def test_json_without_the_fields_of_an_event_is_rejected(value: Any) -> None:
+    """O5: a jsonb column can contain any JSON value."""
     with pytest.raises(RejectedError, match="exactly these fields"):
-        encode_event(other)
+        encode_event(value)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_a_header_is_visible_ascii_and_can_be_read_back(value: str) -> None:
-    """O3: whatever a user is called."""
-    header = header_value(value)
+def test_header_value_is_visible_ascii_and_can_be_decoded(value: str) -> None:
+    """O3: this holds for any text, for example any user id."""
+    header = encode_header_value(value)
     assert all("!" <= character <= "~" for character in header)
     assert unquote(header) == value
 
 
-def test_a_plain_header_stays_as_it_is() -> None:
-    """O3: readable where it can be."""
-    assert header_value("u_123/item1") == "u_123/item1"
+def test_plain_header_value_is_not_changed() -> None:
+    """O3: only values that need it are percent-encoded."""
+    assert encode_header_value("u_123/item1") == "u_123/item1"
 
 
 def test_headers_are_visible_ascii() -> None:
-    """O3: one for each fact, none of which can end its line; a user's name cannot add a header."""
+    """O3: line breaks are percent-encoded, so a user id cannot inject a header."""
     claimed = ClaimedEvent(
         str(EVENT_ID), "EntitlementGranted", "u\r\nX: 1/ü", 1, payload(EVENT_ID, 1), "1-a-b", 0, reclaimed=False
     )
-    headers = headers_of(claimed)
+    headers = build_headers(claimed)
     assert all(re.fullmatch(r"[!-~]+", value) for value in headers.values())
     assert {name: unquote(value) for name, value in headers.items()} == {
         "Nats-Msg-Id": str(EVENT_ID),
@@ -91,4 +91,4 @@ def test_headers_are_visible_ascii() -> None:
         "occurred_at": "2026-11-16T03:00:00.123456Z",
         "trace_id": "1-a-b",
     }
-    assert "trace_id" not in headers_of(claimed._replace(trace_id=None))
+    assert "trace_id" not in build_headers(claimed._replace(trace_id=None))

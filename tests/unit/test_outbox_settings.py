@@ -1,4 +1,4 @@
-"""O6, N2: the relay's settings, by the documents' names."""
+"""O6, N2: the settings of the relay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grantwire.settings import load
 
 REQUIRED = {
     "DATABASE_URL": "postgresql://db",
-    "NATS_URL": "nats://broker",
+    "NATS_URL": "nats://nats-server",
     "ENTITLEMENT_NATS_SUBJECT": "entitlements",
     "ENTITLEMENT_NATS_STREAM": "ENTITLEMENTS",
     "NOTIFICATION_NATS_STREAM": "ENTITLEMENTS",
@@ -20,18 +20,18 @@ REQUIRED = {
 }
 
 
-def test_defaults_are_those_of_the_documents() -> None:
+def test_defaults_match_the_specification() -> None:
     """O6: poll 200 ms, batch 200, lease 30 s, ten attempts, backoff from 1 s to 60 s."""
     settings = load(RelaySettings, REQUIRED)
     leases = settings.leases
     assert (leases.poll_interval, leases.batch_size) == (timedelta(milliseconds=200), 200)
     assert (leases.lease, leases.max_attempts) == (timedelta(seconds=30), 10)
     assert (leases.backoff_base, leases.backoff_max) == (timedelta(seconds=1), timedelta(seconds=60))
-    assert settings.listening == settings.database
+    assert settings.listener_settings == settings.database
 
 
-def test_the_documents_names_are_environment_variables() -> None:
-    """O6: entitlement.outbox.backoff-base is ENTITLEMENT_OUTBOX_BACKOFF_BASE, and so on."""
+def test_each_setting_is_read_from_its_environment_variable() -> None:
+    """O6: entitlement.outbox.backoff-base is ENTITLEMENT_OUTBOX_BACKOFF_BASE; the others follow the same rule."""
     changed = {
         "ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1s",
         "ENTITLEMENT_OUTBOX_BATCH_SIZE": "50",
@@ -49,27 +49,27 @@ def test_the_documents_names_are_environment_variables() -> None:
     assert leases.backoff.delay(9, lambda: 0.5) == timedelta(seconds=7.5)
 
 
-@pytest.mark.parametrize(("window", "fits"), [("150s", False), ("151s", True)])
-def test_the_broker_must_remember_an_event_for_longer_than_it_is_retried(window: str, fits: bool) -> None:
+@pytest.mark.parametrize(("window", "is_valid"), [("150s", False), ("151s", True)])
+def test_duplicate_window_must_exceed_the_time_until_a_retry(window: str, is_valid: bool) -> None:
     """N2: the duplicate window must exceed lease + 2 x backoff cap: 30 s + 2 x 60 s."""
     environ = REQUIRED | {"ENTITLEMENT_NATS_DUPLICATE_WINDOW": window}
-    if fits:
+    if is_valid:
         load(RelaySettings, environ)
         return
     with pytest.raises(ConfigError, match="ENTITLEMENT_NATS_DUPLICATE_WINDOW must exceed"):
         load(RelaySettings, environ)
 
 
-def test_the_wake_up_has_a_way_of_its_own_to_the_database() -> None:
-    """O9: LISTEN does not work through a pooler; it can be switched off."""
-    direct = load(RelaySettings, REQUIRED | {"DATABASE_LISTEN_HOST": "direct:5433"}).listening
+def test_wake_up_uses_a_direct_connection_and_can_be_disabled() -> None:
+    """O9: LISTEN does not work through a connection pooler."""
+    direct = load(RelaySettings, REQUIRED | {"DATABASE_LISTEN_HOST": "direct:5433"}).listener_settings
     assert direct is not None
     assert (direct.url, direct.listen_host) == ("postgresql://db", "direct:5433")
-    assert load(RelaySettings, REQUIRED | {"ENTITLEMENT_OUTBOX_WAKEUP": "false"}).listening is None
+    assert load(RelaySettings, REQUIRED | {"ENTITLEMENT_OUTBOX_WAKEUP": "false"}).listener_settings is None
 
 
-def test_every_problem_is_named_at_once() -> None:
-    """A function that cannot work stops before it takes work."""
+def test_one_error_names_every_invalid_setting() -> None:
+    """The init phase fails before the function claims any work."""
     with pytest.raises(ConfigError) as caught:
         load(RelaySettings, {"ENTITLEMENT_OUTBOX_LEASE": "soon", "ENTITLEMENT_OUTBOX_WAKEUP": "maybe"})
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Files that hold secrets or process ids: whole or not there, and for their owner alone."""
+"""Files with secrets or process ids: replaced atomically, and readable by their owner only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_file_is_private_whatever_the_umask_and_whatever_was_there(tmp_path: Path) -> None:
-    """An open file from before, and one that an interrupted write left, give nothing away."""
+def test_private_file_ignores_the_umask_and_an_existing_file(tmp_path: Path) -> None:
+    """Neither a readable older file nor the rest of an interrupted write exposes the new content."""
     path = tmp_path / "token"
     path.write_text("older")
     path.chmod(0o644)
@@ -35,8 +35,8 @@ def test_a_file_is_private_whatever_the_umask_and_whatever_was_there(tmp_path: P
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
-    """Whoever has the older one open goes on reading it: the file is replaced, not changed."""
+def test_reader_never_sees_an_incomplete_file(tmp_path: Path) -> None:
+    """An open reader still reads the older file, because a file is replaced and not changed."""
     path = tmp_path / "record.json"
     files.write_record(path, {"port": 1})
     with path.open() as reader:
@@ -45,8 +45,8 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert files.read_record(path) == {"port": 2}
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
-    """Somebody could have made one where the new file is written first."""
+def test_symbolic_link_at_the_new_file_is_not_followed(tmp_path: Path) -> None:
+    """Another account could create a link at the path where the new file is first written."""
     elsewhere, path = tmp_path / "elsewhere", tmp_path / "token"
     elsewhere.write_text("mine")
     (tmp_path / "token.new").symlink_to(elsewhere)
@@ -54,17 +54,17 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     assert (elsewhere.read_text(), path.read_text(), path.is_symlink()) == ("mine", "secret", False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_can_be_another_account_s(tmp_path: Path) -> None:
-    """As the password is that `initdb` reads."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
+def test_private_file_can_belong_to_another_account(tmp_path: Path) -> None:
+    """`initdb` reads the password in such a file."""
     files.write_private(tmp_path / "password", "secret", owner=Account(65534, 65534))
-    found = (tmp_path / "password").stat()
-    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (65534, 65534, 0o600)
+    status = (tmp_path / "password").stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (65534, 65534, 0o600)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_private_file_is_gone_at_the_end(fails: bool, tmp_path: Path) -> None:
-    """Also when what it was needed for failed, or has removed it already."""
+def test_private_file_is_deleted_at_the_end(fails: bool, tmp_path: Path) -> None:
+    """It is also deleted if the block fails, and the block may delete it itself."""
     expected = pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext()
     with expected, files.private_file(tmp_path / "parameters", "secret") as path:
         assert (path.read_text(), _mode(path)) == ("secret", 0o600)
@@ -74,8 +74,8 @@ def test_a_private_file_is_gone_at_the_end(fails: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[1, 2]", "\udcff"])
-def test_what_cannot_be_read_as_a_record_is_an_empty_one(text: str | None, tmp_path: Path) -> None:
-    """A server whose record is lost is a server that does not run."""
+def test_unreadable_record_is_empty(text: str | None, tmp_path: Path) -> None:
+    """A server with a lost record counts as not running."""
     if text is not None:
         (tmp_path / "record.json").write_bytes(text.encode(errors="surrogateescape"))
     assert files.read_record(tmp_path / "record.json") == {}

@@ -1,4 +1,4 @@
-"""N1: the event's protocol buffer, and the guard against breaking those who consume it."""
+"""N1: the protocol buffer of the event, and the check that changes are compatible with consumers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grantwire.events.v1 import EntitlementEvent
-from infra.local.toolchain.protobuf import PROTO, SOURCE, problems
+from infra.local.toolchain.protobuf import PROTO, SOURCE, find_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_event_has_the_fields_of_the_contract() -> None:
-    """N1: names and numbers; a number is for ever."""
+def test_event_has_the_documented_fields() -> None:
+    """N1: names and numbers. A number must never change."""
     assert {field.name: field.number for field in EntitlementEvent.DESCRIPTOR.fields} == {
         "event_id": 1,
         "event_type": 2,
@@ -29,35 +29,35 @@ def test_the_event_has_the_fields_of_the_contract() -> None:
     }
 
 
-def test_what_is_committed_is_in_order() -> None:
-    """N1: style, compatibility with the release, and generated code that follows from the source."""
-    assert problems() == []
+def test_committed_protocol_buffer_has_no_problems() -> None:
+    """N1: style, compatibility with the release, and generated code that matches the source."""
+    assert find_problems() == []
 
 
 @pytest.mark.parametrize(
-    ("pattern", "replacement", "complaint"),
+    ("pattern", "replacement", "message"),
     [
         (r"  // Why it changed.*\n  string source = 6;\n", "", 'Previously present field "6" with name "source"'),
         ("int64 version = 8", "string version = 8", "changed type"),
         ("string user_id = 4", "string user_id = 9", "Previously present field"),
     ],
-    ids=["a field is removed", "a type changes", "a number changes"],
+    ids=["removed field", "changed type", "changed number"],
 )
-def test_a_breaking_change_is_caught(tmp_path: Path, pattern: str, replacement: str, complaint: str) -> None:
-    """N1: whoever was built against the release must still understand us."""
+def test_breaking_change_is_detected(tmp_path: Path, pattern: str, replacement: str, message: str) -> None:
+    """N1: consumers that were built against the release must still understand the event."""
     copy = tmp_path / "proto"
     shutil.copytree(PROTO, copy, ignore=shutil.ignore_patterns("released"))
     source = copy / SOURCE
     changed = re.sub(pattern, replacement, source.read_text())
     assert changed != source.read_text()
     source.write_text(changed)
-    assert any(complaint in problem for problem in problems(copy))
+    assert any(message in problem for problem in find_problems(copy))
 
 
-def test_a_new_field_is_no_problem(tmp_path: Path) -> None:
-    """N1: that is how the event grows."""
+def test_new_field_is_compatible(tmp_path: Path) -> None:
+    """N1: consumers ignore fields that they do not know."""
     copy = tmp_path / "proto"
     shutil.copytree(PROTO, copy, ignore=shutil.ignore_patterns("released"))
     source = copy / SOURCE
     source.write_text(source.read_text().replace("= 8;\n", "= 8;\n\n  // New.\n  string tenant = 9;\n"))
-    assert problems(copy) == []
+    assert find_problems(copy) == []

@@ -1,4 +1,4 @@
-"""P2: what an operator may ask a rebuild for."""
+"""P2: validation of the command to rebuild the read model."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from grantwire.errors import BadRequestError
 from grantwire.read_model.commands import RebuildCommand
 
 
-def test_an_order_is_read_with_its_defaults() -> None:
-    """From the beginning, within the function's time, and really."""
+def test_command_has_defaults() -> None:
+    """From the first message, within the function's timeout, and not as a dry run."""
     assert RebuildCommand.parse({"source": "record"}) == RebuildCommand("record", dry_run=False)
     assert RebuildCommand.parse({"source": "stream"}) == RebuildCommand("stream", False, 1, timedelta(minutes=13))
-    everything = {"source": "stream", "dry_run": True, "from_sequence": 7, "budget": "90s"}
-    assert RebuildCommand.parse(everything) == RebuildCommand("stream", True, 7, timedelta(seconds=90))
+    all_fields = {"source": "stream", "dry_run": True, "from_sequence": 7, "budget": "90s"}
+    assert RebuildCommand.parse(all_fields) == RebuildCommand("stream", True, 7, timedelta(seconds=90))
 
 
 @pytest.mark.parametrize(
-    ("event", "says"),
+    ("event", "message"),
     [
         ({}, "source must be one of record, stream, not None"),
         ({"source": "backup"}, "source must be one of record, stream, not 'backup'"),
         ({"source": ["record"]}, "source must be one of record, stream"),
         ({"source": "record", "dry_run": "yes"}, "dry_run must be true or false"),
         ({"source": "record", "dry_run": None}, "dry_run must be true or false"),
-        ({"source": "record", "from_sequence": 1}, "from_sequence: only for the source stream"),
-        ({"source": "record", "budget": "1s"}, "budget: only for the source stream"),
-        ({"source": "stream", "from_sequence": 0}, "from_sequence must be a whole number from 1 on"),
-        ({"source": "stream", "from_sequence": "7"}, "from_sequence must be a whole number from 1 on"),
-        ({"source": "stream", "from_sequence": True}, "from_sequence must be a whole number from 1 on"),
-        ({"source": "stream", "from_sequence": 1 << 63}, "from_sequence must be a whole number from 1 on"),
+        ({"source": "record", "from_sequence": 1}, "from_sequence: allowed only with source stream"),
+        ({"source": "record", "budget": "1s"}, "budget: allowed only with source stream"),
+        ({"source": "stream", "from_sequence": 0}, "from_sequence must be a whole number between 1 and"),
+        ({"source": "stream", "from_sequence": "7"}, "from_sequence must be a whole number between 1 and"),
+        ({"source": "stream", "from_sequence": True}, "from_sequence must be a whole number between 1 and"),
+        ({"source": "stream", "from_sequence": 1 << 63}, "from_sequence must be a whole number between 1 and"),
         ({"source": "stream", "budget": "13 minutes"}, "budget must be a duration such as"),
         ({"source": "stream", "budget": 780}, "budget must be a duration such as"),
-        ({"source": "stream", "until": "idle"}, "unknown field 'until'; known are source, dry_run"),
+        ({"source": "stream", "until": "idle"}, "unknown field 'until'; allowed: source, dry_run"),
     ],
 )
-def test_a_bad_order_is_refused_with_what_to_write(event: dict[str, Any], says: str) -> None:
-    """Before anything is looked at."""
+def test_invalid_command_is_refused_with_reason(event: dict[str, Any], message: str) -> None:
+    """Before anything is read or changed."""
     with pytest.raises(BadRequestError) as error:
         RebuildCommand.parse(event)
-    assert says in str(error.value)
+    assert message in str(error.value)

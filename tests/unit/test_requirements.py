@@ -1,4 +1,4 @@
-"""docs/requirements.md lists every requirement id that is cited, and every listed id is cited by a test."""
+"""Requirement ids: docs/requirements.md lists every id that is cited, and a test cites every listed id."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ REQUIREMENTS = ROOT / "docs" / "requirements.md"
 _ROW = re.compile(r"^\| ([A-Z]\d+) \| \S", re.MULTILINE)
 
 
-def _listed() -> list[str]:
+def _listed_ids() -> list[str]:
     return _ROW.findall(REQUIREMENTS.read_text())
 
 
-def _cited(files: Iterable[Path], letters: set[str]) -> dict[str, str]:
-    """Return each cited id with one file that cites it. Only capital letters that begin a listed id count."""
-    citation = re.compile(rf"(?<![%\w])([{''.join(sorted(letters))}]\d{{1,2}})\b")
-    return {found: path.name for path in files for found in citation.findall(path.read_text())}
+def _cited_ids(files: Iterable[Path]) -> dict[str, str]:
+    """Return each cited id with the name of a file that cites it.
 
-
-def _letters() -> set[str]:
-    return {requirement[0] for requirement in _listed()}
+    Only an id that begins like a listed one counts, because code contains other text such as `B2`.
+    """
+    prefixes = "".join(sorted({requirement[0] for requirement in _listed_ids()}))
+    citation = re.compile(rf"(?<![%\w])([{prefixes}]\d{{1,2}})\b")
+    return {requirement: path.name for path in files for requirement in citation.findall(path.read_text())}
 
 
 def test_each_requirement_is_listed_once() -> None:
-    """An id has one sentence."""
-    listed = _listed()
+    """An id has one meaning."""
+    listed = _listed_ids()
     assert len(listed) > 60
     assert len(set(listed)) == len(listed)
 
 
 def test_each_cited_requirement_is_listed() -> None:
-    """No reference in a test, an SQL file, the layers or the functions dangles."""
+    """An id that a test, an SQL file, a layer or a function cites can be looked up."""
     files = [
         path
         for folder in ("tests", "infra", "layers", "functions")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in {".py", ".sql"} and path.name not in {"test_requirements.py", "entitlement_event_pb2.py"}
     ]
-    unknown = {found: name for found, name in _cited(files, _letters()).items() if found not in _listed()}
+    listed = _listed_ids()
+    unknown = {requirement: name for requirement, name in _cited_ids(files).items() if requirement not in listed}
     assert not unknown, f"cited, but not in docs/requirements.md: {unknown}"
 
 
 def test_each_listed_requirement_is_cited_by_a_test() -> None:
-    """A requirement without a test is a wish."""
+    """A requirement has at least one test that names it."""
     tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path.name != "test_requirements.py"]
-    missing = set(_listed()) - _cited(tests, _letters()).keys()
+    missing = set(_listed_ids()) - _cited_ids(tests).keys()
     assert not missing, f"no test cites {sorted(missing)}"

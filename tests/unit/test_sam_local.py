@@ -1,4 +1,4 @@
-"""What `sam local` is told of the functions."""
+"""The template and the variables that `sam local` gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infra.local.paths import EVENTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-GIVEN = {
+PARAMETERS = {
     "DatabaseUrl": "postgresql://u:127.0.0.1%3A1@127.0.0.1:5432/grantwire",
     "NatsUrl": "nats://127.0.0.1:4222,nats://localhost:4223,tls://nats.example.com:4222",
 }
@@ -24,59 +24,61 @@ GIVEN = {
 
 @pytest.fixture
 def sam(tmp_path: Path) -> SamLocal:
-    """On a build whose template is this checkout's, long functions as SAM writes them."""
+    """`sam local` for a build with this checkout's template in long form, as SAM writes it."""
     (tmp_path / "template.yaml").write_text(json.dumps(load_template()))
     return SamLocal(tmp_path, tmp_path)
 
 
-def test_each_function_is_known_by_its_folder() -> None:
-    """FN=grant is GrantFunction, and has its event."""
+def test_each_function_is_named_by_its_folder_and_has_an_event_file() -> None:
+    """FN=grant means GrantFunction."""
     assert logical_names()["grant"] == "GrantFunction"
     assert logical_names().keys() == {path.stem for path in EVENTS.glob("*.json")}
 
 
-def test_addresses_of_this_machine_are_rewritten(sam: SamLocal) -> None:
-    """Only the host, and only of addresses on the loopback interface."""
-    variables = sam.variables(GIVEN)["RelayOutboxFunction"]
+def test_loopback_addresses_are_rewritten_for_containers(sam: SamLocal) -> None:
+    """Only the host is replaced, and only in addresses on the loopback interface."""
+    variables = sam.function_environments(PARAMETERS)["RelayOutboxFunction"]
     assert {name: variables[name] for name in ("DATABASE_URL", "NATS_URL")} == {
         "DATABASE_URL": "postgresql://u:127.0.0.1%3A1@host.docker.internal:5432/grantwire",
         "NATS_URL": "nats://host.docker.internal:4222,nats://host.docker.internal:4223,tls://nats.example.com:4222",
     }
 
 
-def test_conditions_are_decided_for_the_parameters_that_are_given(sam: SamLocal) -> None:
-    """The stage says whether anything may travel in clear; the defaults, which SAM takes, are those of production."""
+def test_conditions_are_evaluated_for_the_given_parameters(sam: SamLocal) -> None:
+    """The stage decides whether plaintext is allowed. SAM would use the defaults, which are those of production."""
     names = ("DATABASE_TLS", "NATS_TLS", "PLAINTEXT_ALLOWED")
-    local, production = (sam.variables(GIVEN | more)["RelayOutboxFunction"] for more in ({"Stage": "local"}, {}))
+    local, production = (
+        sam.function_environments(PARAMETERS | more)["RelayOutboxFunction"] for more in ({"Stage": "local"}, {})
+    )
     assert [local[name] for name in names] == ["off", "off", "true"]
     assert [production[name] for name in names] == ["verify-full", "verify", "false"]
 
 
 def test_only_declared_variables_are_set(sam: SamLocal) -> None:
-    """SAM would drop others without a word: a function that talks to no NATS gets no address of it."""
+    """SAM ignores other variables silently. A function that does not use NATS gets no NATS address."""
     declared = function_variables(load_template())
-    variables = sam.variables(GIVEN)
+    variables = sam.function_environments(PARAMETERS)
     assert variables.keys() == set(logical_names().values())
     assert "NATS_URL" not in variables["GrantFunction"]
-    for name, chosen in variables.items():
-        assert chosen.keys() <= declared[name].keys()
+    for name, environment in variables.items():
+        assert environment.keys() <= declared[name].keys()
 
 
-def test_a_parameter_that_the_template_has_not_is_refused(sam: SamLocal) -> None:
-    """Instead of doing nothing."""
+def test_unknown_template_parameter_is_refused(sam: SamLocal) -> None:
+    """It is not ignored."""
     with pytest.raises(CommandError, match="Colour"):
-        sam.variables({"Colour": "green"})
+        sam.function_environments({"Colour": "green"})
 
 
-def test_the_authorizer_is_named_in_a_way_that_sam_understands(sam: SamLocal) -> None:
-    """Otherwise `start-api` serves its routes without it; the build's own template stays as it is."""
+def test_authorizer_is_referenced_in_a_form_that_sam_resolves(sam: SamLocal) -> None:
+    """Otherwise `start-api` would serve routes without the authorizer. The built template is not changed."""
     before = json.dumps(sam.template)
-    api = yaml.safe_load(sam.written().read_text())["Resources"]["Api"]["Properties"]
+    api = yaml.safe_load(sam.write_sam_template().read_text())["Resources"]["Api"]["Properties"]
     (authorizer,) = api["Auth"]["Authorizers"].values()
     assert authorizer["FunctionArn"].rpartition(":")[2] == logical_names()["authorize_caller"]
     assert json.dumps(sam.template) == before
 
 
-def test_the_image_follows_from_the_template(sam: SamLocal) -> None:
-    """One constant to change."""
+def test_image_is_derived_from_the_template(sam: SamLocal) -> None:
+    """The runtime and the architecture are written once, in the template."""
     assert sam.image == "public.ecr.aws/lambda/python:3.11-x86_64"

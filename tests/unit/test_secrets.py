@@ -13,8 +13,8 @@ from aws_lambda_powertools.utilities.parameters import base as powertools_parame
 from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
-from grantwire.jetstream.settings import Access, access_of
-from grantwire.secrets import SecretCache, database_url
+from grantwire.jetstream.settings import NatsEndpoint, parse_secret
+from grantwire.secrets import SecretCache, parse_database_secret
 from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
 
@@ -24,180 +24,183 @@ if TYPE_CHECKING:
 
 
 @mock_aws
-def test_a_secret_is_read_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a function with DATABASE_SECRET_ARN does."""
+def test_secret_is_read_by_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function with DATABASE_SECRET_ARN reads its secret this way."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     client = boto3.client("secretsmanager")
     arn = client.create_secret(Name="database", SecretString="postgresql://u:p@h/d")["ARN"]
-    assert SecretCache().text(arn) == "postgresql://u:p@h/d"
+    assert SecretCache().get(arn) == "postgresql://u:p@h/d"
 
 
 @mock_aws
-def test_a_secret_that_cannot_be_read_is_a_matter_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is told to come back; the log has the reason."""
+def test_unreadable_secret_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets a retryable error; the log has the reason."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     with pytest.raises(RetryableError):
-        SecretCache().text("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
+        SecretCache().get("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgres://u:p@h:6432/d?sslmode=verify-full"])
-def test_a_url_is_taken_as_it_stands(url: str) -> None:
-    """For those who keep one."""
-    assert database_url(url) == url
+def test_database_secret_may_be_a_url(url: str) -> None:
+    """A URL is returned unchanged."""
+    assert parse_database_secret(url) == url
 
 
-def test_the_json_of_rds_becomes_a_url() -> None:
-    """Whatever the generated password contains."""
+def test_database_secret_may_be_json_of_rds() -> None:
+    """Every character of a generated password is percent-encoded; port and database name are optional."""
     secret = {
         "username": "gw",
         "password": "p@:/?#[]%",
         "host": "db.internal",
         "port": 6432,
-        "dbname": "rights",
+        "dbname": "entitlements",
     }
-    assert database_url(json.dumps(secret)) == "postgresql://gw:p%40%3A%2F%3F%23%5B%5D%25@db.internal:6432/rights"
+    assert (
+        parse_database_secret(json.dumps(secret))
+        == "postgresql://gw:p%40%3A%2F%3F%23%5B%5D%25@db.internal:6432/entitlements"
+    )
     short = {"username": "gw", "password": "p", "host": "h"}
-    assert database_url(json.dumps(short)) == "postgresql://gw:p@h:5432/postgres"
+    assert parse_database_secret(json.dumps(short)) == "postgresql://gw:p@h:5432/postgres"
 
 
 @pytest.mark.parametrize("secret", ["", "hunter2", "[]", "{}", "null", '{"username":"u","password":"hunter2"}'])
-def test_anything_else_is_a_clear_error_without_the_secret(secret: str) -> None:
-    """The error is logged, so it must not quote what it could not read."""
+def test_invalid_database_secret_is_not_quoted_in_the_error(secret: str) -> None:
+    """The error is logged, so it must not contain the secret."""
     with pytest.raises(ConfigError, match="must be a postgresql:// URL or JSON") as caught:
-        database_url(secret)
+        parse_database_secret(secret)
     assert "hunter2" not in str(caught.value)
 
 
 @mock_aws
-def test_a_secret_without_text_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting would not give it one."""
+def test_binary_secret_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry would not help."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     arn = boto3.client("secretsmanager").create_secret(Name="binary", SecretBinary=b"hunter2")["ARN"]
-    with pytest.raises(ConfigError, match="has no text") as caught:
-        SecretCache().text(arn)
+    with pytest.raises(ConfigError, match="must be text, not binary") as caught:
+        SecretCache().get(arn)
     assert "hunter2" not in str(caught.value)
 
 
-def test_without_a_region_it_is_a_matter_of_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No client can be made: nothing of botocore's escapes."""
+def test_missing_region_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client can be created; the error of botocore is wrapped."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(RetryableError):
-        SecretCache().text("arn")
+        SecretCache().get("arn")
 
 
-class Manager(BaseProvider):
-    """A Secrets Manager behind Powertools' own cache, that counts; `clock` is the time of both."""
+class FakeSecretsManager(BaseProvider):
+    """A fake Secrets Manager behind Powertools' cache, which counts reads; both use `clock`."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.text, self.reads, self.away = "one", 0, False
+        self.secret, self.reads, self.is_down = "one", 0, False
         self.clock = clock
         self.cache = SecretCache(lambda: self, clock=lambda: clock.seconds)
 
     def _get(self, name: str, **_options: Any) -> str:
         assert name in {"a", "b"}
         self.reads += 1
-        if self.away:
-            raise TimeoutError("away")
-        return self.text
+        if self.is_down:
+            raise TimeoutError("down")
+        return self.secret
 
     def _get_multiple(self, path: str, **_options: Any) -> dict[str, str]:
         raise NotImplementedError(path)
 
 
 class Clock(datetime):
-    """Takes the place of `datetime` in Powertools."""
+    """A replacement of `datetime` in Powertools; the test sets `seconds`."""
 
     seconds = 0.0
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
-        """A time that the test moves."""
+        """Return the time of the test."""
         return cls.fromtimestamp(1_800_000_000 + cls.seconds, tz)
 
 
 @pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
-    """With a clock that stands still."""
+def manager(monkeypatch: pytest.MonkeyPatch) -> FakeSecretsManager:
+    """A fake Secrets Manager whose clock starts at 0 and moves only when the test sets it."""
 
     class TestClock(Clock):
         seconds = 0.0
 
     monkeypatch.setattr(powertools_parameters, "datetime", TestClock)
-    return Manager(cast("Clock", TestClock))
+    return FakeSecretsManager(cast("Clock", TestClock))
 
 
-def test_a_secret_is_read_once_and_again_after_five_minutes(manager: Manager) -> None:
-    """A connection costs no request to Secrets Manager; a changed host is noticed after a while."""
-    assert [manager.cache.text("a"), manager.cache.text("a")] == ["one", "one"]
-    manager.text, manager.clock.seconds = "two", 299.9
-    assert (manager.cache.text("a"), manager.reads) == ("one", 1)
+def test_secret_is_cached_for_five_minutes(manager: FakeSecretsManager) -> None:
+    """Most connections need no request to Secrets Manager; a changed host is detected after five minutes."""
+    assert [manager.cache.get("a"), manager.cache.get("a")] == ["one", "one"]
+    manager.secret, manager.clock.seconds = "two", 299.9
+    assert (manager.cache.get("a"), manager.reads) == ("one", 1)
     manager.clock.seconds = 300.1
-    assert (manager.cache.text("a"), manager.reads) == ("two", 2)
+    assert (manager.cache.get("a"), manager.reads) == ("two", 2)
 
 
-def test_an_old_text_serves_while_secrets_manager_is_away(manager: Manager) -> None:
-    """Its outage is none of ours, unless nothing is known yet."""
-    manager.cache.text("a")
-    manager.away, manager.clock.seconds = True, 300.1
-    assert manager.cache.text("a") == "one"
+def test_last_known_value_is_used_while_secrets_manager_is_unavailable(manager: FakeSecretsManager) -> None:
+    """Without a known value it is a retryable error."""
+    manager.cache.get("a")
+    manager.is_down, manager.clock.seconds = True, 300.1
+    assert manager.cache.get("a") == "one"
     with pytest.raises(RetryableError, match="temporarily unavailable"):
-        manager.cache.text("b")
+        manager.cache.get("b")
 
 
-def test_a_refused_text_is_read_again_once_in_five_seconds(manager: Manager) -> None:
-    """However often it is refused; and what is still the same is not worth another try."""
-    manager.cache.text("a")
-    assert [manager.cache.renewed("a", refused="one") for _ in range(10)] == [None] * 10
+def test_refresh_reads_the_secret_at_most_once_in_five_seconds(manager: FakeSecretsManager) -> None:
+    """The number of calls does not matter; None is returned while the secret has not changed."""
+    manager.cache.get("a")
+    assert [manager.cache.refresh("a", rejected="one") for _ in range(10)] == [None] * 10
     assert manager.reads == 2
-    manager.text = "two"
+    manager.secret = "two"
     manager.clock.seconds = 4.9
-    assert manager.cache.renewed("a", refused="one") is None
+    assert manager.cache.refresh("a", rejected="one") is None
     manager.clock.seconds = 5.0
-    assert manager.cache.renewed("a", refused="one") == "two"
-    assert (manager.cache.text("a"), manager.reads) == ("two", 3)
+    assert manager.cache.refresh("a", rejected="one") == "two"
+    assert (manager.cache.get("a"), manager.reads) == ("two", 3)
 
 
-def test_a_reading_that_fails_counts_too(manager: Manager) -> None:
-    """Secrets Manager is not asked for each request of a caller while it is away."""
-    manager.cache.text("a")
-    manager.away = True
+def test_failed_refresh_counts_for_the_limit(manager: FakeSecretsManager) -> None:
+    """While Secrets Manager is unavailable, requests of callers do not each cause a request to it."""
+    manager.cache.get("a")
+    manager.is_down = True
     with pytest.raises(RetryableError, match="temporarily unavailable"):
-        manager.cache.renewed("a", refused="one")
-    assert (manager.cache.renewed("a", refused="one"), manager.reads) == (None, 2)
+        manager.cache.refresh("a", rejected="one")
+    assert (manager.cache.refresh("a", rejected="one"), manager.reads) == (None, 2)
 
 
-def test_what_one_thread_has_found_the_others_take(manager: Manager) -> None:
-    """Eight are refused at once: one request, and each gets the new text."""
-    assert at_once(8, lambda _: manager.cache.text("a")) == ["one"] * 8
-    manager.text = "two"
-    assert at_once(8, lambda _: manager.cache.renewed("a", refused="one")) == ["two"] * 8
+def test_threads_share_one_refresh(manager: FakeSecretsManager) -> None:
+    """Eight threads refresh at the same time: one request, and each gets the new value."""
+    assert at_once(8, lambda _: manager.cache.get("a")) == ["one"] * 8
+    manager.secret = "two"
+    assert at_once(8, lambda _: manager.cache.refresh("a", rejected="one")) == ["two"] * 8
     assert manager.reads == 2
 
 
-PLACE = ("nats://n:4222",)
+SERVERS = ("nats://n:4222",)
 
 
 @pytest.mark.parametrize(
-    ("secret", "access"),
+    ("secret", "endpoint"),
     [
-        ("nats://n", Access(PLACE)),
-        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", Access(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
-        ("nats://u:p@a:1,nats://b:2", Access(("nats://a:1", "nats://b:2"), "u", "p")),
-        ("nats://t%2B@n", Access(PLACE, token="t+")),
-        ('{"url": "nats://n"}', Access(PLACE)),
-        ('{"url": "nats://u:p@n"}', Access(PLACE, "u", "p")),
-        ('{"url": "nats://n", "user": "u", "password": "%41"}', Access(PLACE, "u", "%41")),
-        ('{"url": "nats://t@n", "user": "u", "password": "p"}', Access(PLACE, "u", "p")),
-        ('{"url": "nats://n", "credentials": "c"}', Access(PLACE, credentials="c")),
+        ("nats://n", NatsEndpoint(SERVERS)),
+        (" tls://u:p%40%2F@a:1, tls://u:p%40%2F@[::1] ", NatsEndpoint(("tls://a:1", "tls://[::1]:4222"), "u", "p@/")),
+        ("nats://u:p@a:1,nats://b:2", NatsEndpoint(("nats://a:1", "nats://b:2"), "u", "p")),
+        ("nats://t%2B@n", NatsEndpoint(SERVERS, token="t+")),
+        ('{"url": "nats://n"}', NatsEndpoint(SERVERS)),
+        ('{"url": "nats://u:p@n"}', NatsEndpoint(SERVERS, "u", "p")),
+        ('{"url": "nats://n", "user": "u", "password": "%41"}', NatsEndpoint(SERVERS, "u", "%41")),
+        ('{"url": "nats://t@n", "user": "u", "password": "p"}', NatsEndpoint(SERVERS, "u", "p")),
+        ('{"url": "nats://n", "credentials": "c"}', NatsEndpoint(SERVERS, credentials="c")),
     ],
 )
-def test_the_way_to_nats_is_understood_in_each_form(secret: str, access: Access) -> None:
-    """Percent-encoding belongs to addresses, not to JSON."""
-    assert access_of(secret) == access
+def test_nats_secret_is_parsed_in_each_format(secret: str, endpoint: NatsEndpoint) -> None:
+    """Values are percent-decoded in URLs, not in JSON."""
+    assert parse_secret(secret) == endpoint
 
 
 @pytest.mark.parametrize(
@@ -224,26 +227,26 @@ def test_the_way_to_nats_is_understood_in_each_form(secret: str, access: Access)
         '{"url": "nats://n", "user": "u", "password": "hunter2", "credentials": "c"}',
     ],
 )
-def test_any_other_way_to_nats_is_a_clear_error_without_the_secret(secret: str) -> None:
-    """Nor does the error remember what it came from."""
+def test_invalid_nats_secret_is_not_quoted_in_the_error(secret: str) -> None:
+    """The causes of the error do not contain it either."""
     with pytest.raises(ConfigError, match="the NATS secret must be") as caught:
-        access_of(secret)
+        parse_secret(secret)
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r}"
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_the_way_to_nats_does_not_show_its_credentials() -> None:
-    """It is part of settings, which are printed when something goes wrong."""
+def test_repr_of_nats_credentials_hides_them() -> None:
+    """They are part of settings, which appear in error output."""
     secrets = ("nats://hunter1:hunter2@n", "nats://hunter3@n", '{"url": "nats://n", "credentials": "hunter4"}')
-    assert "hunter" not in repr([access_of(secret) for secret in secrets])
+    assert "hunter" not in repr([parse_secret(secret) for secret in secrets])
 
 
-def test_what_only_some_need_is_not_imported_by_all() -> None:
-    """The AWS SDK for a secret, and PyNaCl for a credentials file: each when there is one, not before."""
+def test_optional_dependencies_are_imported_only_when_needed() -> None:
+    """The AWS SDK is imported to read a secret, PyNaCl to read a credentials file."""
     program = "import sys; import grantwire.jetstream.connection, grantwire.database; print(*sys.modules)"
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=True
     )
-    loaded = set(answer.stdout.split())
+    loaded = set(process.stdout.split())
     assert loaded >= {"psycopg", "nats"}
     assert not loaded & {"boto3", "botocore.session", "nacl"}

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A group."""
+    """A group with two variables."""
 
     low: int = setting("LOW", integer(low=0, high=9), default="1")
     high: int = setting("HIGH", integer(low=0, high=9), default="5")
 
     def problems(self) -> Iterator[str]:
-        """A rule that spans two variables."""
+        """Yield a problem that involves two variables."""
         if self.low > self.high:
             yield "LOW must not exceed HIGH"
 
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """Made of a group and its own variables."""
+    """Settings with their own variables and a group."""
 
     name: str = setting("NAME", text)
     password: str | None = setting("PASSWORD", text, optional=True, secret=True)
@@ -54,13 +54,13 @@ class Outer:
 
 
 def test_defaults_apply_and_values_replace_them() -> None:
-    """What is not set has its default; what is set is parsed."""
+    """A variable that is not set has its default; a set variable is parsed."""
     loaded = load(Outer, {"NAME": "n", "ON": "true", "HIGH": "7"})
     assert loaded == Outer("n", None, on=True, wait=timedelta(milliseconds=200), inner=Inner(1, 7))
 
 
-def test_every_problem_is_named_at_once() -> None:
-    """A person mends the environment once, not variable by variable."""
+def test_one_error_names_every_problem() -> None:
+    """An operator can correct all variables together."""
     with pytest.raises(ConfigError) as caught:
         load(Outer, {"NAME": " ", "ON": "yes", "WAIT": "2m", "LOW": "x", "HIGH": "10"})
     assert caught.value.problems == (
@@ -72,37 +72,37 @@ def test_every_problem_is_named_at_once() -> None:
     )
 
 
-def test_values_that_contradict_each_other_are_a_problem() -> None:
-    """Each is fine alone."""
+def test_contradicting_values_are_a_config_error() -> None:
+    """Each value is valid on its own."""
     with pytest.raises(ConfigError, match="LOW must not exceed HIGH"):
         load(Outer, {"NAME": "n", "LOW": "6"})
 
 
-def test_an_empty_variable_is_a_missing_one() -> None:
-    """A template cannot leave a variable out, it can only leave it empty."""
+def test_empty_variable_counts_as_missing() -> None:
+    """The template sets an empty variable where its parameter is empty."""
     assert load(Inner, {"LOW": ""}).low == 1
 
 
-def test_a_secret_is_not_shown() -> None:
-    """Settings are logged and printed when something goes wrong."""
+def test_repr_of_settings_hides_secrets() -> None:
+    """Settings can appear in logs and error output."""
     assert "hunter2" not in repr(load(Outer, {"NAME": "n", "PASSWORD": "hunter2"}))
     assert "hunter2" not in repr(load(ApiSettings, {"DATABASE_URL": "postgresql://u:hunter2@h/d"}))
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"),
+    ("value", "seconds"),
     [("200ms", 0.2), ("1s", 1), ("1.5s", 1.5), ("10m", 600), ("24h", 86400), ("30d", 2592000)],
 )
-def test_durations_are_written_with_their_unit(written: str, seconds: float) -> None:
-    """O6: as the documents write them."""
-    assert parse_duration(written) == timedelta(seconds=seconds)
+def test_durations_have_a_unit(value: str, seconds: float) -> None:
+    """O6: the formats that the documentation names are accepted."""
+    assert parse_duration(value) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("written", ["1", "s", "-1s", "1 s", "1w", "1s2s"])
-def test_anything_else_is_not_a_duration(written: str) -> None:
-    """A bare number would leave the unit to a guess."""
+@pytest.mark.parametrize("value", ["1", "s", "-1s", "1 s", "1w", "1s2s"])
+def test_invalid_duration_is_rejected(value: str) -> None:
+    """A number without a unit is invalid too."""
     with pytest.raises(ValueError, match="must be a duration such as"):
-        parse_duration(written)
+        parse_duration(value)
 
 
 @pytest.mark.parametrize(
@@ -110,18 +110,18 @@ def test_anything_else_is_not_a_duration(written: str) -> None:
     [{}, {"DATABASE_URL": "postgresql://u@h/d", "DATABASE_SECRET_ARN": "arn:aws:secretsmanager:x"}],
     ids=["neither", "both"],
 )
-def test_there_is_one_way_to_the_database(environ: dict[str, str]) -> None:
-    """A URL or a secret, not both and not none."""
+def test_exactly_one_of_database_url_and_secret_is_required(environ: dict[str, str]) -> None:
+    """Neither and both are config errors."""
     with pytest.raises(ConfigError, match="exactly one of DATABASE_URL and DATABASE_SECRET_ARN"):
         load(DatabaseSettings, environ)
 
 
-def test_a_group_s_prefix_is_part_of_every_complaint() -> None:
-    """The same group serves outbox and notifications; a person must know which of the two is meant."""
+def test_problems_name_variables_with_the_prefix_of_the_group() -> None:
+    """Outbox and delivery use the same group, so a problem must say which variable is meant."""
 
     @dataclass(frozen=True, slots=True)
     class Prefixed:
-        """Made of a group with a prefix."""
+        """Settings with a group that has a prefix."""
 
         inner: Inner = group(Inner, prefix="OUTBOX_")
 
@@ -132,8 +132,8 @@ def test_a_group_s_prefix_is_part_of_every_complaint() -> None:
     assert load(Prefixed, {"LOW": "9"}).inner.low == 1
 
 
-def test_a_kind_knows_its_variables() -> None:
-    """What a function reads can be compared with what the template gives it."""
+def test_variables_lists_own_variables_and_those_of_groups() -> None:
+    """Tests compare this list with the variables in the template."""
     assert [variable.name for variable in variables(Outer)] == [
         "NAME",
         "PASSWORD",
@@ -144,51 +144,51 @@ def test_a_kind_knows_its_variables() -> None:
     ]
 
 
-def test_a_wait_for_a_key_ends_before_its_statement_does() -> None:
-    """Otherwise the caller would be told that the database is down."""
+def test_lock_wait_must_be_shorter_than_statement_timeout() -> None:
+    """Otherwise the response would say that the database is unavailable."""
     with pytest.raises(ConfigError, match="IDEMPOTENCY_LOCK_WAIT must be shorter"):
         load(ApiSettings, {"DATABASE_URL": "postgresql://u@h/d", "IDEMPOTENCY_LOCK_WAIT": "5s"})
 
 
 @pytest.mark.parametrize("environ", [{}, {"NATS_URL": "nats://n", "NATS_SECRET_ARN": "arn"}], ids=["neither", "both"])
-def test_there_is_one_way_to_nats(environ: dict[str, str]) -> None:
-    """Addresses or a secret, not both and not none."""
+def test_exactly_one_of_nats_url_and_secret_is_required(environ: dict[str, str]) -> None:
+    """Neither and both are config errors."""
     with pytest.raises(ConfigError, match="exactly one of NATS_URL and NATS_SECRET_ARN"):
         load(NatsSettings, environ)
 
 
-WIRES = [(DatabaseSettings, "DATABASE", "postgresql://u@h/d"), (NatsSettings, "NATS", "nats://h")]
+CONNECTIONS = [(DatabaseSettings, "DATABASE", "postgresql://u@h/d"), (NatsSettings, "NATS", "nats://h")]
 
 
-@pytest.mark.parametrize(("kind", "name", "url"), WIRES)
-def test_nothing_travels_in_clear_unless_that_is_allowed_in_so_many_words(kind: type, name: str, url: str) -> None:
-    """Off alone is not enough, nor is an address; and a mistyped word does not switch it off."""
-    assert load(kind, {f"{name}_URL": url}).tls.startswith("verify")
+@pytest.mark.parametrize(("settings_class", "name", "url"), CONNECTIONS)
+def test_tls_is_required_unless_plaintext_is_explicitly_allowed(settings_class: type, name: str, url: str) -> None:
+    """TLS=off also needs PLAINTEXT_ALLOWED=true; an unknown value of TLS is a config error."""
+    assert load(settings_class, {f"{name}_URL": url}).tls.startswith("verify")
     off = {f"{name}_URL": url, f"{name}_TLS": "off"}
     for allowed in ({}, {"PLAINTEXT_ALLOWED": "false"}, {"PLAINTEXT_ALLOWED": ""}):
         with pytest.raises(ConfigError, match=f"{name}_TLS=off needs PLAINTEXT_ALLOWED=true"):
-            load(kind, off | allowed)
-    assert load(kind, off | {"PLAINTEXT_ALLOWED": "true"}).tls == "off"
+            load(settings_class, off | allowed)
+    assert load(settings_class, off | {"PLAINTEXT_ALLOWED": "true"}).tls == "off"
     for wrong in ("OFF", "no", "require", "prefer"):
         with pytest.raises(ConfigError, match=f"{name}_TLS must be verify"):
-            load(kind, off | {f"{name}_TLS": wrong, "PLAINTEXT_ALLOWED": "true"})
+            load(settings_class, off | {f"{name}_TLS": wrong, "PLAINTEXT_ALLOWED": "true"})
 
 
-@pytest.mark.parametrize(("kind", "name", "url"), WIRES)
-def test_certificates_that_are_not_there_stop_a_function_at_once(
-    kind: type, name: str, url: str, tmp_path: Path
+@pytest.mark.parametrize(("settings_class", "name", "url"), CONNECTIONS)
+def test_unreadable_certificate_file_is_a_config_error(
+    settings_class: type, name: str, url: str, tmp_path: Path
 ) -> None:
-    """Not with the first request; a file with something else in it is as good as none."""
+    """A file without certificates is invalid too. The function stops in the init phase, not at the first request."""
     (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")
     for wrong in ("nowhere.pem", str(tmp_path), str(tmp_path / "key.pem"), "System"):
-        with pytest.raises(ConfigError, match=f"{name}_TLS_CA must be system, the path of a PEM file"):
-            load(kind, {f"{name}_URL": url, f"{name}_TLS_CA": wrong})
+        with pytest.raises(ConfigError, match=f"{name}_TLS_CA must be system, the path of a readable file"):
+            load(settings_class, {f"{name}_URL": url, f"{name}_TLS_CA": wrong})
 
 
-def test_certificates_are_a_file_or_text(tmp_path: Path) -> None:
-    """The text may stand on one line."""
+def test_certificates_may_be_a_file_or_text(tmp_path: Path) -> None:
+    """The text may be one line with escaped line breaks."""
     pem = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----"
-    (tmp_path / "ca.pem").write_text(f"# ours\n{pem}")
+    (tmp_path / "ca.pem").write_text(f"# comment\n{pem}")
     assert certificates(str(tmp_path / "ca.pem")).file == str(tmp_path / "ca.pem")
     assert certificates(pem).text == certificates(pem.replace("\n", "\\n")).text == pem
 
@@ -213,26 +213,26 @@ def test_certificates_are_a_file_or_text(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("settings_class", "name"),
     [(DatabaseSettings, "DATABASE_URL"), (NatsSettings, "NATS_URL"), (SenderSettings, "NOTIFICATION_WEBHOOK_URL")],
 )
-def test_a_problem_with_a_secret_does_not_quote_it(kind: type, name: str, value: str) -> None:
-    """The problem is logged; libraries like to say what they could not read."""
+def test_problem_with_a_url_does_not_quote_its_password(settings_class: type, name: str, value: str) -> None:
+    """The problem is logged, and errors of libraries often contain the value."""
     with pytest.raises(ConfigError, match=name) as caught:
-        load(kind, {name: value})
+        load(settings_class, {name: value})
     assert "hunter2" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
 
 
 @pytest.mark.parametrize("host", ["", "h", "h:5432", "10.0.0.1:1", "[::1]", "[::1]:5432"])
-def test_the_host_to_listen_at_is_a_host(host: str) -> None:
-    """It replaces the one of the address; credentials stay those of the address."""
+def test_listen_host_may_be_a_host_with_optional_port(host: str) -> None:
+    """It replaces the host of the database URL; an empty value counts as missing."""
     assert load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", "DATABASE_LISTEN_HOST": host}).listen_host == (
         host or None
     )
 
 
 @pytest.mark.parametrize("host", ["postgresql://h", "u:p@h", "h:", "h:port", "h/d", "::1", "a,b"])
-def test_anything_else_is_no_host_to_listen_at(host: str) -> None:
-    """An address with credentials, above all."""
+def test_invalid_listen_host_is_a_config_error(host: str) -> None:
+    """This includes a URL and a host with credentials."""
     with pytest.raises(ConfigError, match="DATABASE_LISTEN_HOST must be a host"):
         load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", "DATABASE_LISTEN_HOST": host})

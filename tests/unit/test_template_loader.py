@@ -1,4 +1,4 @@
-"""Reading a template, and evaluating its conditions and rules."""
+"""Loading of a template, and evaluation of its conditions and rules."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ Resources:
 
 @pytest.fixture
 def template(tmp_path: Path) -> dict[str, Any]:
-    """With anchors, merge keys and tags, also inside each other."""
+    """A template with nested anchors, merge keys and tags."""
     path = tmp_path / "template.yaml"
     path.write_text(TEXT)
     return load_template(path)
 
 
-def test_tags_become_long_functions(template: dict[str, Any]) -> None:
-    """Also what an anchor holds and a merge key brings."""
+def test_short_tags_become_full_function_names(template: dict[str, Any]) -> None:
+    """Also inside anchors and merged values."""
     relay = template["Resources"]["RelayFunction"]["Properties"]
     assert relay == {
         "Timeout": 75,
@@ -82,8 +82,8 @@ def test_tags_become_long_functions(template: dict[str, Any]) -> None:
     }
 
 
-def test_a_function_s_own_value_wins_over_a_merged_one(template: dict[str, Any]) -> None:
-    """As YAML says; of two that are merged, the first."""
+def test_own_value_overrides_merged_value(template: dict[str, Any]) -> None:
+    """As in YAML; of two merged values, the first one applies."""
     bridge = template["Resources"]["BridgeFunction"]["Properties"]
     assert (bridge["Timeout"], bridge["Threshold"]) == (90, 0)
     assert bridge["Environment"]["Variables"] == {
@@ -93,22 +93,22 @@ def test_a_function_s_own_value_wins_over_a_merged_one(template: dict[str, Any])
     }
 
 
-def test_a_change_of_one_function_leaves_the_others_alone(template: dict[str, Any]) -> None:
-    """What an anchor shares in the file is not shared in memory, nor written as shared."""
+def test_changing_one_function_does_not_change_others(template: dict[str, Any]) -> None:
+    """Values of an anchor are copied, not shared, in memory."""
     resources = template["Resources"]
     resources["RelayFunction"]["Properties"]["Environment"]["Variables"]["LEVEL"]["Ref"] = "Changed"
     assert resources["BridgeFunction"]["Properties"]["Environment"]["Variables"]["LEVEL"] == {"Ref": "Level"}
 
 
-def test_what_is_written_is_read_the_same(template: dict[str, Any], tmp_path: Path) -> None:
-    """SAM and plain YAML both read it: no tags, no aliases."""
+def test_written_template_can_be_loaded_again(template: dict[str, Any], tmp_path: Path) -> None:
+    """The file has no tags and no aliases, so SAM and plain YAML can read it."""
     write_template(template, tmp_path / "again.yaml")
     assert load_template(tmp_path / "again.yaml") == template == yaml.safe_load((tmp_path / "again.yaml").read_text())
     assert "*id" not in (tmp_path / "again.yaml").read_text()
 
 
-def test_variables_of_all_functions_and_a_function_s_own(template: dict[str, Any]) -> None:
-    """As SAM puts them together: the function's own value wins."""
+def test_variables_of_a_function_override_globals(template: dict[str, Any]) -> None:
+    """As SAM merges them."""
     variables = function_variables(template)
     assert variables["RelayFunction"] == {
         "SERVICE": "grantwire",
@@ -118,15 +118,15 @@ def test_variables_of_all_functions_and_a_function_s_own(template: dict[str, Any
     assert logical_names(template) == {"relay": "RelayFunction", "bridge": "BridgeFunction"}
 
 
-def test_this_checkout_s_template_is_read() -> None:
-    """Defaults are text, as CloudFormation passes them."""
+def test_default_template_is_loaded() -> None:
+    """Default values are strings, as CloudFormation passes them."""
     assert declared_parameters()["Stage"] == "prod"
     assert all(isinstance(value, str) for value in declared_parameters().values())
 
 
 @pytest.mark.parametrize("text", ["Resources: [", "a: *missing", "- a list", ""])
-def test_what_is_no_template_is_explained(text: str, tmp_path: Path) -> None:
-    """With its name; a person has just edited it."""
+def test_invalid_template_is_an_error_that_names_the_file(text: str, tmp_path: Path) -> None:
+    """The reader of the error has probably just edited the file."""
     path = tmp_path / "template.yaml"
     path.write_text(text)
     with pytest.raises(CommandError, match=r"template\.yaml"):
@@ -153,7 +153,7 @@ CONDITIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("parameters", "expected"),
     [
         ({}, set()),
         ({"Stage": "local"}, {"IsLocal", "Either"}),
@@ -162,19 +162,19 @@ CONDITIONS: dict[str, Any] = {
         ({"Seconds": "60"}, {"Cached"}),
     ],
 )
-def test_conditions_hold_for_given_parameters(given: dict[str, str], expected: set[str]) -> None:
-    """A number in the template is the text that CloudFormation compares."""
-    evaluator = ConditionEvaluator(CONDITIONS, given)
+def test_conditions_are_evaluated_with_parameters(parameters: dict[str, str], expected: set[str]) -> None:
+    """CloudFormation compares a number in the template as a string."""
+    evaluator = ConditionEvaluator(CONDITIONS, parameters)
     assert {name for name in CONDITIONS["Conditions"] if evaluator.holds({"Condition": name})} == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "known", "with_url"),
+    ("parameters", "known", "with_url"),
     [({}, False, True), ({"Stage": "dev"}, True, True), ({"Url": "u"}, False, False)],
 )
-def test_rules_accept_or_refuse(given: dict[str, str], known: bool, with_url: bool) -> None:
-    """One whose condition does not hold refuses nothing."""
-    evaluator = ConditionEvaluator(CONDITIONS, given)
+def test_rules_accept_or_reject_parameters(parameters: dict[str, str], known: bool, with_url: bool) -> None:
+    """A rule whose condition is false rejects nothing."""
+    evaluator = ConditionEvaluator(CONDITIONS, parameters)
     assert (evaluator.accepts("Known"), evaluator.accepts("KnownWithUrl")) == (known, with_url)
 
 
@@ -190,6 +190,6 @@ def test_rules_accept_or_refuse(given: dict[str, str], known: bool, with_url: bo
         ({"Fn::Sub": "${Stage}"}, None),
     ],
 )
-def test_a_value_is_text_or_not_known(node: Any, text: str | None) -> None:
-    """What only AWS can know is none."""
+def test_value_is_text_or_unknown(node: Any, text: str | None) -> None:
+    """Values that only AWS knows are None."""
     assert ConditionEvaluator(CONDITIONS, {}).text(node) == text

@@ -1,4 +1,4 @@
-"""O7: what a scheduled worker's handler does around the work."""
+"""O7: logging, metrics and errors of the handler of a worker."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_result_is_logged_and_returned(capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody on call sees what each minute did."""
+def test_result_is_logged_and_returned(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log shows the result of each invocation."""
     assert _worker(lambda _: {"published": 3})({}, None) == {"published": 3}
     (line,) = _lines(capsys)
     assert (line["message"], line["worker"], line["result"]) == ("worker completed", "tester", {"published": 3})
 
 
-def test_every_value_of_a_metric_carries_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
-    """The collector empties itself at 100 values; an alarm must see the first hundred too."""
+def test_every_metric_document_has_the_worker_dimension(capsys: pytest.CaptureFixture[str]) -> None:
+    """The collector flushes on its own at 100 values; that document has the dimension too."""
 
     def work(_budget: Budget) -> dict[str, Any]:
         for _ in range(150):
@@ -45,15 +45,15 @@ def test_every_value_of_a_metric_carries_its_worker(capsys: pytest.CaptureFixtur
         return {}
 
     _worker(work)({}, None)
-    blobs = [line for line in _lines(capsys) if "_aws" in line]
-    assert sum(sum(blob["Tested"]) for blob in blobs) == 150
-    for blob in blobs:
-        assert sorted(blob["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]) == ["service", "worker"]
-        assert (blob["service"], blob["worker"]) == ("grantwire", "tester")
+    documents = [line for line in _lines(capsys) if "_aws" in line]
+    assert sum(sum(document["Tested"]) for document in documents) == 150
+    for document in documents:
+        assert sorted(document["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]) == ["service", "worker"]
+        assert (document["service"], document["worker"]) == ("grantwire", "tester")
 
 
-def test_a_failure_is_logged_raised_and_does_not_lose_its_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    """The function's error metric must count it."""
+def test_failure_is_logged_and_raised_and_keeps_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error metric of the function counts a raised error."""
 
     def work(_budget: Budget) -> dict[str, Any]:
         metrics.add_metric("Tested", MetricUnit.Count, 1)
@@ -66,7 +66,7 @@ def test_a_failure_is_logged_raised_and_does_not_lose_its_metrics(capsys: pytest
     assert [line["Tested"] for line in lines if "Tested" in line] == [[1.0]]
 
 
-def test_a_bad_event_says_what_it_should_have_been() -> None:
-    """Whoever invoked it by hand made a mistake."""
+def test_invalid_event_error_names_the_field_and_format() -> None:
+    """A manual invocation can have an invalid budget."""
     with pytest.raises(BadRequestError, match="budget must be a duration"):
         _worker(lambda _: {})({"budget": "soon"}, None)

@@ -1,1 +1,1 @@
-"""The commands of `python -m infra.local`: one module for each command or small group."""
+"""The commands of `python -m infra.local`: one module for each command or small group of commands."""

@@ -1,4 +1,4 @@
-"""`make bench`: how fast it is, measured on servers of its own."""
+"""`make bench`: measure the performance, on separate servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from infra.local.paths import CHECKOUT, PACKAGES
-from infra.local.system.programs import become
+from infra.local.system.programs import replace_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def bench(arguments: Sequence[str], _progress: Progress) -> int:
-    """Become the benchmark, which calls the functions as Lambda would: with the layer on the path."""
+    """Replace this process with the benchmark, with the layer on the path as on Lambda."""
     os.chdir(CHECKOUT)
     path = [*map(str, PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    become([sys.executable, "-m", "tests.bench", *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(path)})
+    replace_process(
+        [sys.executable, "-m", "tests.bench", *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    )

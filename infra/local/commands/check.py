@@ -1,11 +1,11 @@
-"""`make check`: everything that can be said about the code without running it."""
+"""`make check`: linters, type checker, comparisons of generated files, and a short benchmark."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from infra.local.deployment.sam import NOWHERE, aws_environment
+from infra.local.deployment.sam import UNREACHABLE_ENDPOINT, aws_environment
 from infra.local.errors import CommandError
 from infra.local.paths import CACHE, CHECKOUT, PACKAGES, STATE
 from infra.local.system import programs
@@ -25,9 +25,9 @@ CHECKS = {
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.toolchain.requirements"),
-    # Every section of `make bench` once, with the least effort: it takes longer than a test may.
+    # Every section of `make bench` once, at its smallest size. It takes longer than the timeout of a test.
     "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
-    # C13: what the library's own tests reach of it, on one PostgreSQL.
+    # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
         *("tests/unit/idempotency", "tests/integration/idempotency", "tests/integration/examples"),
@@ -42,10 +42,10 @@ CHECKS = {
 
 
 def check(arguments: Sequence[str], progress: Progress) -> int:
-    """Run every check, or those named, even after one failed; explain each failure."""
-    chosen = {name: CHECKS[name] for name in CHECKS if not arguments or name in arguments}
-    failed = [name for name, command in chosen.items() if not _passes(name, command, progress)]
-    progress.say(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.")
+    """Run all checks, or the named ones, also after a failure; return 1 if any failed."""
+    selected = {name: CHECKS[name] for name in CHECKS if not arguments or name in arguments}
+    failed = [name for name, command in selected.items() if not _passes(name, command, progress)]
+    progress.print_line(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.")
     return 1 if failed else 0
 
 
@@ -53,7 +53,7 @@ def _passes(name: str, command: Sequence[str], progress: Progress) -> bool:
     log = STATE / "checks" / f"{name.replace(' ', '-')}.log"
     log.unlink(missing_ok=True)
     launch = Launch(
-        command=[programs.installed(command[0]), *command[1:]],
+        command=[programs.program_path(command[0]), *command[1:]],
         environment=_environment(),
         log=log,
         directory=CHECKOUT,
@@ -63,15 +63,15 @@ def _passes(name: str, command: Sequence[str], progress: Progress) -> bool:
             log.parent.mkdir(parents=True, exist_ok=True)
             programs.run(launch, problem=f"{name} failed.")
     except CommandError as error:
-        progress.explain(error)
+        progress.print_error(error)
         return False
     return True
 
 
 def _environment() -> dict[str, str]:
-    """Keep every tool's cache under the state folder, and every tool away from a real account."""
+    """Return an environment with all caches in the state folder and without access to a real AWS account."""
     return {
-        **aws_environment(NOWHERE, STATE / "checks" / "sam"),
+        **aws_environment(UNREACHABLE_ENDPOINT, STATE / "checks" / "sam"),
         "PYTHONPATH": os.pathsep.join(map(str, PACKAGES)),
         "RUFF_CACHE_DIR": str(CACHE / "ruff"),
     }

@@ -1,4 +1,4 @@
-"""`make down` and `make clean`: stop the stack, with nothing installed."""
+"""`make down` and `make clean`: stop the stack. They also work with nothing installed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from infra.local.containers.compose import Compose
 from infra.local.errors import CommandError
 from infra.local.paths import STATE
-from infra.local.servers.group import ServerGroup, stop_below
+from infra.local.servers.group import ServerGroup, destroy_servers_below
 from infra.local.system import memory, unprivileged
-from infra.local.system.locks import exclusive
+from infra.local.system.locks import hold_lock
 from infra.local.toolchain import environments
 
 if TYPE_CHECKING:
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
 
 
 def down(_arguments: Sequence[str], progress: Progress) -> int:
-    """Stop the checkout's stack."""
+    """Stop the checkout's stack and keep its data."""
     stop(progress)
-    progress.say("The stack is down.")
+    progress.print_line("The stack is down.")
     return 0
 
 
 def clean(_arguments: Sequence[str], progress: Progress) -> int:
-    """Stop the checkout's stack, also what interrupted tests left running, and delete all that was made."""
+    """Stop the checkout's stack and the servers of interrupted tests, and delete everything that was created."""
     stop(progress, volumes=True)
-    stop_below(STATE / "test")
-    stop_below(STATE / "bench")
-    stop_below(memory.memory())
+    destroy_servers_below(STATE / "test")
+    destroy_servers_below(STATE / "bench")
+    destroy_servers_below(memory.memory_folder())
     with progress.step(f"Removing {STATE}"):
         memory.remove_all()
-        unprivileged.remove_outside()
+        unprivileged.remove_external_folder()
         shutil.rmtree(STATE, ignore_errors=True)
     return 0
 
 
 def stop(progress: Progress, *, volumes: bool = False) -> None:
-    """Stop whatever the checkout has started; with `volumes`, also delete what containers kept."""
+    """Stop the installer, servers and containers of the checkout; with `volumes`, delete the containers' data."""
     if not STATE.exists():
         return
-    environments.end_leftover()
+    environments.stop_abandoned_installer()
     ServerGroup(STATE, progress=progress).down()
     compose = Compose(STATE / "localstack")
-    if compose.started() or (volumes and compose.used()):
-        with exclusive(compose.state / "stack.lock", progress):
+    if compose.may_have_containers() or (volumes and compose.may_have_volumes()):
+        with hold_lock(compose.state / "stack.lock", progress):
             _stop_containers(compose, progress, volumes=volumes)
 
 
 def _stop_containers(compose: Compose, progress: Progress, *, volumes: bool) -> None:
     try:
-        compose.check()
+        compose.check_available()
     except CommandError as error:
-        progress.say(f"{error} LocalStack's containers and volumes are left as they are.")
+        progress.print_line(f"{error} LocalStack's containers and volumes are not removed.")
         return
     with progress.step("Stopping LocalStack, PostgreSQL and NATS"):
         compose.down(volumes=volumes)

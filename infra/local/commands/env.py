@@ -1,4 +1,4 @@
-"""`make env`: variables for a shell."""
+"""`make env`: the API address and the token as shell variables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def env(_arguments: Sequence[str], progress: Progress) -> int:
-    """Print the variables that the README's requests use."""
-    found = read_description()
+    """Print the variables that the requests in the README use."""
+    description = read_description()
     for name, key in (("GRANTWIRE_API", "api_url"), ("GRANTWIRE_TOKEN", "token")):
-        progress.say(f"export {name}={shlex.quote(found[key])}")
+        progress.print_line(f"export {name}={shlex.quote(description[key])}")
     return 0

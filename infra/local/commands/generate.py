@@ -1,4 +1,4 @@
-"""`make schema`, `make proto` and `make lock`: files that are generated and committed."""
+"""`make schema`, `make proto` and `make lock`: write the generated files that are committed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def schema(_arguments: Sequence[str], progress: Progress) -> int:
-    """Write infra/schema.sql anew."""
-    from infra.local.stack.schema import write_schema  # noqa: PLC0415  # each needs other packages
+    """Write infra/schema.sql from the migrations."""
+    from infra.local.stack.schema import write_schema  # noqa: PLC0415  # each command imports only what it needs
 
     with progress.step("Writing infra/schema.sql"):
         write_schema()
@@ -20,7 +20,7 @@ def schema(_arguments: Sequence[str], progress: Progress) -> int:
 
 
 def proto(_arguments: Sequence[str], progress: Progress) -> int:
-    """Generate the events' code anew."""
+    """Generate the Python code of the events."""
     from infra.local.toolchain import protobuf  # noqa: PLC0415
 
     with progress.step(f"Generating code from {protobuf.SOURCE}"):
@@ -29,10 +29,10 @@ def proto(_arguments: Sequence[str], progress: Progress) -> int:
 
 
 def lock(arguments: Sequence[str], progress: Progress) -> int:
-    """Renew every lock: all packages, or those of `--upgrade-package`."""
+    """Update every lock: all packages, or as the options of `uv pip compile` in `arguments` say."""
     from infra.local.toolchain import requirements  # noqa: PLC0415
 
     for source in requirements.SOURCES:
         with progress.step(f"Locking {source}"):
-            requirements.renew(source, arguments or ["--upgrade"])
+            requirements.write_lock(source, arguments or ["--upgrade"])
     return 0

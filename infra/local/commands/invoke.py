@@ -1,4 +1,4 @@
-"""`make invoke`: one function in a container as Lambda runs it, against the servers of the running stack."""
+"""`make invoke`: run one function in a container, as Lambda does, with the servers of the running stack."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from infra.local.containers import engine
-from infra.local.containers.sam_local import SAM, SamLocal, build
+from infra.local.containers.sam_local import SAM, SamLocal, build_functions
 from infra.local.deployment.sam import on_lambda_platform
 from infra.local.deployment.template import logical_names
 from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT, EVENTS, STATE
-from infra.local.stack import kinds
+from infra.local.stack import selection
 from infra.local.stack.description import read_description
-from infra.local.system.processes import uninterrupted, wait_until
+from infra.local.system.processes import defer_interrupts, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,65 +26,69 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
     from infra.local.stack.deployed import DeployedStack
 
-USAGE = "make invoke FN=NAME, and options of `sam local invoke` as ARGS=...; NAME is one of: {names}"
-REMOVES_WITHIN = 5.0
+USAGE = "Usage: make invoke FN=NAME [ARGS=options of `sam local invoke`]. NAME is one of: {names}"
+REMOVAL_TIMEOUT_SECONDS = 5.0
 
 
 def invoke(arguments: Sequence[str], progress: Progress) -> int:
-    """Invoke a function with its event file, or the one that `--event` names; the exit code is SAM's."""
-    function, event = _chosen(arguments[0] if arguments else "")
+    """Invoke a function with its event file, or with that of `--event`, and return SAM's exit code."""
+    function, event = _find_function(arguments[0] if arguments else "")
     addresses = _addresses()
-    stack = kinds.current(progress)
-    with engine.connected() as containers:
+    stack = selection.current_stack(progress)
+    with engine.connect_engine() as containers:
         sam = SamLocal(STATE / "invoke", _build(stack))
         if function not in sam.template["Resources"]:
-            raise CommandError(f"{function} has not been built.", hint="`make up` builds it.")
+            raise CommandError(f"{function} is not built.", hint="Build it with `make up`.")
         if not containers.has_image(sam.image):
-            progress.say(f"SAM pulls {sam.image} first, which takes a while.")
+            progress.print_line(f"SAM first pulls the image {sam.image}, which may take some minutes.")
         with sam.options(containers, stack.deployment.parameters | addresses) as options:
             command = [SAM, "local", "invoke", function, "--event", event, *options, *arguments[1:]]
             code = _run(command, sam.environment)
-    progress.say("")  # SAM does not end its last line
+    progress.print_line("")  # SAM does not end its last line
     return code
 
 
-def _chosen(name: str) -> tuple[str, Path]:
+def _find_function(name: str) -> tuple[str, Path]:
+    """Return the logical name of a function and its event file."""
     names = logical_names()
     if name not in names:
-        problem = f"There is no function {name}." if name else "Which function?"
+        problem = f"There is no function {name}." if name else "FN is missing."
         raise CommandError(problem, hint=USAGE.format(names=", ".join(sorted(names))))
     return names[name], EVENTS / f"{name}.json"
 
 
 def _addresses() -> dict[str, str]:
-    """Give the running stack's addresses on this machine, as parameters of the template."""
-    found = read_description()
-    for address in map(urlsplit, (found["database_url"], found["nats_url"])):
+    """Return the running stack's addresses on this machine, as parameters of the template."""
+    stack = read_description()
+    for address in map(urlsplit, (stack["database_url"], stack["nats_url"])):
         try:
             socket.create_connection((address.hostname or "", address.port or 0), timeout=5).close()
         except OSError as error:
             raise CommandError("The stack is not up.", hint="Start it with `make up`.") from error
-    return {"DatabaseUrl": found["database_url"], "NatsUrl": found["nats_url"]}
+    return {"DatabaseUrl": stack["database_url"], "NatsUrl": stack["nats_url"]}
 
 
 def _build(stack: DeployedStack) -> Path:
-    """Give the running stack's build; elsewhere than on Lambda's own platform, that may hold the host's packages."""
-    built = stack.deployment.build
-    if on_lambda_platform() and (built / "template.yaml").exists():
-        return built
+    """Return the running stack's build if it is for Lambda's platform; otherwise a separate build."""
+    folder = stack.deployment.build
+    if on_lambda_platform() and (folder / "template.yaml").exists():
+        return folder
     with stack.progress.step("Building the functions for Lambda"):
-        return build(STATE / "invoke")
+        return build_functions(STATE / "invoke")
 
 
 def _run(command: Sequence[str | Path], environment: dict[str, str]) -> int:
-    """Run SAM with our output. After an interrupt it removes its container, but waits for a timer before it ends."""
+    """Run SAM with this terminal's output, and return its exit code.
+
+    After an interrupt, SAM removes its container and then waits for a timer. It is killed before that.
+    """
     sys.stdout.flush()
     with subprocess.Popen(command, env=environment, cwd=CHECKOUT, start_new_session=True) as child:
         try:
             return child.wait()
         except KeyboardInterrupt:
-            with uninterrupted():
+            with defer_interrupts():
                 child.send_signal(signal.SIGINT)
-                wait_until(lambda: child.poll() is not None, REMOVES_WITHIN)
+                wait_until(lambda: child.poll() is not None, REMOVAL_TIMEOUT_SECONDS)
                 child.kill()
             raise

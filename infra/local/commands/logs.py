@@ -1,4 +1,4 @@
-"""`make logs`: the ends of all logs, the functions' included."""
+"""`make logs`: the last lines of all logs, including those of the functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.local.deployment import aws
 from infra.local.deployment.sam import STACK_NAME
 from infra.local.paths import STATE
 from infra.local.progress import tail
-from infra.local.stack import kinds
+from infra.local.stack import selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,66 +22,68 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
     from infra.local.stack.deployed import DeployedStack
 
-LINES = 10
-GROUPS = f"/aws/lambda/{STACK_NAME}"
+DEFAULT_LINES = 10
+LOG_GROUP_PREFIX = f"/aws/lambda/{STACK_NAME}"
 
 
 def logs(arguments: Sequence[str], progress: Progress) -> int:
-    """Show where each log is and how it ends, and go on with --follow."""
+    """Print the path and the last lines of each log; with --follow, also new lines until interrupted."""
     parser = argparse.ArgumentParser(prog="infra.local logs")
-    parser.add_argument("--follow", "-f", action="store_true", help="go on until interrupted")
-    parser.add_argument("--lines", "-n", type=int, default=LINES, help="how many lines of each")
+    parser.add_argument("--follow", "-f", action="store_true", help="print new lines until interrupted")
+    parser.add_argument(
+        "--lines", "-n", type=int, default=DEFAULT_LINES, help="number of lines of each log (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     files = sorted(STATE.glob("*.log")) + sorted(STATE.glob("*/*.log"))
     for file in files:
-        progress.say(f"== {file}")
+        progress.print_line(f"== {file}")
         for line in tail(file, options.lines):
-            progress.say(line)
-    functions = FunctionLogs(kinds.current(progress))
+            progress.print_line(line)
+    functions = FunctionLogs(selection.current_stack(progress))
     for line in functions.new_lines(options.lines):
-        progress.say(line)
+        progress.print_line(line)
     if options.follow:
-        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how to end it
             _follow(files, functions, progress)
     return 0
 
 
 class FunctionLogs:
-    """What the deployed functions wrote, which the emulator keeps as CloudWatch would."""
+    """The logs of the deployed functions, which the local AWS keeps as CloudWatch does."""
 
     def __init__(self, stack: DeployedStack) -> None:
-        self._running = stack.aws.alive()
+        self._is_running = stack.aws.is_alive()
         self._client = aws.client("logs", stack.emulator_url)
         self._seen: dict[str, int] = {}
 
-    def new_lines(self, most: int | None = None) -> list[str]:
-        """Give the lines since the last call, the newest `most` of each function at the first."""
-        if not self._running:
+    def new_lines(self, limit: int | None = None) -> list[str]:
+        """Return the lines since the last call; with `limit`, only the newest of each function, with its title."""
+        if not self._is_running:
             return []
         try:
-            groups = self._client.describe_log_groups(logGroupNamePrefix=GROUPS)["logGroups"]
-            return [line for group in groups for line in self._lines_of(group["logGroupName"], most)]
+            groups = self._client.describe_log_groups(logGroupNamePrefix=LOG_GROUP_PREFIX)["logGroups"]
+            return [line for group in groups for line in self._group_lines(group["logGroupName"], limit)]
         except (BotoCoreError, ClientError):
             return []
 
-    def _lines_of(self, group: str, most: int | None) -> list[str]:
+    def _group_lines(self, group: str, limit: int | None) -> list[str]:
         events = self._client.filter_log_events(logGroupName=group)["events"]
-        fresh = events[self._seen.get(group, 0) :][-(most or len(events)) :]
+        new_events = events[self._seen.get(group, 0) :][-(limit or len(events)) :]
         self._seen[group] = len(events)
-        title = [f"== {group}"] if most else []
-        return title + [f"{group.rpartition('/')[2]}: {event['message'].rstrip()}" for event in fresh]
+        title = [f"== {group}"] if limit else []
+        return title + [f"{group.rpartition('/')[2]}: {event['message'].rstrip()}" for event in new_events]
 
 
 def _follow(files: Sequence[Path], functions: FunctionLogs, progress: Progress) -> None:
-    places = {file: file.stat().st_size for file in files}
+    offsets = {file: file.stat().st_size for file in files}
     while True:
         time.sleep(1)
-        for file, place in places.items():
+        for file, offset in offsets.items():
             with file.open("rb") as log:
-                log.seek(place)
+                log.seek(offset)
                 text = log.read().decode(errors="replace")
-                places[file] = log.tell()
+                offsets[file] = log.tell()
             for line in text.splitlines():
-                progress.say(f"{file.stem}: {line}")
+                progress.print_line(f"{file.stem}: {line}")
         for line in functions.new_lines():
-            progress.say(line)
+            progress.print_line(line)

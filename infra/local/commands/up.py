@@ -1,11 +1,11 @@
-"""`make up`: bring the checkout's stack up and say how to use it."""
+"""`make up`: start the checkout's stack and print how to use it."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from infra.local.stack import kinds
+from infra.local.stack import selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,17 +26,19 @@ Try it:
     -H "Content-Type: application/json" \\
     -d '{{"user_id":"u_123","stock_keeping_unit":"item1","reason":"purchase","purchase_id":"p_456"}}'
 
-`make demo` shows more, `make status` and `make logs` how it is, `make down` stops it.
+Next: `make demo` sends more requests, `make status` and `make logs` show the state, `make down` stops the stack.
 """
 
 
 def up(arguments: Sequence[str], progress: Progress) -> int:
-    """Bring the checkout's stack up and say how to use it."""
+    """Start the checkout's stack and print its addresses and an example request."""
     parser = argparse.ArgumentParser(prog="infra.local up")
-    parser.add_argument("stack", nargs="?", choices=kinds.KINDS, default=kinds.KINDS[0], help="which kind")
-    stack = kinds.chosen(parser.parse_args(arguments).stack, progress)
+    parser.add_argument(
+        "stack", nargs="?", choices=selection.STACK_KINDS, default=selection.STACK_KINDS[0], help="kind of the stack"
+    )
+    stack = selection.select_stack(parser.parse_args(arguments).stack, progress)
     stack.up()
-    progress.say(
+    progress.print_line(
         READY.format(
             api=stack.api_url,
             database=stack.database_url,

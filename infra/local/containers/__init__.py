@@ -1,1 +1,1 @@
-"""What needs a container engine: LocalStack and `sam local`."""
+"""The parts that need a container engine: LocalStack and `sam local`."""

@@ -1,4 +1,4 @@
-"""The container engine of this machine, for `sam local`: whether it answers, what it has, how it reaches the host."""
+"""The container engine that `sam local` uses: its images and its network."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 HINT = (
     "`sam local` runs functions in containers. Install and start Docker (Debian, Ubuntu: apt install docker.io - "
-    "macOS, Windows: Docker Desktop), or set DOCKER_HOST to where your engine listens."
+    "macOS, Windows: Docker Desktop), or set DOCKER_HOST to the address of your engine."
 )
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """The network that containers are on unless told otherwise, and the host's address on it."""
+    """The default network of containers, and the host's address on it."""
 
     address: str
     network: ipaddress.IPv4Network
 
 
 class Engine:
-    """A Docker engine that answers; found as SAM finds it."""
+    """A connected Docker engine, the same one that SAM uses."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
 
     def has_image(self, name: str) -> bool:
-        """Tell whether an image need not be pulled."""
+        """Return whether an image is present and need not be pulled."""
         try:
             self._client.images.get(name)
         except ImageNotFound:
@@ -45,7 +45,7 @@ class Engine:
         return True
 
     def bridge(self) -> Bridge | None:
-        """Give the bridge; none where the engine has a machine of its own and forwards to this one by itself."""
+        """Return the bridge, or None if the engine runs in a virtual machine and forwards to this host on its own."""
         if sys.platform != "linux" or "Docker Desktop" in self._client.info()["OperatingSystem"]:
             return None
         pools = self._client.networks.get("bridge").attrs["IPAM"]["Config"]
@@ -57,12 +57,15 @@ class Engine:
 
 
 @contextlib.contextmanager
-def connected() -> Iterator[Engine]:
-    """Give the engine while inside; a `CommandError` that says what to do if none answers."""
+def connect_engine() -> Iterator[Engine]:
+    """Provide the engine inside the block.
+
+    Raises CommandError, with a hint, if no engine responds or if it fails inside the block.
+    """
     try:
         client = docker.from_env()
     except DockerException as error:
-        raise CommandError(f"No container engine answers: {error}", hint=HINT) from error
+        raise CommandError(f"No container engine responds: {error}", hint=HINT) from error
     try:
         yield Engine(client)
     except DockerException as error:

@@ -1,8 +1,8 @@
-"""Let containers reach servers that listen on 127.0.0.1 only.
+"""Port forwarding, so that containers reach servers that listen on 127.0.0.1 only.
 
-On Linux a container reaches the host at the bridge's address, where our servers do not listen, and should not.
-So this listens there, on the same ports, for as long as it is needed. It serves nobody but containers: a peer whose
-address is not the bridge's own network is turned away, also one that sent its packets here through another interface.
+On Linux, a container reaches the host at the address of the bridge, on which the servers must not listen. This module
+listens there on the same ports while it is needed. It serves only containers: a connection from an address outside the
+bridge's network is closed, also if it arrives through another interface.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
     from infra.local.containers.engine import Bridge
 
-CHUNK = 65536
+CHUNK_BYTES = 65536
 
 
 @contextlib.contextmanager
-def forwarding(bridge: Bridge, ports: Iterable[int]) -> Iterator[None]:
-    """While inside, connections from the bridge to these ports arrive at 127.0.0.1."""
+def forward_ports(bridge: Bridge, ports: Iterable[int]) -> Iterator[None]:
+    """Forward connections from the bridge to these ports of 127.0.0.1 inside the block.
+
+    Raises CommandError if this machine cannot listen on the bridge.
+    """
     with contextlib.ExitStack() as stack:
         for port in sorted(set(ports)):
             stack.enter_context(_serving(_listen(bridge, port)))
@@ -35,7 +38,7 @@ def forwarding(bridge: Bridge, ports: Iterable[int]) -> Iterator[None]:
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """One port; each connection is relayed in threads of its own."""
+    """The listener of one port; each connection is forwarded in its own threads."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -43,15 +46,15 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def __init__(self, bridge: Bridge, port: int) -> None:
         self._network = bridge.network
-        super().__init__((bridge.address, port), _Relay)
+        super().__init__((bridge.address, port), _Forwarder)
 
     def verify_request(self, _request: object, client_address: tuple[str, int]) -> bool:
-        """Turn away whoever is no container."""
+        """Return whether the client is a container."""
         return ipaddress.ip_address(client_address[0]) in self._network
 
 
-class _Relay(socketserver.BaseRequestHandler):
-    """One connection: what either side sends goes to the other, until both have ended."""
+class _Forwarder(socketserver.BaseRequestHandler):
+    """The handler of one connection: copies in both directions until both sides have closed."""
 
     def handle(self) -> None:
         client: socket.socket = self.request
@@ -59,32 +62,32 @@ class _Relay(socketserver.BaseRequestHandler):
         try:
             server = socket.create_connection((HOST, port), timeout=10)
         except OSError:
-            return  # nobody there: the client sees its connection end
+            return  # the server is down: the client's connection is closed
         server.settimeout(None)
         with server:
-            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
-            back.start()
-            _pump(client, server)
-            back.join()
+            responses = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            responses.start()
+            _copy(client, server)
+            responses.join()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends, and pass its end on; if either side breaks, break both."""
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy until the source closes, then close the target for writing; after an error, close both."""
     try:
-        while data := source.recv(CHUNK):
+        while data := source.recv(CHUNK_BYTES):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        for one in (source, target):
+        for connection in (source, target):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _listen(bridge: Bridge, port: int) -> _Listener:
     try:
         return _Listener(bridge, port)
     except OSError as error:
-        hint = "An engine on another machine, or one without root's rights, has its bridge elsewhere: use another one."
+        hint = "The bridge of a remote or rootless engine is not on this machine: use a local engine that runs as root."
         raise CommandError(f"Cannot listen on {bridge.address}:{port} for containers: {error}", hint=hint) from error
 
 

@@ -1,4 +1,4 @@
-"""LocalStack, and PostgreSQL and NATS beside it: services of infra/compose.yaml."""
+"""LocalStack, PostgreSQL and NATS as services of infra/compose.yaml."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.local.deployment import aws
 from infra.local.errors import CommandError
-from infra.local.servers.emulator import execute_api_url, usable
+from infra.local.servers.emulator import execute_api_url, is_usable
 from infra.local.servers.postgres import postgres_url
 from infra.local.system.ports import HOST
 
@@ -24,23 +24,23 @@ class Container:
 
     pid = None
 
-    def __init__(self, compose: Compose, name: str, inside: int) -> None:
+    def __init__(self, compose: Compose, name: str, container_port: int) -> None:
         self.name = name
-        self.inside = inside
+        self.container_port = container_port
         self._compose = compose
 
     @property
     def port(self) -> int:
-        """Where it listens on this machine."""
-        return self._compose.port(self.name, self.inside)
+        """The published port on this machine."""
+        return self._compose.port(self.name, self.container_port)
 
-    def alive(self) -> bool:
-        """Tell whether it runs."""
-        return self.name in self._compose.running()
+    def is_alive(self) -> bool:
+        """Return whether the container runs."""
+        return self.name in self._compose.running_services()
 
 
 class Postgres(Container):
-    """PostgreSQL: one address for this machine, another one for the functions."""
+    """PostgreSQL, with one address for this machine and another one for the functions."""
 
     @property
     def password(self) -> str:
@@ -48,53 +48,53 @@ class Postgres(Container):
         return self._compose.password
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        """Give the address of a database for a client on this machine."""
+        """Return the address of a database for a client on this machine."""
         return postgres_url(user, self.password, f"{HOST}:{self.port}", database)
 
-    def inner_url(self, database: str, user: str) -> str:
-        """Give the address of a database for a function."""
-        return postgres_url(user, self.password, f"{self.name}:{self.inside}", database)
+    def internal_url(self, database: str, user: str) -> str:
+        """Return the address of a database for a function in a container."""
+        return postgres_url(user, self.password, f"{self.name}:{self.container_port}", database)
 
 
 class LocalStack(Container):
-    """LocalStack, asked through the SDK."""
+    """LocalStack, called with the AWS SDK."""
 
     @property
     def url(self) -> str:
-        """Where the AWS API answers."""
-        return f"http://{HOST}:{self.inside}"
+        """The address of the AWS API."""
+        return f"http://{HOST}:{self.container_port}"
 
     @property
     def log(self) -> Path:
-        """What it wrote until now."""
+        """A file with LocalStack's log so far."""
         return self._compose.write_log(self.name)
 
     def api_url(self, api: str, stage: str) -> str:
-        """Give the address of a REST API that was deployed here."""
+        """Return the address of a REST API that is deployed here."""
         return execute_api_url(self.url, api, stage)
 
     def stack_outputs(self, stack: str) -> dict[str, str]:
-        """Give a CloudFormation stack's outputs; none if there is no such stack, or not in a usable state."""
+        """Return the outputs of a CloudFormation stack; empty if it does not exist or is not usable."""
         try:
-            (found,) = self._client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+            (description,) = self._client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
         except (BotoCoreError, ClientError):
             return {}
-        outputs = found.get("Outputs", []) if usable(found["StackStatus"]) else []
-        return {one["OutputKey"]: one["OutputValue"] for one in outputs}
+        outputs = description.get("Outputs", []) if is_usable(description["StackStatus"]) else []
+        return {output["OutputKey"]: output["OutputValue"] for output in outputs}
 
-    def make_bucket(self, name: str) -> None:
-        """Make a bucket, or leave it as it is."""
+    def create_bucket(self, name: str) -> None:
+        """Create a bucket if it does not exist."""
         self._client("s3").create_bucket(Bucket=name)
 
-    def invoke_later(self, function: str) -> None:
-        """Invoke a function without waiting for its end."""
+    def invoke_async(self, function: str) -> None:
+        """Invoke a function without waiting for its result."""
         try:
             self._client("lambda").invoke(FunctionName=function, InvocationType="Event", Payload=b"{}")
         except (BotoCoreError, ClientError) as error:
-            raise CommandError(f"{function} cannot be started: {error}", log=self.log) from error
+            raise CommandError(f"Invoking {function} failed: {error}", log=self.log) from error
 
     def reset(self) -> None:
-        """Start again with nothing deployed: it keeps nothing over a restart."""
+        """Restart LocalStack, which keeps no deployment over a restart."""
         self._compose.restart(self.name)
 
     def _client(self, service: str) -> Any:

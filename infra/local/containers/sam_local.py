@@ -1,4 +1,4 @@
-"""`sam local` on one build of the template, with functions that reach the servers of this machine."""
+"""`sam local` for one build of the template, with functions that reach the servers of this machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from infra.local.containers.forwarding import forwarding
+from infra.local.containers.forwarding import forward_ports
 from infra.local.deployment.conditions import ConditionEvaluator
-from infra.local.deployment.sam import NOWHERE, Deployment, aws_environment
+from infra.local.deployment.sam import UNREACHABLE_ENDPOINT, Deployment, aws_environment
 from infra.local.deployment.template import function_variables, load_template, write_template
 from infra.local.errors import CommandError
 from infra.local.servers.emulator import REGION, EmulatorServer
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from infra.local.containers.engine import Engine
 
-SAM = programs.installed("sam")
+SAM = programs.program_path("sam")
 CONTAINER_HOST = "host.docker.internal"
 LOOPBACK = re.compile(r"(?<=[/@])(?:127\.0\.0\.1|localhost):(\d+)")
 
 
 class SamLocal:
-    """The functions of one build, each of which SAM starts in a container of its own."""
+    """The functions of one build; SAM starts each in its own container."""
 
     def __init__(self, state: Path, build: Path) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class SamLocal:
 
     @cached_property
     def template(self) -> dict[str, Any]:
-        """The built template, in which SAM has written every short function in its long form."""
+        """The built template, in long form."""
         return load_template(self._template)
 
     @property
@@ -49,32 +49,32 @@ class SamLocal:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What SAM itself runs with: nothing that leads to a real account."""
-        return {**aws_environment(NOWHERE, self._state / "sam"), "AWS_MAX_ATTEMPTS": "1"}
+        """The environment of SAM itself, which does not point to a real AWS account."""
+        return {**aws_environment(UNREACHABLE_ENDPOINT, self._state / "sam"), "AWS_MAX_ATTEMPTS": "1"}
 
     @contextlib.contextmanager
     def options(self, engine: Engine, parameters: Mapping[str, str]) -> Iterator[list[str | Path]]:
-        """Give the options that every `sam local` command needs; they hold while inside.
+        """Provide the options of every `sam local` command; they are valid inside the block.
 
-        Parameters are the template's. Where their values are addresses on this machine, containers get others, which
-        lead to the same servers.
+        `parameters` are the template's. Containers get other addresses for the servers of this machine.
         """
         self._state.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            # Its values are secrets: SAM takes them from a file that nobody else can read.
-            text = json.dumps(self.variables(parameters))
+            # The values contain secrets, so SAM reads them from a private file.
+            text = json.dumps(self.function_environments(parameters))
             file = stack.enter_context(files.private_file(self._state / f"variables-{os.getpid()}.json", text))
             yield [
-                *("--template-file", self.written(), "--env-vars", file),
+                *("--template-file", self.write_sam_template(), "--env-vars", file),
                 *("--layer-cache-basedir", self._state / "layers"),
                 *(["--skip-pull-image"] if engine.has_image(self.image) else []),
-                *self._way_to_host(engine, parameters, stack),
+                *self._host_options(engine, parameters, stack),
             ]
 
-    def variables(self, parameters: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        """Give each function's variables that follow from the parameters; SAM knows the others' defaults.
+    def function_environments(self, parameters: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Return the variables of each function whose values depend on the parameters.
 
-        Only variables that the template declares: SAM drops others without a word.
+        They are only variables that the template declares, because SAM ignores others silently. Raises CommandError for
+        a parameter that the template does not have.
         """
         if unknown := parameters.keys() - self.template["Parameters"].keys():
             raise CommandError(f"The template has no parameter {', '.join(sorted(unknown))}.")
@@ -88,10 +88,11 @@ class SamLocal:
             for name, variables in function_variables(self.template).items()
         }
 
-    def written(self) -> Path:
-        """Write the template as SAM needs it, beside the build's: its folders are named from there.
+    def write_sam_template(self) -> Path:
+        """Write the template for `sam local` next to the built one, whose relative paths it keeps, and return its path.
 
-        SAM finds no authorizer that is named by `GetAtt`, if that function's own name is put together by the template.
+        SAM does not resolve an authorizer that is referenced with `GetAtt` if the function's name is itself computed.
+        The references are replaced by plain ARNs.
         """
         template = copy.deepcopy(self.template)
         for resource in template["Resources"].values():
@@ -102,17 +103,17 @@ class SamLocal:
         write_template(template, path)
         return path
 
-    def _way_to_host(self, engine: Engine, parameters: Mapping[str, str], stack: contextlib.ExitStack) -> list[str]:
+    def _host_options(self, engine: Engine, parameters: Mapping[str, str], stack: contextlib.ExitStack) -> list[str]:
         bridge = engine.bridge()
         if bridge is None:
             return []
         ports = [int(port) for value in parameters.values() for port in LOOPBACK.findall(value)]
-        stack.enter_context(forwarding(bridge, ports))
+        stack.enter_context(forward_ports(bridge, ports))
         return ["--add-host", f"{CONTAINER_HOST}:{bridge.address}"]
 
 
-def build(state: Path) -> Path:
-    """Build the functions for Lambda, whatever this machine is; what did not change comes from the cache."""
-    deployment = Deployment(state, EmulatorServer(state / "aws"), {}, on_host=False)  # an emulator that never runs
+def build_functions(state: Path) -> Path:
+    """Build the functions for Lambda's platform, with SAM's cache, and return the build folder."""
+    deployment = Deployment(state, EmulatorServer(state / "aws"), {}, on_host=False)  # the emulator is never started
     deployment.build_functions()
     return deployment.build

@@ -1,1 +1,1 @@
-"""The template on a local AWS: read, built and deployed."""
+"""Read, build and deploy the template to a local AWS."""

@@ -1,6 +1,6 @@
-"""AWS clients for tools and tests: the one place that decides where they lead, to ministack or to LocalStack.
+"""AWS clients for tools and tests, always directed at the local AWS: ministack or LocalStack.
 
-Slow to import, as the SDK is: `make up` of the embedded stack does without (see `emulator`).
+Slow to import, because the SDK is slow to import. `make up` of the embedded stack does not use it (see `emulator`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from infra.local.servers.emulator import CREDENTIALS, REGION
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# localstack-client prefers these to the address that it is given; a person may have set them for something else.
-_ELSEWHERE = ("AWS_ENDPOINT_URL", "USE_SSL")
+# localstack-client prefers these to its argument, but the user may have set them for other programs.
+_OVERRIDING_VARIABLES = ("AWS_ENDPOINT_URL", "USE_SSL")
 
 
 def client(service: str, endpoint: str) -> Any:
-    """A client of one service of the local AWS at `endpoint`, an http:// address."""
-    with _without(_ELSEWHERE):
+    """Return a client for a service of the local AWS at `endpoint`, an http:// address."""
+    with _without_variables(_OVERRIDING_VARIABLES):
         session = Session(
             aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
@@ -34,9 +34,9 @@ def client(service: str, endpoint: str) -> Any:
 
 
 @contextlib.contextmanager
-def _without(names: tuple[str, ...]) -> Iterator[None]:
-    held = {name: os.environ.pop(name) for name in names if name in os.environ}
+def _without_variables(names: tuple[str, ...]) -> Iterator[None]:
+    removed = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:
-        os.environ.update(held)
+        os.environ.update(removed)

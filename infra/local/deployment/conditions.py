@@ -1,4 +1,4 @@
-"""A template's conditions and rules, evaluated for given parameters: `sam local` takes the defaults only."""
+"""Evaluation of a template's conditions and rules for given parameters; `sam local` knows only the defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ConditionEvaluator:
-    """One template, in its long form, with values for all of its parameters."""
+    """A template in long form, with values for all of its parameters."""
 
     def __init__(self, template: dict[str, Any], parameters: Mapping[str, str]) -> None:
         self._values = {**parameter_defaults(template), **parameters}
@@ -19,7 +19,7 @@ class ConditionEvaluator:
         self._rules: Mapping[str, Any] = template.get("Rules", {})
 
     def text(self, node: Any) -> str | None:
-        """Give the value of a literal, a `Ref` to a parameter or an `Fn::If` of these; none for anything else."""
+        """Return the value of a literal, a `Ref` to a parameter or an `Fn::If` of these; otherwise None."""
         if isinstance(node, bool):
             return str(node).lower()
         if isinstance(node, str | int | float):
@@ -30,7 +30,7 @@ class ConditionEvaluator:
         return self._values.get(node["Ref"]) if isinstance(node, dict) and "Ref" in node else None
 
     def holds(self, expression: Any) -> bool:
-        """Tell whether a condition, or the assertion of a rule, holds."""
+        """Return whether a condition, or the assertion of a rule, is true."""
         ((function, operands),) = expression.items()
         if function == "Condition":
             return self.holds(self._conditions[operands])
@@ -40,12 +40,12 @@ class ConditionEvaluator:
         if function == "Fn::Contains":
             allowed, value = operands
             return self.text(value) in allowed
-        results = [self.holds(one) for one in operands]
+        results = [self.holds(operand) for operand in operands]
         return {"Fn::And": all(results), "Fn::Or": any(results), "Fn::Not": not results[0]}[function]
 
     def accepts(self, rule: str) -> bool:
-        """Tell whether CloudFormation would accept these parameters by one of the template's rules."""
-        found = self._rules[rule]
-        if "RuleCondition" in found and not self.holds(found["RuleCondition"]):
+        """Return whether the parameters satisfy one of the template's rules."""
+        definition = self._rules[rule]
+        if "RuleCondition" in definition and not self.holds(definition["RuleCondition"]):
             return True
-        return all(self.holds(one["Assert"]) for one in found["Assertions"])
+        return all(self.holds(assertion["Assert"]) for assertion in definition["Assertions"])

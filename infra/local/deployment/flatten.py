@@ -1,7 +1,7 @@
-"""A build without layers: what the functions' layers hold is laid into each function's own folder.
+"""A build without layers: the contents of the layers are copied into the folder of each function.
 
-For an AWS that accepts layers and does not apply them, as LocalStack's community image does. The committed template
-stays as it is; what SAM built is read, never changed.
+For an AWS that accepts layers but does not apply them, such as LocalStack's community image. Neither the committed
+template nor SAM's build is changed.
 """
 
 from __future__ import annotations
@@ -18,44 +18,52 @@ if TYPE_CHECKING:
 
 
 def flatten(build: Path, target: Path) -> None:
-    """Make from SAM's build folder another one that needs no layers; of one that is there, nothing is left."""
+    """Write a copy of SAM's build folder that needs no layers, replacing `target`.
+
+    Raises CommandError if a layer is not defined in the template, or contains more than Python code.
+    """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     template = load_template(build / "template.yaml")
     resources: dict[str, Any] = template["Resources"]
     shared = template.get("Globals", {}).get("Function", {}).pop("Layers", [])
     for name, properties in own_properties(template).items():
-        folders = [build / _content(resources, name, layer) for layer in (*shared, *properties.pop("Layers", []))]
-        _lay(folders, build / properties["CodeUri"], target / properties["CodeUri"])
-    template["Resources"] = {name: one for name, one in resources.items() if one["Type"] != LAYER_VERSION}
+        folders = [build / _layer_folder(resources, name, layer) for layer in (*shared, *properties.pop("Layers", []))]
+        _merge_layers(folders, build / properties["CodeUri"], target / properties["CodeUri"])
+    template["Resources"] = {
+        name: resource for name, resource in resources.items() if resource["Type"] != LAYER_VERSION
+    }
     write_template(template, target / "template.yaml")
 
 
-def _content(resources: dict[str, Any], function: str, layer: Any) -> str:
-    """The folder of a layer that this template makes; what another one holds is not here to be laid in."""
-    found = resources.get(layer.get("Ref", ""), {}) if isinstance(layer, dict) else {}
-    if found.get("Type") != LAYER_VERSION:
-        raise CommandError(f"{function} has a layer that the template does not make: {layer}.")
-    return str(found["Properties"]["ContentUri"])
+def _layer_folder(resources: dict[str, Any], function: str, layer: Any) -> str:
+    """Return the folder of a layer that the template defines."""
+    resource = resources.get(layer.get("Ref", ""), {}) if isinstance(layer, dict) else {}
+    if resource.get("Type") != LAYER_VERSION:
+        raise CommandError(f"{function} has a layer that the template does not define: {layer}.")
+    return str(resource["Properties"]["ContentUri"])
 
 
-def _lay(layers: list[Path], code: Path, target: Path) -> None:
-    """Python looks into a layer's `python` folder after the function's own: a later layer hides an earlier one."""
+def _merge_layers(layers: list[Path], code: Path, target: Path) -> None:
+    """Copy the layers, then the function's code, over each other.
+
+    This gives the same result as Lambda: the function's own files come first, and a later layer hides an earlier one.
+    """
     for layer in layers:
         if other := {path.name for path in layer.iterdir()} - {"python"}:
-            raise CommandError(f"{layer} holds more than Python code, which cannot be moved: {sorted(other)}.")
+            raise CommandError(f"{layer} contains more than Python code, which cannot be moved: {sorted(other)}.")
         _copy(layer / "python", target)
     _copy(code, target)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a tree over another one, by links where the file system has them: thirteen copies of a layer are many."""
+    """Copy a tree over another one, with hard links where possible: every function gets a copy of the layer."""
     for folder, _, files in os.walk(source):
-        here = target / os.path.relpath(folder, source)
-        here.mkdir(parents=True, exist_ok=True)
+        target_folder = target / os.path.relpath(folder, source)
+        target_folder.mkdir(parents=True, exist_ok=True)
         for file in files:
-            (here / file).unlink(missing_ok=True)
-            _link(os.path.join(folder, file), here / file)  # noqa: PTH118  # thousands of files
+            (target_folder / file).unlink(missing_ok=True)
+            _link(os.path.join(folder, file), target_folder / file)  # noqa: PTH118  # faster, for thousands of files
 
 
 def _link(source: str, target: Path) -> None:

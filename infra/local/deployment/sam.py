@@ -1,4 +1,4 @@
-"""Build the template and deploy it to a local AWS with SAM, as to AWS, and only when something changed."""
+"""Build the template and deploy it to a local AWS with SAM, as for AWS, and only if something changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infra.local.paths import CHECKOUT, LAYER, TEMPLATE
 from infra.local.servers.emulator import CREDENTIALS, REGION
 from infra.local.system import files, programs
 from infra.local.system.processes import Launch
-from infra.local.toolchain.environments import python_environment, uv
+from infra.local.toolchain.environments import python_environment, uv_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STACK_NAME = "grantwire-local"
 BUCKET = "grantwire-artifacts"
-NOWHERE = "http://127.0.0.1:9"  # for tools that ask AWS who we are, and go on without an answer
+UNREACHABLE_ENDPOINT = "http://127.0.0.1:9"  # for tools that call AWS but also work without it
 SOURCES = (
     TEMPLATE,
     *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations", "infra/sql")),
@@ -36,31 +36,38 @@ CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 LAMBDA_PLATFORM = ("linux", "x86_64")
 
 
-class Aws(Protocol):
+class LocalAws(Protocol):
     """A local AWS to deploy to."""
 
     @property
     def url(self) -> str:
-        """Where its API answers."""
+        """The address of the AWS API."""
 
     def stack_outputs(self, stack: str) -> dict[str, str]:
-        """Give a CloudFormation stack's outputs; none if there is no such stack, or not in a usable state."""
+        """Return the outputs of a CloudFormation stack; empty if it does not exist or is not usable."""
 
-    def make_bucket(self, name: str) -> None:
-        """Make a bucket, or leave it as it is."""
+    def create_bucket(self, name: str) -> None:
+        """Create a bucket if it does not exist."""
 
     def reset(self) -> None:
-        """Start again with nothing deployed."""
+        """Restart with nothing deployed."""
 
 
 class Deployment:
-    """The template on one local AWS.
+    """The deployment of the template to one local AWS.
 
     `layers`: whether that AWS applies layers. `on_host`: whether it runs functions on this machine, not in containers.
+    Parameters that the template does not declare are ignored.
     """
 
     def __init__(
-        self, state: Path, emulator: Aws, parameters: Mapping[str, str], *, layers: bool = True, on_host: bool = True
+        self,
+        state: Path,
+        emulator: LocalAws,
+        parameters: Mapping[str, str],
+        *,
+        layers: bool = True,
+        on_host: bool = True,
     ) -> None:
         self.build = state / "build"
         self.log = state / "deployment.log"
@@ -73,29 +80,33 @@ class Deployment:
 
     @property
     def artifacts(self) -> Path:
-        """The folder that is deployed: what SAM built, or that without layers."""
+        """The folder that is deployed: SAM's build, or its copy without layers."""
         return self.build if self._layers else self._state / "flattened"
 
-    def current(self) -> bool:
-        """Tell whether the emulator has what the checkout holds."""
+    def is_current(self) -> bool:
+        """Return whether the local AWS has the checkout's current state."""
         if self._unfinished.exists() or not self._fingerprint_file.exists():
             return False
         return self._fingerprint_file.read_text() == self._fingerprint() and bool(self.outputs())
 
     def build_functions(self) -> None:
-        """Build every function and the layer as for Lambda; what did not change comes from the cache."""
+        """Build every function and the layer as for Lambda, with SAM's cache.
+
+        Raises CommandError with the log if SAM fails.
+        """
         self._state.mkdir(parents=True, exist_ok=True)
         self._sam(
             *("build", "--cached", "--parallel", "--template-file", TEMPLATE, *CONFIG),
             *("--build-dir", self.build, "--cache-dir", self._state / "cache"),
         )
         if self._on_host and not on_lambda_platform():
-            self._fit_to_host()
+            self._install_host_packages()
 
     def deploy(self) -> None:
-        """Deploy the build, and remember what was deployed only when it was.
+        """Deploy the build, and save its fingerprint after success.
 
-        A stack whose deployment failed or was interrupted can often not be deployed again: then start over.
+        The local AWS is reset first if the last deployment failed or was interrupted, because such a stack often cannot
+        be deployed again. Raises CommandError with the log if SAM fails.
         """
         if self._unfinished.exists():
             self._emulator.reset()
@@ -103,7 +114,7 @@ class Deployment:
             flatten(self.build, self.artifacts)
         fingerprint = self._fingerprint()
         self._unfinished.touch()
-        self._emulator.make_bucket(BUCKET)
+        self._emulator.create_bucket(BUCKET)
         with self._parameter_file() as file:
             self._sam(
                 *("deploy", "--template-file", self.artifacts / "template.yaml", *CONFIG),
@@ -114,11 +125,11 @@ class Deployment:
         self._unfinished.unlink()
 
     def outputs(self) -> dict[str, str]:
-        """Give the stack's outputs; none if it is not deployed."""
+        """Return the stack's outputs; empty if it is not deployed."""
         return self._emulator.stack_outputs(STACK_NAME)
 
     def _parameter_file(self) -> AbstractContextManager[Path]:
-        """Give SAM the parameters, some of them secret, in a file of ours: anybody can read a command line."""
+        """Provide the parameters in a private file: some are secret, and every account can read command lines."""
         return files.private_file(self._state / "parameters.yaml", yaml.safe_dump(self.parameters))
 
     @property
@@ -138,40 +149,40 @@ class Deployment:
 
     def _sam(self, *command: str | Path) -> None:
         launch = Launch(
-            command=[programs.installed("sam"), *command],
+            command=[programs.program_path("sam"), *command],
             environment=aws_environment(self._emulator.url, self._state / "sam"),
             log=self.log,
-            directory=self._state,  # SAM keeps dependencies in the folder that it is started in
+            directory=self._state,  # SAM keeps dependencies in its working directory
         )
         programs.run(launch, record=self._state / "tool.json", problem=f"sam {command[0]} failed.")
 
-    def _fit_to_host(self) -> None:
-        """Replace Lambda's binary packages by this machine's: the emulator runs functions on the host."""
+    def _install_host_packages(self) -> None:
+        """Replace the binary packages for Lambda with those for this machine, on which the emulator runs functions."""
         for folder in self.build.glob("*/python"):
             target = ("--python", sys.executable, "--target", folder, "--reinstall")
             launch = Launch(
-                command=(uv(), "pip", "install", *target, "--require-hashes", "-r", LAYER / "requirements.txt"),
+                command=(uv_path(), "pip", "install", *target, "--require-hashes", "-r", LAYER / "requirements.txt"),
                 environment=os.environ,
                 log=self.log,
                 directory=CHECKOUT,
             )
-            programs.run(launch, record=self._state / "tool.json", problem="Installing the layer failed.")
+            programs.run(launch, record=self._state / "tool.json", problem="Installing the layer's packages failed.")
 
 
 def on_lambda_platform() -> bool:
-    """Tell whether packages that were built for Lambda run on this machine too."""
+    """Return whether packages that are built for Lambda also run on this machine."""
     return (sys.platform, platform.machine()) == LAMBDA_PLATFORM
 
 
 def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
-    """Give SAM's environment: the person's settings for pip, and none that lead to a real AWS account."""
+    """Return SAM's environment: the user's settings for pip, but none that point to a real AWS account."""
     home.mkdir(parents=True, exist_ok=True)
-    # SAM asks the package index for a newer SAM once a week, and waits for the answer.
+    # Once a week SAM checks the package index for a newer version, and waits for the response.
     (home / "metadata.json").write_text(json.dumps({"lastVersionCheck": time.time()}))
-    # SAM's cache would notice new byte code beside the sources.
-    kept = {name: value for name, value in python_environment().items() if not name.startswith(("AWS_", "SAM_"))}
+    # `python_environment` keeps byte code away from the sources, where it would invalidate SAM's cache.
+    inherited = {name: value for name, value in python_environment().items() if not name.startswith(("AWS_", "SAM_"))}
     return {
-        **kept,
+        **inherited,
         **CREDENTIALS,
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_DEFAULT_REGION": REGION,
@@ -179,7 +190,7 @@ def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "SAM_CLI_POLL_DELAY": "0.3",  # seconds between looks at a deployment; meant for AWS, the default is 5
+        "SAM_CLI_POLL_DELAY": "0.3",  # seconds between polls of a deployment; the default of 5 is meant for AWS
         "SAM_CLI_TELEMETRY": "0",
         "__SAM_CLI_APP_DIR": str(home),
     }
@@ -187,5 +198,5 @@ def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
 
 def _files(roots: Iterable[Path]) -> Iterator[Path]:
     for root in roots:
-        found = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
-        yield from (path for path in found if "__pycache__" not in path.parts)
+        paths = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+        yield from (path for path in paths if "__pycache__" not in path.parts)

@@ -1,7 +1,7 @@
-"""Templates as plain data: template.yaml, and what SAM builds from it.
+"""Templates as plain data: template.yaml, and the template that SAM builds from it.
 
-CloudFormation's short functions become the long ones, `!Ref X` becomes `{"Ref": "X"}`; anchors, aliases and merge keys
-are resolved as YAML says.
+CloudFormation's short functions are read in their long form: `!Ref X` as `{"Ref": "X"}`. Anchors, aliases and merge
+keys are resolved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _long_form(loader: yaml.SafeLoader, name: str, node: yaml.Node) -> dict[str,
     elif isinstance(node, yaml.SequenceNode):
         value = loader.construct_sequence(node, deep=True)
     else:
-        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]  # the one kind left
+        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]  # a MappingNode
     if name == "GetAtt" and isinstance(value, str):
         value = value.split(".", 1)
     return {name if name in _UNPREFIXED else f"Fn::{name}": value}
@@ -39,11 +39,14 @@ _Loader.add_multi_constructor("!", _long_form)
 
 
 def load_template(path: Path = TEMPLATE) -> dict[str, Any]:
-    """Read a template; nothing in it is shared, so that a change of one part leaves the others alone."""
+    """Return a template as nested dictionaries and lists, none of them shared, so that each can be changed alone.
+
+    Raises CommandError if the file cannot be read or is not a template.
+    """
     try:
         loaded = yaml.load(path.read_text(), _Loader)  # noqa: S506  # a SafeLoader
     except (OSError, yaml.YAMLError) as error:
-        raise CommandError(f"{path} cannot be read: {error}") from error
+        raise CommandError(f"Could not read {path}: {error}") from error
     if not isinstance(loaded, dict):
         raise CommandError(f"{path} is not a template.")
     unshared: dict[str, Any] = _unshared(loaded)
@@ -56,42 +59,43 @@ def write_template(template: dict[str, Any], path: Path) -> None:
 
 
 def declared_parameters() -> dict[str, str]:
-    """Give the parameters of template.yaml with their defaults; CloudFormation refuses others."""
+    """Return the parameters of template.yaml with their defaults; CloudFormation rejects any others."""
     return parameter_defaults(load_template())
 
 
 def parameter_defaults(template: dict[str, Any]) -> dict[str, str]:
-    """Give a template's parameters with their defaults, as text."""
-    return {name: str(one.get("Default", "")) for name, one in template.get("Parameters", {}).items()}
+    """Return the parameters of a template with their defaults as text."""
+    parameters = template.get("Parameters", {})
+    return {name: str(parameter.get("Default", "")) for name, parameter in parameters.items()}
 
 
 def own_properties(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each function's properties as the template has them, without `Globals`; a change of them changes it."""
+    """Return each function's own properties, without `Globals`. They are part of the template, not copies."""
     resources = template["Resources"]
-    return {name: one["Properties"] for name, one in resources.items() if one["Type"] == FUNCTION}
+    return {name: resource["Properties"] for name, resource in resources.items() if resource["Type"] == FUNCTION}
 
 
 def functions(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each function's properties with `Globals` merged into them, as SAM does it when it deploys them."""
+    """Return each function's properties with `Globals` merged in, as SAM deploys them."""
     common = template.get("Globals", {}).get("Function", {})
     return {name: _merged(common, properties) for name, properties in own_properties(template).items()}
 
 
 def function_variables(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each function's environment variables, those of `Globals` included."""
+    """Return each function's environment variables, including those of `Globals`."""
     return {
         name: properties.get("Environment", {}).get("Variables", {}) for name, properties in functions(template).items()
     }
 
 
 def logical_names(template: dict[str, Any] | None = None) -> dict[str, str]:
-    """Give the template's name of each function, by the folder of its code."""
-    found = own_properties(load_template() if template is None else template)
-    return {Path(properties["CodeUri"]).name: name for name, properties in found.items()}
+    """Return the logical name of each function, by the folder of its code."""
+    resources = own_properties(load_template() if template is None else template)
+    return {Path(properties["CodeUri"]).name: name for name, properties in resources.items()}
 
 
 def _merged(common: Any, own: Any) -> Any:
-    """Merge maps and join lists; any other value of the function replaces the common one."""
+    """Merge maps and concatenate lists; any other value of the function replaces the common one."""
     if _is_map(common) and _is_map(own):
         return {**common, **{key: _merged(common[key], own[key]) if key in common else own[key] for key in own}}
     if isinstance(common, list) and isinstance(own, list):
@@ -100,12 +104,12 @@ def _merged(common: Any, own: Any) -> Any:
 
 
 def _is_map(node: Any) -> bool:
-    """Tell a map from a function such as `Ref` or `Fn::If`, which is a value."""
+    """Return whether a node is a map and not an intrinsic function such as `Ref` or `Fn::If`."""
     return isinstance(node, dict) and not any(key in _UNPREFIXED or key.startswith("Fn::") for key in node)
 
 
 def _unshared(node: Any) -> Any:
-    """Copy what an anchor and its aliases share."""
+    """Return a deep copy, in which an anchor and its aliases share nothing."""
     if isinstance(node, dict):
         return {name: _unshared(value) for name, value in node.items()}
-    return [_unshared(one) for one in node] if isinstance(node, list) else node
+    return [_unshared(item) for item in node] if isinstance(node, list) else node

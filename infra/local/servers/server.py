@@ -1,4 +1,4 @@
-"""What PostgreSQL, NATS and the emulator have in common: a port, a log, a record of the running process."""
+"""The base class of PostgreSQL, NATS and the emulator: a port, a log and a record of the running process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from infra.local.errors import CommandError
 from infra.local.system import files, temporary
-from infra.local.system.ports import free_port, port_free
+from infra.local.system.ports import find_free_port, is_port_free
 from infra.local.system.processes import (
     Launch,
     ProcessId,
-    alive,
-    end,
+    defer_interrupts,
     identify,
+    is_alive,
     spawn,
-    sweep_group,
-    uninterrupted,
+    stop_orphans,
+    stop_process,
     wait_until,
 )
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-LOG_LIMIT = 10_000_000
+MAX_LOG_BYTES = 10_000_000
 
 
 class Server(ABC):
-    """A server that runs in the background, in a folder of its own.
+    """A server that runs in the background and keeps its state in its own folder.
 
-    The object is only a view: whoever makes another one on the same folder sees and ends the same process.
+    The object is only a view of that folder: another object on the same folder sees and stops the same process.
     """
 
     name: ClassVar[str]
     port_variable: ClassVar[str]
-    ready_within: ClassVar[float] = 30.0
+    ready_timeout: ClassVar[float] = 30.0
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     kill_signal: ClassVar[signal.Signals] = signal.SIGKILL
 
@@ -55,29 +55,32 @@ class Server(ABC):
 
     @property
     def port(self) -> int:
-        """The port in use, or the one used last, which the next start takes again if it is still free."""
+        """The port in use, or the last one, which the next start uses again if it is still free."""
         return int(self._read().get("port", self._fixed_port or 0))
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs."""
+        """The process id of the running server, or None."""
         process = self._process()
         return process.pid if process else None
 
     @property
     def temporary(self) -> Path:
-        """The temporary directory of the server and of the programs that it starts: it ends with the server."""
+        """The temporary directory of the server and of the programs that it starts; removed when it stops."""
         return self.state / "tmp"
 
-    def alive(self) -> bool:
-        """Tell whether the server's process runs."""
+    def is_alive(self) -> bool:
+        """Return whether the server's process runs."""
         return self._process() is not None
 
     def start(self) -> None:
-        """Start the server unless it runs, and return when it serves."""
+        """Start the server unless it runs, and return when it is ready.
+
+        Raises CommandError with the server's log if it ends or is not ready in time.
+        """
         self.state.mkdir(parents=True, exist_ok=True)
-        self._adopt()
-        if self.alive() and self._fixed_port in (None, self.port) and self._await_ready():
+        self._adopt_unrecorded()
+        if self.is_alive() and self._fixed_port in (None, self.port) and self._wait_until_ready():
             return
         self.stop()
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -85,109 +88,109 @@ class Server(ABC):
         for port in self._candidate_ports():
             self._rotate_log()
             self._launch(port)
-            if self._await_ready():
+            if self._wait_until_ready():
                 return
-        raise CommandError(f"{self.name} found no free port.", log=self.log)
+        raise CommandError(f"{self.name} could not find a free port.", log=self.log)
 
     def stop(self) -> None:
-        """End the server, and anything that it left behind; its data stay."""
-        self._end(self.stop_signal, within=20)
+        """Stop the server and its remaining processes; keep its data."""
+        self._stop(self.stop_signal, timeout=20)
 
     def kill(self) -> None:
-        """End the server as a crash would."""
-        self._end(self.kill_signal, within=10)
+        """Stop the server as a crash would."""
+        self._stop(self.kill_signal, timeout=10)
 
     def restart(self) -> None:
-        """Stop and start again, on the same port."""
+        """Stop the server and start it again on the same port."""
         self.stop()
         self.start()
 
     def destroy(self) -> None:
-        """Stop, and delete the server's data."""
+        """Stop the server and delete its data."""
         self.stop()
         shutil.rmtree(self.state, ignore_errors=True)
 
     @abstractmethod
     def _command(self, port: int) -> Launch:
-        """Say how to start the server on a port."""
+        """Return how to start the server on a port."""
 
     @abstractmethod
-    def _ready(self) -> bool:
-        """Tell whether the running server serves."""
+    def _is_ready(self) -> bool:
+        """Return whether the running server accepts requests."""
 
-    def _prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
-        """Do what must be done before a start."""
+    def _prepare(self) -> None:  # noqa: B027  # most servers have nothing to prepare
+        """Prepare the state folder before a start."""
 
-    def _adopt(self) -> None:  # noqa: B027  # most leave no trace to recognise them by
-        """Recognise a server that runs without a record of it."""
+    def _adopt_unrecorded(self) -> None:  # noqa: B027  # most servers write no process id of their own
+        """Record a server that runs without a record, because its start was killed."""
 
-    def _ended(self, *, properly: bool) -> None:  # noqa: B027  # most have nothing to note
-        """Note how the server ended: by itself when it was asked to, or not."""
+    def _on_stopped(self, *, cleanly: bool) -> None:  # noqa: B027  # most servers have nothing to do
+        """Handle the end of the server; `cleanly` if the stop signal was enough."""
 
     def _candidate_ports(self) -> Iterator[int]:
-        """Give the port that was asked for; else the last one, so that addresses stay; else new ones."""
+        """Yield the fixed port; without one, the last port, so that addresses stay the same, then free ones."""
         if self._fixed_port:
-            if not port_free(self._fixed_port):
-                hint = f"Choose another one with {self.port_variable}=…, or unset it to get a free one."
-                raise CommandError(f"Port {self._fixed_port} for {self.name} is taken.", hint=hint)
+            if not is_port_free(self._fixed_port):
+                hint = f"Set {self.port_variable} to another port, or unset it to get a free one."
+                raise CommandError(f"Port {self._fixed_port} for {self.name} is already in use.", hint=hint)
             yield self._fixed_port
             return
-        if self.port and port_free(self.port):
+        if self.port and is_port_free(self.port):
             yield self.port
         for _ in range(3):
-            yield free_port()
+            yield find_free_port()
 
     def _launch(self, port: int) -> None:
         launch = self._command(port)
-        with uninterrupted():
+        with defer_interrupts():
             self._child = self._spawn(launch)
-            self._remember(self._child.pid, port)
+            self._save_record(self._child.pid, port)
 
     def _program(self, *command: str | Path, environment: Mapping[str, str] | None = None) -> Launch:
-        """Describe a program that runs in the server's folder, with the little that it needs of our environment."""
+        """Return how to start a program in the server's folder, with a minimal environment."""
         variables = {**base_environment(), **(environment or {})}
         return Launch(command=command, environment=variables, log=self.log, directory=self.state)
 
     def _spawn(self, launch: Launch, *, detached: bool = True) -> subprocess.Popen[bytes]:
-        """Start one of the server's programs, with the server's temporary directory."""
+        """Start one of the server's programs with the server's temporary directory."""
         temporary.make(self.temporary, launch.account)
         environment = {**launch.environment, temporary.VARIABLE: str(self.temporary)}
         return spawn(dataclasses.replace(launch, environment=environment), detached=detached)
 
-    def _remember(self, pid: int, port: int) -> None:
+    def _save_record(self, pid: int, port: int) -> None:
         process = identify(pid)
         self._write({"port": port} if process is None else {"port": port, **process._asdict()})
 
-    def _await_ready(self) -> bool:
-        """Wait until the server serves. False: somebody took its port meanwhile, so try another one."""
-        if wait_until(lambda: self._ready() or not self.alive(), self.ready_within) and self.alive():
+    def _wait_until_ready(self) -> bool:
+        """Wait until the server is ready. Return False if another process took the port, so that the next is tried."""
+        if wait_until(lambda: self._is_ready() or not self.is_alive(), self.ready_timeout) and self.is_alive():
             return True
-        ended = not self.alive()
+        has_ended = not self.is_alive()
         self.stop()
-        if ended and not self._fixed_port and not port_free(self.port):
+        if has_ended and not self._fixed_port and not is_port_free(self.port):
             return False
-        problem = "ended at its start" if ended else f"was not ready within {self.ready_within:.0f} s"
+        problem = "ended while it started" if has_ended else f"was not ready within {self.ready_timeout:.0f} s"
         raise CommandError(f"{self.name} {problem}.", log=self.log)
 
-    def _end(self, number: signal.Signals, *, within: float) -> None:
-        self._adopt()
+    def _stop(self, signal_number: signal.Signals, *, timeout: float) -> None:
+        self._adopt_unrecorded()
         record = self._read()
         if "pid" not in record:
             return
         process = ProcessId(record["pid"], record["started"])
-        asked = end(process, first=number, within=within)
-        sweep_group(process.pid, str(self.state))
+        ended_on_signal = stop_process(process, signal_number=signal_number, timeout=timeout)
+        stop_orphans(process.pid, str(self.state))
         if self._child is not None:
             self._child.wait(timeout=5)
             self._child = None
         shutil.rmtree(self.temporary, ignore_errors=True)
         self._write({"port": record["port"]})
-        self._ended(properly=asked and number == self.stop_signal)
+        self._on_stopped(cleanly=ended_on_signal and signal_number == self.stop_signal)
 
     def _process(self) -> ProcessId | None:
         record = self._read()
         process = ProcessId(record["pid"], record["started"]) if "pid" in record else None
-        return process if process and alive(process) else None
+        return process if process and is_alive(process) else None
 
     def _read(self) -> dict[str, Any]:
         return files.read_record(self._record)
@@ -197,11 +200,11 @@ class Server(ABC):
 
     def _rotate_log(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size > LOG_LIMIT:
+            if self.log.stat().st_size > MAX_LOG_BYTES:
                 self.log.replace(self.log.with_suffix(".log.1"))
 
 
 def base_environment() -> dict[str, str]:
-    """Give a server's environment: the little that a program needs, none of the person's settings."""
-    kept = ("PATH", "HOME", "LANG", "TZ", "SYSTEMROOT")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    """Return a minimal environment for a server, without the user's own settings."""
+    inherited = ("PATH", "HOME", "LANG", "TZ", "SYSTEMROOT")
+    return {name: os.environ[name] for name in inherited if name in os.environ}

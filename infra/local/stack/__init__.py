@@ -1,1 +1,1 @@
-"""A whole stack: its servers, its database and the deployed template."""
+"""A complete stack: its servers, its database and the deployed template."""

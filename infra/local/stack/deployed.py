@@ -1,4 +1,4 @@
-"""What all local stacks have in common, wherever their servers run: the deployed template, from build to health."""
+"""The base class of local stacks: build, deploy and check the template, independent of where the servers run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra.local.deployment.sam import STACK_NAME, Aws, Deployment
+from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws
 from infra.local.errors import CommandError
 from infra.local.servers.group import TITLES
 from infra.local.stack import database
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT, development_token
 from infra.local.system import files
-from infra.local.system.locks import exclusive
+from infra.local.system.locks import hold_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from infra.local.progress import Progress
 
-HEALTH = "/v1/users/healthcheck/entitlements"
-HEALTHY_WITHIN = 60.0
-UNAUTHORIZED = (
-    "  This AWS runs no authorizers, so the API lets nobody in (401); everything else works. See docs/local.md."
+HEALTH_PATH = "/v1/users/healthcheck/entitlements"
+HEALTH_TIMEOUT_SECONDS = 60.0
+NO_AUTHORIZERS = (
+    "  This AWS runs no authorizers, so every API request gets 401. Everything else works. See docs/local.md."
 )
 WORKERS = ("relay-outbox", "bridge-events", "deliver-notifications", "record-advisories", "sweep-retention")
 
@@ -36,40 +36,40 @@ class Service(Protocol):
 
     @property
     def name(self) -> str:
-        """Which one."""
+        """The server's name, a key of TITLES."""
 
     @property
     def port(self) -> int:
-        """Where it listens on this machine."""
+        """The server's port on this machine."""
 
     @property
     def pid(self) -> int | None:
-        """Its process, if it is one of ours."""
+        """The server's process id, or None if it runs in a container."""
 
-    def alive(self) -> bool:
-        """Tell whether it runs."""
+    def is_alive(self) -> bool:
+        """Return whether the server runs."""
 
 
 class DatabaseService(Service, database.Cluster, Protocol):
     """PostgreSQL."""
 
 
-class AwsService(Service, Aws, Protocol):
+class AwsService(Service, LocalAws, Protocol):
     """The local AWS."""
 
     @property
     def log(self) -> Path:
-        """What it wrote."""
+        """The log of the local AWS."""
 
     def api_url(self, api: str, stage: str) -> str:
-        """Give the address of a REST API that was deployed here."""
+        """Return the address of a REST API that is deployed here."""
 
-    def invoke_later(self, function: str) -> None:
-        """Invoke a function without waiting for its end."""
+    def invoke_async(self, function: str) -> None:
+        """Invoke a function without waiting for its result."""
 
 
 class DeployedStack(ABC):
-    """The template on a local AWS, with its database, ready to answer."""
+    """The template deployed to a local AWS, with its database."""
 
     kind: str
     state: Path
@@ -98,24 +98,24 @@ class DeployedStack(ABC):
     @property
     @abstractmethod
     def description(self) -> Path:
-        """The file that tells scripts where everything is."""
+        """The file with the stack's addresses, for scripts."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start what does not run."""
+        """Start the servers that do not run."""
 
     @abstractmethod
     def _make_deployment(self) -> Deployment: ...
 
     @cached_property
     def deployment(self) -> Deployment:
-        """The template on this stack's AWS; valid once the servers have their ports."""
+        """The deployment to this stack's AWS; use it only after the servers have their ports."""
         return self._make_deployment()
 
     @property
     def database_url(self) -> str:
         """The address of the product's database."""
-        return database.url(self.cluster)
+        return database.owner_url(self.cluster)
 
     @property
     def emulator_url(self) -> str:
@@ -124,31 +124,34 @@ class DeployedStack(ABC):
 
     @property
     def api_url(self) -> str:
-        """The address of the deployed API."""
+        """The address of the deployed API; CommandError if the stack is not deployed."""
         outputs = self.deployment.outputs()
         if "ApiId" not in outputs:
             raise CommandError("The stack is not deployed.", hint="Start it with `make up`.")
         return self.aws.api_url(outputs["ApiId"], outputs["ApiStage"])
 
     def up(self) -> None:
-        """Start what does not run, deploy what has changed, and return when the API answers."""
-        with exclusive(self.state / "stack.lock", self.progress):
+        """Start the servers, migrate, deploy if something changed, and return when the API responds.
+
+        Raises CommandError, with the log of the failed step, if the stack does not come up.
+        """
+        with hold_lock(self.state / "stack.lock", self.progress):
             self.start()
             with self.progress.step("Migrating the database"):
                 database.create(self.cluster)
                 database.migrate(self.cluster, self.state / "migrations")
             self._deploy()
-            with self.progress.step("Making sure of the development client"):
+            with self.progress.step("Checking the development client"):
                 development_token(self.database_url, self._token_file)
             with self.progress.step("Waiting for the API"):
-                self._await_healthy()
+                self._wait_until_healthy()
             self._start_workers()
-            self._describe()
+            self._write_description()
 
     def _parameters_for(self, owner_url: str, nats_url: str) -> dict[str, str]:
-        """Give the template's parameters of every local stack; the addresses are those that a function sees."""
+        """Return the template parameters of every local stack, with the addresses that a function uses."""
         return {
-            "DatabaseUrl": database.for_functions(owner_url, self.cluster),
+            "DatabaseUrl": database.functions_url(owner_url, self.cluster),
             "MigrationDatabaseUrl": owner_url,
             "NatsUrl": nats_url,
             "Stage": "local",
@@ -158,7 +161,7 @@ class DeployedStack(ABC):
 
     @property
     def token(self) -> str:
-        """The development client's token; none before the first start."""
+        """The development client's token; empty before the first start."""
         return self._token_file.read_text() if self._token_file.exists() else ""
 
     @property
@@ -166,21 +169,21 @@ class DeployedStack(ABC):
         return self.state / "token"
 
     @property
-    def authorizes(self) -> bool:
-        """Whether this AWS runs authorizers; where it does not, the API lets nobody in."""
+    def runs_authorizers(self) -> bool:
+        """Whether this AWS runs authorizers; without them, every API request gets 401."""
         return True
 
-    def healthy(self) -> bool:
-        """Tell whether the API answers from the database."""
+    def is_healthy(self) -> bool:
+        """Return whether the API responds with data from the database."""
         return self._status() == HTTPStatus.OK
 
     def _status(self) -> int | None:
-        """Give the API's answer to the development client, if it gives any."""
+        """Return the status of the API's response to the development client, or None without a response."""
         try:
             headers = {"Authorization": f"Bearer {self.token}"}
-            request = urllib.request.Request(self.api_url + HEALTH, headers=headers)  # noqa: S310
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-                return int(answer.status)
+            request = urllib.request.Request(self.api_url + HEALTH_PATH, headers=headers)  # noqa: S310
+            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+                return int(response.status)
         except urllib.error.HTTPError as refusal:
             refusal.close()
             return refusal.code
@@ -188,7 +191,7 @@ class DeployedStack(ABC):
             return None
 
     def _deploy(self) -> None:
-        if self.deployment.current():
+        if self.deployment.is_current():
             return
         with self.progress.step("Building the functions"):
             self.deployment.build_functions()
@@ -196,24 +199,25 @@ class DeployedStack(ABC):
             self.deployment.deploy()
 
     def _start_workers(self) -> None:
-        """Start each worker once: its schedule fires for the first time after a minute."""
+        """Start each worker once, because its schedule first fires after a minute."""
         with self.progress.step("Starting the workers"):
             for name in WORKERS:
-                self.aws.invoke_later(f"{STACK_NAME}-{name}")
+                self.aws.invoke_async(f"{STACK_NAME}-{name}")
 
-    def _await_healthy(self) -> None:
-        deadline = time.monotonic() + HEALTHY_WITHIN
+    def _wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + HEALTH_TIMEOUT_SECONDS
         while (status := self._status()) != HTTPStatus.OK:
-            if status == HTTPStatus.UNAUTHORIZED and not self.authorizes:
-                self.progress.say(UNAUTHORIZED)
+            if status == HTTPStatus.UNAUTHORIZED and not self.runs_authorizers:
+                self.progress.print_line(NO_AUTHORIZERS)
                 return
             if time.monotonic() > deadline:
-                hint = "`make logs` shows what the functions wrote."
-                raise CommandError("The API does not answer.", log=self.aws.log, hint=hint)
+                hint = "See the functions' logs with `make logs`."
+                problem = f"The API did not respond with 200 within {HEALTH_TIMEOUT_SECONDS:.0f} s."
+                raise CommandError(problem, log=self.aws.log, hint=hint)
             time.sleep(0.5)
 
-    def _describe(self) -> None:
-        """Write down what scripts need, for the owner's eyes only."""
+    def _write_description(self) -> None:
+        """Write the stack's addresses and token to stack.json, readable by the owner only."""
         description: dict[str, Any] = {
             "stack": self.kind,
             "api_url": self.api_url,

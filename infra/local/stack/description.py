@@ -1,4 +1,4 @@
-"""`.grantwire/stack.json`: what `make up` tells scripts about the running stack."""
+"""`.grantwire/stack.json`: the addresses and the token of the running stack, written by `make up` for scripts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 
 def read_description(state: Path = STATE) -> dict[str, Any]:
-    """Read it; a `CommandError` if there is none."""
-    found = files.read_record(state / DESCRIPTION)
-    if not found:
+    """Return the description of the running stack.
+
+    Raises CommandError if no stack is up.
+    """
+    description = files.read_record(state / DESCRIPTION)
+    if not description:
         raise CommandError("The stack is not up.", hint="Start it with `make up`.")
-    return found
+    return description

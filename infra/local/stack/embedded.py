@@ -1,4 +1,4 @@
-"""The whole stack of one state folder: its servers, its database and the deployed template."""
+"""The embedded stack: servers as processes of this machine, with the deployed template."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from infra.local.servers.postgres import PostgresServer
 
 
-class Stack(ServerGroup, DeployedStack):
+class EmbeddedStack(ServerGroup, DeployedStack):
     """PostgreSQL, NATS and the emulator with the deployed template.
 
-    Any number of stacks run side by side, each in a folder of its own: the checkout's is `.grantwire`, tests
-    use others. Template parameters and PostgreSQL settings given here are added to the usual ones.
+    Any number of stacks can run at the same time, each in its own folder: the checkout's is in `.grantwire`, tests use
+    others. `parameters` of the template and `database_settings` override the defaults.
     """
 
     kind = "embedded"
@@ -53,5 +53,5 @@ class Stack(ServerGroup, DeployedStack):
         return self.nats.url
 
     def _make_deployment(self) -> Deployment:
-        given = self._parameters_for(self.database_url, self.nats_url)
-        return Deployment(self.state / "deployment", self.emulator, {**given, **self._parameters})
+        defaults = self._parameters_for(self.database_url, self.nats_url)
+        return Deployment(self.state / "deployment", self.emulator, {**defaults, **self._parameters})

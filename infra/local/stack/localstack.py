@@ -1,4 +1,4 @@
-"""The stack on LocalStack: the template deployed to it, PostgreSQL and NATS beside it, all in containers."""
+"""The stack on LocalStack: LocalStack with the deployed template, PostgreSQL and NATS, all in containers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LocalStackStack(DeployedStack):
 
     @property
     def servers(self) -> tuple[Container, ...]:
-        """The servers."""
+        """The containers in the order in which `make status` shows them."""
         return (self._postgres, self._nats, self._localstack)
 
     @property
@@ -53,23 +53,26 @@ class LocalStackStack(DeployedStack):
 
     @property
     def description(self) -> Path:
-        """The file that tells scripts where everything is: the same as for any other stack of the checkout."""
+        """The file with the stack's addresses; the embedded stack of the checkout writes the same file."""
         return self.state.parent / DESCRIPTION
 
     @property
-    def authorizes(self) -> bool:
-        """Only with a licence: the community image accepts authorizers and does not run them."""
-        return self.compose.licensed
+    def runs_authorizers(self) -> bool:
+        """Whether the image is licensed: the community image accepts authorizers but does not run them."""
+        return self.compose.is_licensed
 
     def start(self) -> None:
-        """Start the containers and wait until they are healthy."""
-        self.compose.check()
+        """Start the containers and wait until they are healthy.
+
+        Raises CommandError if Docker is missing or a container does not become healthy.
+        """
+        self.compose.check_available()
         with self.progress.step("Starting LocalStack, PostgreSQL and NATS (the first time pulls their images)"):
             self.compose.up()
 
     def _make_deployment(self) -> Deployment:
-        """What differs from the embedded stack: the functions' addresses, and layers only with a licence."""
-        owner = self._postgres.inner_url(database.NAME, database.NAME)
-        given = self._parameters_for(owner, f"nats://{self._nats.name}:{self._nats.inside}")
+        """Return the deployment, with addresses of the containers' network and layers only if licensed."""
+        owner = self._postgres.internal_url(database.DATABASE_NAME, database.DATABASE_NAME)
+        parameters = self._parameters_for(owner, f"nats://{self._nats.name}:{self._nats.container_port}")
         folder = self.state / "deployment"
-        return Deployment(folder, self._localstack, given, layers=self.compose.licensed, on_host=False)
+        return Deployment(folder, self._localstack, parameters, layers=self.compose.is_licensed, on_host=False)

@@ -1,4 +1,4 @@
-"""Files that another process reads: never half written, and private where they hold secrets or process ids."""
+"""Files that other processes read: replaced atomically, and readable by their owner only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def write_private(path: Path, text: str, *, owner: Account | None = None) -> None:
-    """Replace a file as a whole by one of mode 0600, which belongs to `owner` or to us."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Replace a file atomically with one of mode 0600 that belongs to `owner`, or to this account."""
+    new_file = path.with_name(f"{path.name}.new")
+    new_file.unlink(missing_ok=True)
+    descriptor = os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         if owner is not None:
             os.fchown(descriptor, owner.uid, owner.gid)
         file.write(text)
-    fresh.replace(path)
+    new_file.replace(path)
 
 
 @contextlib.contextmanager
 def private_file(path: Path, text: str) -> Iterator[Path]:
-    """Give a file of mode 0600 with this text, and delete it at the end."""
+    """Provide a file of mode 0600 with this text inside the block, and delete it at the end."""
     write_private(path, text)
     try:
         yield path
@@ -37,12 +37,12 @@ def private_file(path: Path, text: str) -> Iterator[Path]:
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Keep a record, as `write_private` does."""
+    """Write a record as JSON with `write_private`."""
     write_private(path, json.dumps(record, indent=2))
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Give a record; an empty one if there is none, or nothing that can be read as one."""
+    """Return a record; an empty one if the file is missing or is not a JSON object."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):

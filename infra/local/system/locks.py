@@ -1,4 +1,4 @@
-"""One at a time: what must not run twice in a checkout waits for its turn, and says so."""
+"""Lock files for work that must not run twice at the same time in a checkout."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, progress: Progress) -> Iterator[None]:
-    """Hold a lock file. The system frees it when its holder ends, however it ends."""
+def hold_lock(path: Path, progress: Progress) -> Iterator[None]:
+    """Hold a lock file inside the block; wait for it, with a progress line, if another process holds it.
+
+    The system releases the lock when the process ends, also if the process is killed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
@@ -27,8 +30,8 @@ def exclusive(path: Path, progress: Progress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def if_free(path: Path) -> Iterator[bool]:
-    """Hold a lock file if nobody does; tell whether that is so."""
+def try_lock(path: Path) -> Iterator[bool]:
+    """Hold a lock file inside the block if no other process holds it; yield whether it is held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:

@@ -1,6 +1,6 @@
-"""Folders in memory, for servers whose data nobody will miss: a database is made there in a tenth of the time.
+"""Folders in memory for the data of test servers: creating a database there takes a tenth of the time.
 
-Where the system has no such place, or too little room in it, they are in the state folder like everything else.
+Where the system has no memory file system, or too little space in it, the folders are in the state folder.
 """
 
 from __future__ import annotations
@@ -14,44 +14,47 @@ from pathlib import Path
 from infra.local.paths import CHECKOUT
 from infra.local.system.unprivileged import digest
 
-_MEMORY = Path("/dev/shm")  # noqa: S108  # what is in it belongs to us, or is not used
-_ROOM = 2 * 1024**3
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # a folder that another account created is never used
+_MIN_FREE_BYTES = 2 * 1024**3
 
 
-def memory() -> Path:
-    """Name this checkout's folder in memory; it exists only while tests run, or after they were killed."""
-    return _MEMORY / f"grantwire-{digest(CHECKOUT)}"
+def memory_folder() -> Path:
+    """Return the path of this checkout's folder in memory.
+
+    It exists only while tests run, or after a test run was killed.
+    """
+    return _SHARED_MEMORY / f"grantwire-{digest(CHECKOUT)}"
 
 
 def in_memory(folder: Path) -> Path:
-    """Give the folder of this name in memory, or the folder itself."""
+    """Return the folder of the same name in memory, or the folder itself where memory is not available."""
     try:
-        if shutil.disk_usage(_MEMORY).free < _ROOM:
+        if shutil.disk_usage(_SHARED_MEMORY).free < _MIN_FREE_BYTES:
             return folder
-        memory().mkdir(mode=0o711, exist_ok=True)
+        memory_folder().mkdir(mode=0o711, exist_ok=True)
     except OSError:
         return folder
-    return memory() / folder.name if _ours() else folder
+    return memory_folder() / folder.name if _is_ours() else folder
 
 
 def remove(folder: Path) -> None:
-    """Delete the folder of this name in memory, and this checkout's folder with the last of them."""
-    if _ours():
-        shutil.rmtree(memory() / folder.name, ignore_errors=True)
+    """Delete the folder of this name in memory, and this checkout's folder if it is then empty."""
+    if _is_ours():
+        shutil.rmtree(memory_folder() / folder.name, ignore_errors=True)
         with contextlib.suppress(OSError):
-            memory().rmdir()
+            memory_folder().rmdir()
 
 
 def remove_all() -> None:
     """Delete this checkout's folder in memory."""
-    if _ours():
-        shutil.rmtree(memory(), ignore_errors=True)
+    if _is_ours():
+        shutil.rmtree(memory_folder(), ignore_errors=True)
 
 
-def _ours() -> bool:
-    """Everyone may write there: whether the folder of this name is one that we made."""
+def _is_ours() -> bool:
+    """Return whether this account created the checkout's folder: every account may write to /dev/shm."""
     try:
-        found = memory().lstat()
+        status = memory_folder().lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

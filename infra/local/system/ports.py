@@ -1,4 +1,4 @@
-"""Ports of the loopback interface, which every server here listens on."""
+"""Ports of the loopback interface, on which every local server listens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 HOST = "127.0.0.1"
 
 
-def port_free(port: int) -> bool:
-    """Tell whether a server could listen on a port now."""
+def is_port_free(port: int) -> bool:
+    """Return whether a server could listen on a port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -18,8 +18,8 @@ def port_free(port: int) -> bool:
     return True
 
 
-def free_port() -> int:
-    """Give a port that nobody listens on."""
+def find_free_port() -> int:
+    """Return a port on which no server listens."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

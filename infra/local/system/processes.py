@@ -1,7 +1,7 @@
-"""Start programs that outlive us, and later end those and no others.
+"""Start programs that outlive this process, and later stop exactly those.
 
-A process id alone is no identity: the system gives it to somebody else after the process ended. So the record
-holds the moment at which the process started too, and a process is signalled only while both agree.
+A process id alone does not identify a process, because the system reuses it after the process has ended. A record
+therefore also holds the start time, and a process is signalled only if both match.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROC = Path("/proc")
-HAS_PROC = (PROC / "self" / "stat").exists()  # Linux, where a small image may lack the `ps` used elsewhere
+HAS_PROC = (PROC / "self" / "stat").exists()  # elsewhere `ps` is used, which small Linux images lack
 
 
 class ProcessId(NamedTuple):
-    """A process as it can be recognised later: its number and when it started."""
+    """The identity of a process: its process id and its start time."""
 
     pid: int
     started: str
 
 
 class Account(NamedTuple):
-    """The unprivileged account that a server runs as when we are root."""
+    """The unprivileged account that a server runs as if this process is root."""
 
     uid: int
     gid: int
@@ -42,7 +42,7 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How to start one program."""
+    """The command, environment, log and account that a program is started with."""
 
     command: Sequence[str | Path]
     environment: Mapping[str, str]
@@ -52,7 +52,10 @@ class Launch:
 
 
 def spawn(launch: Launch, *, detached: bool = True) -> subprocess.Popen[bytes]:
-    """Start a program; detached, in a session of its own, which a Ctrl-C in our terminal does not reach."""
+    """Start a program and append its output to its log.
+
+    A detached program has its own session, so that Ctrl-C in this terminal does not reach it.
+    """
     account = launch.account
     launch.log.parent.mkdir(parents=True, exist_ok=True)
     with launch.log.open("ab") as output:
@@ -71,54 +74,57 @@ def spawn(launch: Launch, *, detached: bool = True) -> subprocess.Popen[bytes]:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Give the identity of a running process; none if there is no such process or it is a zombie."""
+    """Return the identity of a running process, or None if it does not exist or is a zombie."""
     started = _started_by_proc(pid) if HAS_PROC else _started_by_ps(pid)
     return ProcessId(pid, started) if started else None
 
 
-def alive(process: ProcessId) -> bool:
-    """Tell whether this very process still runs."""
+def is_alive(process: ProcessId) -> bool:
+    """Return whether exactly this process still runs."""
     return identify(process.pid) == process
 
 
 def command_line(pid: int) -> str:
-    """Give a process's command line; empty if there is no such process."""
+    """Return the command line of a process, or an empty string if it does not exist."""
     if not HAS_PROC:
         return _ps(pid, "command")
     try:
-        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        arguments = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    return b" ".join(words).decode(errors="replace").strip()
+    return b" ".join(arguments).decode(errors="replace").strip()
 
 
-def end(process: ProcessId, *, first: signal.Signals, within: float) -> bool:
-    """Ask a process and its group to end; after `within` seconds insist. True if asking was enough."""
-    for number, patience in ((first, within), (signal.SIGKILL, 5)):
-        if alive(process):
+def stop_process(process: ProcessId, *, signal_number: signal.Signals, timeout: float) -> bool:
+    """Signal a process and its group; send SIGKILL if the process still runs after `timeout` seconds.
+
+    Return True if the first signal was enough.
+    """
+    for number, seconds in ((signal_number, timeout), (signal.SIGKILL, 5)):
+        if is_alive(process):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-            if wait_until(lambda: not alive(process), patience):
-                return number == first
+            if wait_until(lambda: not is_alive(process), seconds):
+                return number == signal_number
     return False
 
 
-def sweep_group(group: int, marker: str) -> None:
-    """End what is left of a group whose leader has gone.
+def stop_orphans(group: int, marker: str) -> None:
+    """Stop the remaining processes of a group whose leader has ended.
 
-    By then the group's number may be somebody else's, so only processes whose command line holds our marker.
+    The system may have reused the group id, so only processes with `marker` in their command line are signalled.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [identify(pid) for pid in group_members(group) if marker in command_line(pid)]
-        for process in filter(None, left):
+        orphans = [identify(pid) for pid in group_members(group) if marker in command_line(pid)]
+        for process in filter(None, orphans):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-        if wait_until(lambda: not any(alive(process) for process in left if process), 3):  # noqa: B023
+        if wait_until(lambda: not any(is_alive(process) for process in orphans if process), 3):  # noqa: B023
             return
 
 
 def group_members(group: int) -> list[int]:
-    """List the processes of a process group."""
+    """Return the process ids of a process group."""
     if HAS_PROC:
         pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
         return [pid for pid in pids if _stat(pid)[2:3] == [str(group)]]
@@ -127,42 +133,45 @@ def group_members(group: int) -> list[int]:
     return [int(pid) for pid, pgid in pairs if int(pgid) == group]
 
 
-def wait_for(look: Callable[[], T], within: float, every: float = 0.02) -> T:
-    """Look until there is something, and give it; after `within` seconds, give what there is then."""
-    deadline = time.monotonic() + within
-    while not (found := look()) and time.monotonic() < deadline:
+def wait_for(poll: Callable[[], T], timeout: float, every: float = 0.02) -> T:
+    """Call `poll` every `every` seconds until its result is truthy, and return that result.
+
+    After `timeout` seconds, return the last result.
+    """
+    deadline = time.monotonic() + timeout
+    while not (result := poll()) and time.monotonic() < deadline:
         time.sleep(every)
-    return found
+    return result
 
 
-def wait_until(condition: Callable[[], bool], within: float, every: float = 0.02) -> bool:
-    """Wait until a condition holds; tell whether it did in time."""
-    return wait_for(condition, within, every)
+def wait_until(condition: Callable[[], bool], timeout: float, every: float = 0.02) -> bool:
+    """Wait until a condition is true, and return whether it was within `timeout` seconds."""
+    return wait_for(condition, timeout, every)
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM, so that no server is started without being recorded."""
+def defer_interrupts() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM to the end of the block, so that no server is started without being recorded."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held: list[int] = []
+    deferred: list[int] = []
 
-    def hold(number: int, _frame: FrameType | None) -> None:
-        held.append(number)
+    def defer(number: int, _frame: FrameType | None) -> None:
+        deferred.append(number)
 
-    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, defer) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
-        if held:
-            signal.raise_signal(held[0])
+        if deferred:
+            signal.raise_signal(deferred[0])
 
 
 def _stat(pid: int) -> list[str]:
-    """Read the fields after the name, which may hold spaces itself: state, parent, group, ..."""
+    """Return the fields after the process name, which may contain spaces: state, parent, group, ..."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -174,7 +183,7 @@ def _started_by_proc(pid: int) -> str:
     if not fields or fields[0] in "ZX":
         return ""
     boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{fields[19]}"  # in clock ticks since that boot
+    return f"{boot}:{fields[19]}"  # clock ticks since boot
 
 
 def _started_by_ps(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Run a program to its end, with its output in a log, and never leave it running behind us."""
+"""Run programs to completion, with their output in a log, and never leave one running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from infra.local.errors import CommandError
 from infra.local.system import files, temporary
-from infra.local.system.processes import ProcessId, end, identify, spawn, uninterrupted
+from infra.local.system.processes import ProcessId, defer_interrupts, identify, spawn, stop_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from infra.local.system.processes import Launch
 
 
-def installed(name: str) -> Path:
-    """Name a program that the environment we run in brings."""
+def program_path(name: str) -> Path:
+    """Return the path of a program of the active virtual environment."""
     return Path(sys.executable).with_name(name)
 
 
 def run(launch: Launch, *, problem: str, hint: str = "", record: Path | None = None) -> None:
-    """Run a program; an interrupt of ours ends its whole group, its failure is a `CommandError`.
+    """Run a program and wait for its end; an interrupt stops its whole process group.
 
-    With a record, the next run also ends a program that was left behind because we were killed. Only for what
-    runs under a lock: without one, the program on record may be another command's.
+    Raises CommandError with `problem`, the log and `hint` if the program fails.
+
+    With a `record` file, the next run first stops a program that a killed command left running. Use it only under a
+    lock: otherwise the recorded program may belong to another command.
     """
-    with uninterrupted():
+    with defer_interrupts():
         if record is not None:
-            end_recorded(record)
+            stop_recorded(record)
         child = spawn(launch)
         process = identify(child.pid)
         if record is not None and process is not None:
@@ -40,7 +42,7 @@ def run(launch: Launch, *, problem: str, hint: str = "", record: Path | None = N
         code = child.wait()
     except BaseException:
         if process:
-            end(process, first=signal.SIGTERM, within=5)
+            stop_process(process, signal_number=signal.SIGTERM, timeout=5)
         child.wait()
         raise
     finally:
@@ -50,15 +52,18 @@ def run(launch: Launch, *, problem: str, hint: str = "", record: Path | None = N
         raise CommandError(problem, log=launch.log, hint=hint)
 
 
-def end_recorded(record: Path) -> None:
-    """End a program that a killed command of ours has left behind."""
+def stop_recorded(record: Path) -> None:
+    """Stop the program in a record file, which a killed command left running."""
     if recorded := files.read_record(record):
-        end(ProcessId(**recorded), first=signal.SIGTERM, within=5)
+        stop_process(ProcessId(**recorded), signal_number=signal.SIGTERM, timeout=5)
     record.unlink(missing_ok=True)
 
 
-def become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by another program, which makes a temporary directory of its own if it needs one."""
+def replace_process(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process with another program (execve).
+
+    This process's temporary directory is removed first; the program creates its own if it needs one.
+    """
     sys.stdout.flush()
     temporary.remove()
     os.execve(command[0], list(command), dict(environment))  # noqa: S606  # no shell

@@ -1,4 +1,4 @@
-"""Folders of one run of a command, named by its process, so that a later run can recognise what a killed one left."""
+"""Folders of a single run, named after its process id, so that a later run can find those of killed runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PREFIX = "run-"
 
 
 def run_folder(parent: Path) -> Path:
-    """Name the folder of this process."""
+    """Return the path of this process's folder."""
     return parent / f"{_PREFIX}{os.getpid()}"
 
 
-def abandoned(parent: Path) -> Iterator[Path]:
-    """Give the folders of runs that have ended and left them."""
+def list_abandoned(parent: Path) -> Iterator[Path]:
+    """Yield the folders of runs whose process has ended."""
     for folder in sorted(parent.glob(f"{_PREFIX}*")):
         number = folder.name.removeprefix(_PREFIX)
         if number.isdigit() and identify(int(number)) is None:

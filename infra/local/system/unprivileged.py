@@ -1,8 +1,8 @@
-"""Where a server may live that refuses to run as root.
+"""The account and the folders of a server that refuses to run as root.
 
-As root, PostgreSQL runs as `nobody`. A checkout below a private folder (a home of mode 0700) is out of that
-account's reach; then binaries and data go to one folder of this checkout under /var/tmp. Opening up the
-folders above the checkout would be simpler and is not ours to do.
+If this process is root, PostgreSQL runs as `nobody`. That account cannot enter a checkout below a private folder, for
+example a home directory of mode 0700. Binaries and data then go to this checkout's folder below /var/tmp. The
+permissions of the folders above the checkout are never changed, because they belong to the user.
 """
 
 from __future__ import annotations
@@ -21,85 +21,88 @@ from infra.local.system.processes import Account
 
 
 def account() -> Account | None:
-    """Give the account to run as: none, that is ourselves, unless we are root."""
+    """Return the account to run servers as, or None for the current account if it is not root."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody")
     return Account(nobody.pw_uid, nobody.pw_gid)
 
 
-def reachable(path: Path) -> bool:
-    """Tell whether an account without privileges can get to a path, or to as much of it as exists."""
+def is_reachable(path: Path) -> bool:
+    """Return whether an unprivileged account can enter a path, or the part of it that exists."""
     resolved = path.resolve()
     folders = (folder for folder in (resolved, *resolved.parents) if folder.exists())
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
 
-def outside() -> Path:
-    """Name this checkout's folder under /var/tmp; it exists only if it was needed."""
-    return Path("/var/tmp") / f"grantwire-{digest(CHECKOUT)}"  # noqa: S108  # made by `_make_outside` only
+def external_folder() -> Path:
+    """Return the path of this checkout's folder below /var/tmp. It exists only if it was needed."""
+    return Path("/var/tmp") / f"grantwire-{digest(CHECKOUT)}"  # noqa: S108  # only `_create_external_folder` creates it
 
 
 def data_folder(state: Path) -> Path:
-    """Name the folder for the data of the server with this state folder."""
+    """Return the path of the data folder of the server with this state folder."""
     if account() is None:
         return state
-    return state / "files" if reachable(state) else outside() / digest(state)
+    return state / "files" if is_reachable(state) else external_folder() / digest(state)
 
 
-def make_data_folder(state: Path) -> None:
-    """Make that folder, for the account that the server runs as."""
+def create_data_folder(state: Path) -> None:
+    """Create the server's data folder, owned by the account that the server runs as."""
     owner, folder = account(), data_folder(state)
     if owner is None:
         return
-    if folder.parent == outside():
-        _make_outside()
+    if folder.parent == external_folder():
+        _create_external_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     os.chown(folder, owner.uid, owner.gid)
 
 
-def installed(binaries: Path, version: str) -> Path:
-    """Give a folder of binaries that the account can run: this one, or one in a copy of the installation."""
-    if account() is None or reachable(binaries):
+def accessible_binaries(binaries: Path, version: str) -> Path:
+    """Return a folder of binaries that the server's account can run: this one, or a copy of it."""
+    if account() is None or is_reachable(binaries):
         return binaries
-    copy = _make_outside() / f"postgresql-{version}"
+    copy = _create_external_folder() / f"postgresql-{version}"
     if not copy.exists():
-        fresh = copy.with_name(f"{copy.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        _copy_installation(binaries.parent, fresh)
-        _open_to_read(fresh)
-        fresh.rename(copy)
+        incomplete = copy.with_name(f"{copy.name}.new")
+        shutil.rmtree(incomplete, ignore_errors=True)
+        _copy_installation(binaries.parent, incomplete)
+        _make_readable(incomplete)
+        incomplete.rename(copy)
     return copy / binaries.relative_to(binaries.parents[2])
 
 
 def remove_data(folder: Path) -> None:
-    """Delete what `make_data_folder` made, and the folder under /var/tmp with the last of them."""
+    """Delete a folder of `create_data_folder`, and the folder below /var/tmp if it is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent == outside():
+    if folder.parent == external_folder():
         with contextlib.suppress(OSError):
             folder.parent.rmdir()
 
 
-def remove_outside() -> None:
-    """Delete this checkout's folder under /var/tmp."""
-    if outside().is_dir() and outside().lstat().st_uid == os.geteuid():
-        shutil.rmtree(outside())
+def remove_external_folder() -> None:
+    """Delete this checkout's folder below /var/tmp."""
+    if external_folder().is_dir() and external_folder().lstat().st_uid == os.geteuid():
+        shutil.rmtree(external_folder())
 
 
-def _make_outside() -> Path:
-    """Make the folder; everyone may write to /var/tmp, so refuse one that somebody else made."""
-    folder = outside()
+def _create_external_folder() -> Path:
+    """Create this checkout's folder below /var/tmp.
+
+    Raises CommandError if another account created it: every account may write to /var/tmp.
+    """
+    folder = external_folder()
     folder.mkdir(mode=0o711, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0:
-        hint = "Look at it, and remove it if you can."
-        raise CommandError(f"{folder} belongs to somebody else.", hint=hint)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0:
+        hint = "Inspect it, and remove it if it is not needed."
+        raise CommandError(f"{folder} belongs to another account.", hint=hint)
     folder.chmod(0o711)
     return folder
 
 
 def _copy_installation(source: Path, target: Path) -> None:
-    """Copy an installation, and the libraries that a wheel keeps in a folder beside its package."""
+    """Copy an installation, and the libraries that a wheel keeps in a folder next to its package."""
     package = source.parent
     shutil.copytree(
         source, target / package.name / source.name, symlinks=True, ignore=shutil.ignore_patterns("include")
@@ -109,8 +112,8 @@ def _copy_installation(source: Path, target: Path) -> None:
         shutil.copytree(libraries, target / libraries.name, symlinks=True)
 
 
-def _open_to_read(folder: Path) -> None:
-    """Let everyone read a copy whose original was installed under a private umask."""
+def _make_readable(folder: Path) -> None:
+    """Make a copy readable for every account; the original may have been installed with a private umask."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -118,5 +121,5 @@ def _open_to_read(folder: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """A short name for a path that no other path has."""
+    """Return a short name that is unique to a path."""
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]

@@ -1,1 +1,1 @@
-"""The tools of a checkout: the interpreter, virtual environments, locked requirements, generated code."""
+"""The tools of a checkout: interpreter, virtual environments, locked requirements and generated code."""

@@ -1,7 +1,7 @@
-"""The virtual environments of a checkout, made from the locked requirements.
+"""The virtual environments of a checkout, installed from the locked requirements.
 
-This module needs the standard library only: it runs before anything is installed. Where packages come from is
-the person's own pip and uv configuration.
+This module imports the standard library only, because it runs before anything is installed. The package index is the
+user's own pip and uv configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from infra.local.paths import CACHE, CHECKOUT, STATE
 from infra.local.system import files, programs
-from infra.local.system.locks import exclusive, if_free
+from infra.local.system.locks import hold_lock, try_lock
 from infra.local.system.processes import Launch
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 REQUIREMENTS = CHECKOUT / "requirements"
 LOCK = STATE / "environments.lock"
 RECORD = STATE / "installer.json"
-HINT = "Are the package index and the disk in order? The command can simply be repeated."
+HINT = "Check the package index and the free disk space, then repeat the command."
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment and the lock file that says what is in it."""
+    """A virtual environment and the lock file that it is installed from."""
 
     title: str
     folder: Path
@@ -43,29 +43,29 @@ class Environment:
         return self.folder / "bin" / "python"
 
     @property
-    def ready(self) -> bool:
-        """Whether it was made to its end, from this lock, by this Python."""
-        return self.python.exists() and self._stamp_of() == self.wanted()
+    def is_ready(self) -> bool:
+        """Whether the environment is complete, and was installed from this lock by this Python."""
+        return self.python.exists() and self._read_stamp() == self.expected_stamp()
 
-    def wanted(self) -> dict[str, str]:
-        """Say what the environment must be made from."""
+    def expected_stamp(self) -> dict[str, str]:
+        """Return the stamp of a current environment: its Python and the hash of its lock."""
         return {"python": _interpreter(), "lock": hashlib.sha256(self.lock.read_bytes()).hexdigest()}
 
     def begin(self) -> bool:
-        """Mark it as being changed; tell whether it can be changed as it is, or must be made anew."""
-        usable = self.python.exists() and self._stamp_of().get("python") == _interpreter()
+        """Mark the environment as incomplete; return whether it can be updated, or must be created again."""
+        is_updatable = self.python.exists() and self._read_stamp().get("python") == _interpreter()
         self._stamp.unlink(missing_ok=True)
-        return usable
+        return is_updatable
 
     def finish(self) -> None:
-        """Mark it as made; the last thing to be done, so that half an environment is never taken for one."""
-        files.write_record(self._stamp, self.wanted())
+        """Mark the environment as complete. This comes last, so that an incomplete one is never used."""
+        files.write_record(self._stamp, self.expected_stamp())
 
     @property
     def _stamp(self) -> Path:
         return self.folder / "grantwire.json"
 
-    def _stamp_of(self) -> dict[str, str]:
+    def _read_stamp(self) -> dict[str, str]:
         return files.read_record(self._stamp)
 
 
@@ -74,43 +74,46 @@ EMULATOR = Environment("emulator", STATE / "emulator", REQUIREMENTS / "emulator.
 
 
 def ensure(progress: Progress) -> bool:
-    """Make or renew both environments; tell whether that was needed. Costs next to nothing when it is not."""
-    if DEVELOPMENT.ready and EMULATOR.ready:
+    """Create or update both environments; return whether that was needed. Fast if it was not.
+
+    Raises CommandError with the log if an installation fails.
+    """
+    if DEVELOPMENT.is_ready and EMULATOR.is_ready:
         return False
-    with exclusive(LOCK, progress):
-        if not DEVELOPMENT.ready:
+    with hold_lock(LOCK, progress):
+        if not DEVELOPMENT.is_ready:
             with progress.step("Installing the tools (the first time takes about half a minute)"):
-                _make_development()
-        if not EMULATOR.ready:
+                _install_development()
+        if not EMULATOR.is_ready:
             with progress.step("Installing the AWS emulator"):
-                _make_emulator()
+                _install_emulator()
     return True
 
 
-def end_leftover() -> None:
-    """End an installer that was left behind; one whose lock is held is somebody's."""
-    with if_free(LOCK) as free:
-        if free:
-            programs.end_recorded(RECORD)
+def stop_abandoned_installer() -> None:
+    """Stop an installer that a killed command left running. If the lock is held, the installer is in use."""
+    with try_lock(LOCK) as locked:
+        if locked:
+            programs.stop_recorded(RECORD)
 
 
-def active() -> bool:
-    """Tell whether we run in the development environment."""
+def is_active() -> bool:
+    """Return whether this process runs in the development environment."""
     return Path(sys.prefix).resolve() == DEVELOPMENT.folder.resolve()
 
 
 def python_environment() -> dict[str, str]:
-    """Give our own environment, with byte code kept under the state folder: never beside the sources."""
+    """Return this process's environment, with byte code kept in the state folder and not next to the sources."""
     return {**os.environ, "PYTHONPYCACHEPREFIX": str(CACHE / "python")}
 
 
-def uv() -> Path:
-    """Name the installer, which the development environment brings."""
+def uv_path() -> Path:
+    """Return the path of the installer, uv, in the development environment."""
     return DEVELOPMENT.folder / "bin" / "uv"
 
 
-def _make_development() -> None:
-    """Let plain pip install the installer, and that the rest."""
+def _install_development() -> None:
+    """Install uv with pip, and everything else with uv."""
     target = DEVELOPMENT
     if not target.begin():
         shutil.rmtree(target.folder, ignore_errors=True)
@@ -120,23 +123,23 @@ def _make_development() -> None:
     _sync(target)
 
 
-def _make_emulator() -> None:
+def _install_emulator() -> None:
     target = EMULATOR
     if not target.begin():
         shutil.rmtree(target.folder, ignore_errors=True)
-        _run(uv(), "venv", "--python", DEVELOPMENT.python, target.folder)
+        _run(uv_path(), "venv", "--python", DEVELOPMENT.python, target.folder)
     _sync(target)
 
 
 def _sync(target: Environment) -> None:
-    _run(uv(), "pip", "sync", "--python", target.python, "--require-hashes", target.lock)
+    _run(uv_path(), "pip", "sync", "--python", target.python, "--require-hashes", target.lock)
     target.finish()
 
 
 def _run(*command: str | Path) -> None:
     log = STATE / "environments.log"
     launch = Launch(command=command, environment=os.environ, log=log, directory=CHECKOUT)
-    programs.run(launch, record=RECORD, problem="Installing failed.", hint=HINT)
+    programs.run(launch, record=RECORD, problem="Installing the packages failed.", hint=HINT)
 
 
 def _interpreter() -> str:

@@ -1,4 +1,7 @@
-"""The events' protocol buffer: code made by `make proto`, compared and held against the release by `make check`."""
+"""The protocol buffer of the events.
+
+`make proto` generates its code. `make check` verifies that the code is current and compatible with the release.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SOURCE = "grantwire/events/v1/entitlement_event.proto"
 
 
 def generate(target: Path = LAYER) -> list[Path]:
-    """Write the generated modules below `target`, and name them."""
+    """Write the generated modules below `target` and return their paths."""
     _run(
         sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", f"--python_out={target}", f"--pyi_out={target}", SOURCE
     )
@@ -25,31 +28,31 @@ def generate(target: Path = LAYER) -> list[Path]:
     return [target / f"{module}_pb2{suffix}" for suffix in (".py", ".pyi")]
 
 
-def problems(source: Path = PROTO) -> list[str]:
-    """What is wrong: style, a change that would break a consumer of the release, or code that is not the source's."""
-    found = []
-    buf = programs.installed("buf")
+def find_problems(source: Path = PROTO) -> list[str]:
+    """Return the problems: style, a change that breaks consumers of the release, or code that is not current."""
+    problems = []
+    buf = programs.program_path("buf")
     commands: list[list[str | Path]] = [[buf, "lint", source], [buf, "breaking", source, "--against", RELEASED]]
     for command in commands:
         try:
             _run(*command)
         except CommandError as error:
-            found.append(str(error))
+            problems.append(str(error))
     with tempfile.TemporaryDirectory() as folder:
-        for fresh in generate(Path(folder)):
-            committed = LAYER / fresh.relative_to(folder)
-            if committed.read_bytes() != fresh.read_bytes():
-                found.append(f"{committed.relative_to(CHECKOUT)} does not follow from {SOURCE}: run `make proto`")
-    return found
+        for generated in generate(Path(folder)):
+            committed = LAYER / generated.relative_to(folder)
+            if committed.read_bytes() != generated.read_bytes():
+                problems.append(f"{committed.relative_to(CHECKOUT)} is not current with {SOURCE}: run `make proto`")
+    return problems
 
 
 def _run(*command: str | Path) -> None:
-    answer = subprocess.run(command, cwd=PROTO, capture_output=True, text=True, check=False)
-    if answer.returncode:
+    result = subprocess.run(command, cwd=PROTO, capture_output=True, text=True, check=False)
+    if result.returncode:
         name = " ".join(str(part) for part in command[:2])
-        raise CommandError(f"{name} failed:\n{answer.stdout}{answer.stderr}".rstrip())
+        raise CommandError(f"{name} failed:\n{result.stdout}{result.stderr}".rstrip())
 
 
 if __name__ == "__main__":
-    if wrong := problems():
-        sys.exit("\n".join(wrong))
+    if problems := find_problems():
+        sys.exit("\n".join(problems))

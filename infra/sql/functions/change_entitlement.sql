@@ -1,8 +1,10 @@
--- Grants or revokes, at most once for each key (SPEC E6, E7): key, entitlement, event, audit row and stored response
--- commit together or not at all. `outcome` is APPLIED, REPLAYED or the code of a refusal: ENTITLEMENT_STATE_CONFLICT,
--- IDEMPOTENCY_KEY_CONFLICT or REQUEST_IN_PROGRESS. status_code and body are the response to send, byte for byte; the
--- last two have none, because they are not stored. A refusal is returned, not raised, so that its audit row and its
--- stored response stay.
+-- Grants or revokes an entitlement, at most once for each idempotency key (SPEC E6, E7). Key, entitlement, event, audit
+-- row and stored response commit together or not at all.
+--
+-- `outcome` is APPLIED, REPLAYED, ENTITLEMENT_STATE_CONFLICT, IDEMPOTENCY_KEY_CONFLICT or REQUEST_IN_PROGRESS.
+-- status_code and body are the response to send, byte for byte. They are NULL for the last two outcomes, which are not
+-- stored. Conflicts are returned, not raised, because an exception would roll back the audit row and the stored
+-- response.
 CREATE OR REPLACE FUNCTION change_entitlement(
     p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer,
     p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text,
@@ -10,9 +12,9 @@ CREATE OR REPLACE FUNCTION change_entitlement(
     OUT outcome text, OUT status_code integer, OUT body text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    right_now record;
-    event     text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail    jsonb := jsonb_build_object(
+    transition record;
+    event_type text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
+    detail     jsonb := jsonb_build_object(
         'reason', p_reason, 'purchase_id', p_purchase_id,
         'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
@@ -24,21 +26,21 @@ BEGIN
     END IF;
 
     IF outcome = 'PROCEED' THEN
-        SELECT * INTO right_now FROM entitlement_transition(p_status, p_user_id, p_sku);
-        IF right_now.refusal IS NULL THEN
+        SELECT * INTO transition FROM entitlement_transition(p_status, p_user_id, p_sku);
+        IF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
             status_code := 200;
             body        := '{"user_id":' || to_json(p_user_id)
                         || ',"stock_keeping_unit":' || to_json(p_sku)
                         || ',"status":"' || p_status
-                        || '","version":' || right_now.new_version
-                        || ',"updated_at":"' || rfc3339(right_now.changed_at) || '"}';
-            detail      := detail || jsonb_build_object('version', right_now.new_version);
+                        || '","version":' || transition.new_version
+                        || ',"updated_at":"' || rfc3339(transition.changed_at) || '"}';
+            detail      := detail || jsonb_build_object('version', transition.new_version);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
-            body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(right_now.refusal) || '}';
-            detail      := detail || jsonb_build_object('refusal', right_now.refusal);
+            body        := '{"code":"ENTITLEMENT_STATE_CONFLICT","message":' || to_json(transition.refusal) || '}';
+            detail      := detail || jsonb_build_object('refusal', transition.refusal);
         END IF;
         PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
     END IF;
@@ -50,11 +52,11 @@ BEGIN
 
     IF outcome = 'APPLIED' THEN
         PERFORM outbox_enqueue(
-            p_operation_id, event, entitlement_aggregate_key(p_user_id, p_sku), right_now.new_version,
+            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), transition.new_version,
             jsonb_build_object(
-                'event_id', p_operation_id, 'event_type', event, 'occurred_at', rfc3339(right_now.changed_at),
+                'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(transition.changed_at),
                 'user_id', p_user_id, 'stock_keeping_unit', p_sku,
-                'source', p_reason, 'source_id', p_purchase_id, 'version', right_now.new_version),
+                'source', p_reason, 'source_id', p_purchase_id, 'version', transition.new_version),
             p_trace_id);
     END IF;
 END

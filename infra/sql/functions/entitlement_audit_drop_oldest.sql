@@ -1,9 +1,12 @@
--- Drops the oldest month of the audit that ended at least p_keep_months before the current month began (UTC), so that
--- every row is kept for that long; its name, or NULL if there is none to drop (SPEC A1). One month for each call, and
--- with a short wait for its lock: grants wait behind it. The caller tries again later. While there is a DEFAULT
--- partition a month cannot be detached without this lock.
+-- Drops the oldest monthly partition of the audit that ended at least p_keep_months before the current month began
+-- (UTC). Returns its name, or NULL if there is no such partition (SPEC A1).
 --
--- It runs with the owner's privileges. Other roles keep at least what audit_retention says, by the database's clock.
+-- Each call drops one partition. Dropping needs a lock that grants wait for, so the function waits for it only
+-- briefly; the caller tries again later. PostgreSQL cannot detach a partition without this lock while a DEFAULT
+-- partition exists.
+--
+-- The function runs with the privileges of the schema owner. For other roles, audit_retention sets the minimum number
+-- of months to keep, and p_now cannot be later than the time of the database.
 CREATE OR REPLACE FUNCTION entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamptz DEFAULT now())
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET lock_timeout = '500ms' AS $$
 DECLARE
@@ -14,13 +17,13 @@ DECLARE
     oldest     text;
 BEGIN
     IF p_keep_months < 1 THEN
-        RAISE EXCEPTION 'at least one month of the audit is kept, not %', p_keep_months
+        RAISE EXCEPTION 'p_keep_months must be at least 1, not %', p_keep_months
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT is_schema_owner() THEN
         SELECT r.keep_months INTO allowed FROM audit_retention r;
         IF NOT FOUND THEN
-            RAISE EXCEPTION 'the owner lets nobody drop months of the audit: set ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database too, and invoke it'
+            RAISE EXCEPTION 'the schema owner does not allow dropping audit partitions: set ENTITLEMENT_AUDIT_RETENTION_MONTHS for migrate_database too, and invoke it'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
         keep   := greatest(p_keep_months, allowed);
@@ -28,7 +31,7 @@ BEGIN
     END IF;
     first_kept := to_char(date_trunc('month', moment AT TIME ZONE 'UTC') - make_interval(months => keep),
                           '"entitlement_audit_y"YYYY"m"MM');
-    -- One maintainer at a time; nobody else notices this lock.
+    -- Only one session maintains partitions at a time. This lock blocks no reads or writes.
     LOCK TABLE entitlement_audit IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT min(c.relname COLLATE "C") INTO oldest
       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -41,7 +44,7 @@ BEGIN
 END
 $$;
 
--- A function that lends the owner's privileges must find this schema's tables and no others: not a temporary one either.
+-- A SECURITY DEFINER function must find only the tables of this schema, never a temporary table of its caller.
 DO $$
 BEGIN
     EXECUTE format('ALTER FUNCTION entitlement_audit_drop_oldest SET search_path = %I, pg_temp', current_schema());

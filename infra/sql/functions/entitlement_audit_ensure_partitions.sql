@@ -1,10 +1,12 @@
--- Makes the partition of the current month and of the p_months_ahead that follow; returns the names it made (SPEC A1).
--- A month whose rows are already in the DEFAULT partition cannot simply be created: they are moved first. While the
--- current month is made, and only then, inserts wait: otherwise new rows would land in DEFAULT behind the move. The
--- weaker lock that is taken always lets one maintainer work at a time and blocks no other statement.
+-- Creates the partitions of the current month and of the next p_months_ahead months. Returns the names of the created
+-- ones (SPEC A1).
 --
--- It runs with the owner's privileges. Other roles make the months from this one to a year ahead, and any other month
--- only if the DEFAULT partition has rows of it: partitions without end would fill the catalogue.
+-- PostgreSQL cannot attach a partition whose rows are in the DEFAULT partition, so those rows are moved first. If the
+-- month has already begun, inserts wait meanwhile; otherwise new rows could reach DEFAULT after the move. The weaker
+-- lock at the beginning lets one session maintain partitions at a time, and blocks no reads or writes.
+--
+-- The function runs with the privileges of the schema owner. Other roles can create partitions from the current month
+-- to a year ahead, and for any month that has rows in DEFAULT. This limit keeps them from filling the catalogue.
 CREATE OR REPLACE FUNCTION entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamptz DEFAULT now())
 RETURNS SETOF text LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
@@ -25,7 +27,7 @@ BEGIN
            AND NOT EXISTS (SELECT FROM entitlement_audit_default
                             WHERE occurred_at >= month_start AND occurred_at < month_end)
            AND NOT is_schema_owner() THEN
-            RAISE EXCEPTION 'the month of % is not one to make a partition of the audit for', month_start
+            RAISE EXCEPTION 'an audit partition for % can be created only by the schema owner', month_start
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
         IF month_start <= clock_timestamp() THEN
@@ -42,7 +44,7 @@ BEGIN
 END
 $$;
 
--- A function that lends the owner's privileges must find this schema's tables and no others: not a temporary one either.
+-- A SECURITY DEFINER function must find only the tables of this schema, never a temporary table of its caller.
 DO $$
 BEGIN
     EXECUTE format('ALTER FUNCTION entitlement_audit_ensure_partitions SET search_path = %I, pg_temp', current_schema());

@@ -1,6 +1,8 @@
--- Moves an entitlement to p_status if its state allows it (SPEC E1, E7). `refusal` says why it does not; version and
--- time are then NULL. The first grant of a pair has no row to lock, so ON CONFLICT decides; its expressions are
--- evaluated after the row lock, which keeps updated_at from running backwards.
+-- Changes the status of an entitlement to p_status if its current status allows it (SPEC E1, E7). Otherwise `refusal`
+-- has the reason, and version and time are NULL.
+--
+-- The first grant has no row to lock, so ON CONFLICT decides between concurrent grants. Its expressions are evaluated
+-- after the row was locked, so updated_at never decreases.
 CREATE OR REPLACE FUNCTION entitlement_transition(
     p_status text, p_user_id text, p_sku text,
     OUT refusal text, OUT new_version bigint, OUT changed_at timestamptz

@@ -1,4 +1,5 @@
--- Closes FAILED events unpublished and lets their successors follow; the ids that were FAILED (SPEC Q3).
+-- Discards those of the events that are FAILED, and promotes the events behind them. Returns the ids of the discarded
+-- events (SPEC Q3).
 CREATE OR REPLACE FUNCTION outbox_discard(p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
 RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -1,14 +1,17 @@
--- Adds an event behind the earlier ones of its aggregate (SPEC O1, O8, O9). The caller holds the lock on the
--- aggregate's row, which gave it p_aggregate_version. Call it late in the transaction: its locks last to the end.
+-- Adds an event to the outbox, after the earlier events of its aggregate (SPEC O1, O8, O9). The caller must hold the
+-- lock on the row of the aggregate that assigned p_aggregate_version. Call the function late in the transaction,
+-- because its locks last until the end of the transaction.
 --
--- The share lock on the last open sibling closes a race: without it a relay could close that sibling, not yet see this
--- row, and leave it waiting for ever. Planned on an empty table, this look-up would read all of it, and a connection
--- keeps such a plan until the table is analysed; hence enable_seqscan.
+-- The share lock on the last open event of the aggregate prevents a race. Without it, a relay could close that event
+-- before it sees the new one, and the new event would never become ready.
 --
--- It notifies only if a relay sleeps (ADR 0021): a sleeping relay holds the advisory lock. An enqueue that can share
--- the lock knows that no relay waits for it; the relay gets the lock when the enqueues that share it have committed,
--- and polls once more after that, so that no event is missed in between. A NOTIFY in every transaction would make all
--- commits wait for each other.
+-- enable_seqscan is off because a plan made while the table is empty would use a sequential scan. A connection keeps
+-- such a plan until the table is analysed.
+--
+-- The function notifies only if a relay sleeps (ADR 0021). A sleeping relay holds the advisory lock exclusively. If
+-- the enqueue can share the lock, no relay sleeps. A relay gets the lock only after all enqueues that share it have
+-- committed, and then polls once more, so it misses no event. A NOTIFY in every transaction would serialise all
+-- commits.
 CREATE OR REPLACE FUNCTION outbox_enqueue(
     p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb,
     p_trace_id text)

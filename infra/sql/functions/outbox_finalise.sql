@@ -1,5 +1,5 @@
--- Closes what the stream has, if it still belongs to this claim, and lets the successors follow; how many were closed
--- (SPEC O2). enable_seqscan: as in outbox_enqueue.
+-- Marks events PUBLISHED that the stream has acknowledged, if this claim still holds them, and promotes the events
+-- behind them. Returns how many were marked (SPEC O2). enable_seqscan is off for the reason in outbox_enqueue.
 CREATE OR REPLACE FUNCTION outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
 RETURNS integer LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE

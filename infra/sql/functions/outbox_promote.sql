@@ -1,9 +1,10 @@
--- Makes the first open event of each aggregate ready, unless it has FAILED; how many were not ready before. Harmless
--- to repeat. The conditions on `o` are checked again if another transaction changed the row in the meantime.
+-- Marks the first open event of each aggregate ready, unless it is FAILED. Returns how many events were marked;
+-- repeating the call marks none. PostgreSQL checks the conditions on `o` again if another transaction has changed the
+-- row.
 --
--- Whatever closes an event calls this in a second statement: its new snapshot shows what an enqueue committed while
--- the first one waited. Rows are always locked in the order of aggregate and version, so that no two of these
--- functions deadlock. enable_seqscan: as in outbox_enqueue.
+-- Each function that closes events calls this one in a second statement, because a new snapshot is needed to see
+-- events that an enqueue committed while the first statement waited. All these functions lock rows in the order of
+-- aggregate and version, so they cannot deadlock. enable_seqscan is off for the reason in outbox_enqueue.
 CREATE OR REPLACE FUNCTION outbox_promote(p_aggregate_keys text[])
 RETURNS integer LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE

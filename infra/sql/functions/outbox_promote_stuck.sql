@@ -1,5 +1,5 @@
--- Finds aggregates whose first open event is neither ready nor FAILED and lets them flow again; how many. There should
--- never be one: more than zero is a bug to report, and no reason to keep an entitlement's events back.
+-- Marks first open events ready that are neither ready nor FAILED. Returns how many were marked. Such an event is the
+-- result of a bug and should be reported, but its aggregate must not stay blocked.
 CREATE OR REPLACE FUNCTION outbox_promote_stuck() RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN outbox_promote(ARRAY(

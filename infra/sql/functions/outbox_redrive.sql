@@ -1,5 +1,6 @@
--- Gives FAILED events a new set of attempts; the ids that were FAILED (SPEC Q2). What is open before them is locked
--- first: else a relay could close it, still see FAILED here, and promote nothing.
+-- Resets the attempts of those of the events that are FAILED, so that they are published again. Returns the ids of
+-- these events (SPEC Q2). The open events before them are locked first. Otherwise a relay could close such an event
+-- while this one is still FAILED, and would not promote it.
 CREATE OR REPLACE FUNCTION outbox_redrive(p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
 RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

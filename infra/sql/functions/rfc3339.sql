@@ -1,4 +1,4 @@
--- A time in RFC 3339, in UTC with microseconds: the one spelling of a time in responses and events.
+-- Formats a time in RFC 3339, in UTC with microseconds. Responses and events contain times only in this format.
 CREATE OR REPLACE FUNCTION rfc3339(p_time timestamptz) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
 RETURN to_char(p_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
 

@@ -1,12 +1,11 @@
--- Brings the read model up to a batch of events; how many of its rows changed (SPEC P1). The arrays have one element for
--- each event: arrays, because they cost less than JSON and do not change with the table, as rows of it would.
+-- Projects a batch of events: applies them to the read model. Returns how many rows changed (SPEC P1). Each array has
+-- one element for each event. Arrays cost less than JSON, and their types do not depend on the table.
 --
--- In any order and any number of times: of several events of one entitlement the newest counts, and an event that is not
--- newer than what is known changes nothing. A version may be missing for good, so the guard asks for a later one, never
--- for the next one.
+-- Events can be applied in any order and repeatedly. Only the newest event of an entitlement counts, and an event that
+-- is not newer than the row changes nothing. A version can be missing permanently, so the condition requires a later
+-- version, not the next one.
 --
--- Rows are written in the order of the primary key: two bridges, or a bridge and a rebuild, that have entitlements in
--- common wait for each other in one order, never in a circle.
+-- Rows are written in the order of the primary key, so that concurrent bridges and rebuilds cannot deadlock.
 CREATE OR REPLACE FUNCTION user_entitlements_project(
     p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamptz[]
 ) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$

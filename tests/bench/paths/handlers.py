@@ -1,4 +1,4 @@
-"""What a handler adds to its database call: parsing, validation, rendering, and the request's log line and metrics."""
+"""The time that a handler adds to its database call: parsing, validation, rendering, log line and metrics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.runtime.api import ApiRuntime
 from tests.bench import callers
-from tests.bench.alone import alone, become_function
 from tests.bench.paths.requests import seed
 from tests.bench.results import Finding, Section
 from tests.bench.rounds import Spread
+from tests.bench.subprocesses import run_in_subprocess, use_function_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,58 +24,62 @@ if TYPE_CHECKING:
 
     Times = dict[str, tuple[float, float]]
 
-# What each path's client does, and whose handler it calls.
+# The client of each path, and the function whose handler it calls.
 _PATHS: dict[str, tuple[Callable[..., callers.Call], str]] = {
-    "grant": (callers.grant, "grant"),
-    "replay": (callers.replay, "grant"),
-    "query": (callers.query, "query"),
+    "grant": (callers.make_grant_call, "grant"),
+    "replay": (callers.make_replay_call, "grant"),
+    "query": (callers.make_query_call, "query"),
 }
-_MICROSECONDS = 150
-_WARM_UP = 50
-_HOW = (
-    "One client in one process, a new process for each round. The runtime's call of the database is timed inside the"
-    " handler's own calls: what the handler adds is the median of its calls minus the median of the database call in"
-    " the same round. A commit does not wait for the disk here: its time would only hide the difference."
+_TARGET_MICROSECONDS = 150
+_WARM_UP_CALLS = 50
+_METHOD = (
+    "One client in one process, with a new process for each round. The database call is timed inside the calls of the"
+    " handler. The time that the handler adds is the median of its calls minus the median of the database calls of the"
+    " same round. Commits do not wait for the disk here, because that time would hide the difference."
 )
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
-    """One finding for each path."""
+    """Measure the handler of each path."""
     url = servers.database_without_flush()
     seed(servers, url)
     title = f"handlers, one client: {' · '.join(_PATHS)}, {effort.rounds} rounds"
     with progress.step(title):
-        rounds: list[Times] = [alone(_round, servers.environ(url), effort.seconds) for _ in range(effort.rounds)]
+        rounds: list[Times] = [
+            run_in_subprocess(_round, servers.environ(url), effort.seconds) for _ in range(effort.rounds)
+        ]
     return Section(
-        "Handlers", findings=[_finding(name, [times[name] for times in rounds]) for name in _PATHS], remarks=[_HOW]
+        "Handlers", findings=[_finding(name, [times[name] for times in rounds]) for name in _PATHS], remarks=[_METHOD]
     )
 
 
 def _finding(name: str, times: list[tuple[float, float]]) -> Finding:
     handler, call = (median(column) * 1e6 for column in zip(*times, strict=True))
-    added = Spread(tuple((whole - part) * 1e6 for whole, part in times))
-    measured = f"{added.median:.0f} µs ({added.low:.0f}-{added.high:.0f}), {handler:.0f} µs against {call:.0f}"
-    return Finding.at_most(f"{name}, handler above its database call", measured, added.median, _MICROSECONDS, "µs")
+    added = Spread(tuple((total - database) * 1e6 for total, database in times))
+    spread = f"{added.median:.0f} µs ({added.low:.0f}-{added.high:.0f})"
+    measured = f"{spread}: handler {handler:.0f} µs, database call {call:.0f} µs"
+    title = f"{name}, handler above its database call"
+    return Finding.at_most(title, measured, added.median, _TARGET_MICROSECONDS, "µs")
 
 
 def _round(environ: Mapping[str, str], seconds: float) -> Times:
-    """Seconds of a handler's call and of the database call within it, the medians of each path."""
-    become_function(environ)
-    return {name: _timed(client, handler, seconds) for name, (client, handler) in _PATHS.items()}
+    """Return, for each path, the median seconds of the handler's calls and of the database calls inside them."""
+    use_function_environment(environ)
+    return {name: _time_calls(client, handler, seconds) for name, (client, handler) in _PATHS.items()}
 
 
-def _timed(client: Callable[..., callers.Call], name: str, seconds: float) -> tuple[float, float]:
+def _time_calls(client: Callable[..., callers.Call], name: str, seconds: float) -> tuple[float, float]:
     handler, database = _Stopwatch(), _Stopwatch()
-    runtime = SimpleNamespace(entitlements=_Timed(ApiRuntime.build(os.environ).entitlements, database))
-    call = client(0, handler.around(callers.handler_of(name).with_runtime(runtime)))
-    for _ in range(_WARM_UP):
+    runtime = SimpleNamespace(entitlements=_TimedProxy(ApiRuntime.build(os.environ).entitlements, database))
+    call = client(0, handler.around(callers.load_handler(name).with_runtime(runtime)))
+    for _ in range(_WARM_UP_CALLS):
         call()
     handler.seconds.clear()
     database.seconds.clear()
     deadline = time.perf_counter() + seconds
     while not handler.seconds or time.perf_counter() < deadline:
         call()
-    assert len(handler.seconds) == len(database.seconds), "a handler makes one database call"
+    assert len(handler.seconds) == len(database.seconds), "a handler must make exactly one database call"
     return median(handler.seconds), median(database.seconds)
 
 
@@ -86,7 +90,7 @@ class _Stopwatch:
         self.seconds: list[float] = []
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, with each of its calls timed."""
+        """Return a wrapper of the function that times each call."""
 
         def timed(*arguments: Any, **options: Any) -> Any:
             began = time.perf_counter()
@@ -98,8 +102,8 @@ class _Stopwatch:
         return timed
 
 
-class _Timed:
-    """Times every method of another object, whatever their names are."""
+class _TimedProxy:
+    """Proxy that times every method call of another object."""
 
     def __init__(self, inner: object, watch: _Stopwatch) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""Retention: the sweep's bounded batches against one unbounded DELETE."""
+"""Retention: the bounded batches of the sweep, compared with one unbounded DELETE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psycopg import sql
 
 from tests.bench.fleet import Fleet
 from tests.bench.results import Finding, Row, Section
-from tests.bench.rounds import Spread, interleave
+from tests.bench.rounds import Spread, run_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _SWEEP = "sweep"
 _LIMIT = "one DELETE"
-_LIVE = 1_000
-_LONGEST_MS = 200
+_UNEXPIRED_ROWS = 1_000
+_MAX_STATEMENT_MS = 200
 _DURATION = re.compile(r"duration: ([\d.]+) ms")
-_HOW = (
-    "The sweep deletes in batches, each a transaction, the oldest first; its limit is one DELETE without bounds, which"
-    " holds its locks, and keeps VACUUM waiting, until its end. Both find the same files, copied for each measurement."
+_METHOD = (
+    "The sweep deletes the oldest rows first, in batches, each in its own transaction. Its limit is one DELETE of all"
+    " rows, which holds its locks and blocks VACUUM until it ends. Both work on a fresh copy of the same database."
 )
 
-# Rows lie in the order in which they expire, keys in none.
+# The rows are stored in the order in which they expire; the keys have no order.
 _FILL: LiteralString = """
 INSERT INTO idempotency_keys
 SELECT 'local', 'POST /v1/entitlements/grants', md5(n::text), 'v1:' || repeat('0', 64), 200, repeat('x', 120),
@@ -43,24 +43,24 @@ SELECT 'local', 'POST /v1/entitlements/grants', md5(n::text), 'v1:' || repeat('0
                             ELSE now() + interval '24 hours' END AS t) AS at
 """
 _DELETE: LiteralString = "DELETE FROM idempotency_keys WHERE expires_at <= now()"
-_LEFT: LiteralString = "SELECT count(*) FILTER (WHERE expires_at <= now()), count(*) FROM idempotency_keys"
+_REMAINING: LiteralString = "SELECT count(*) FILTER (WHERE expires_at <= now()), count(*) FROM idempotency_keys"
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
-    """The one row, and how long others may have to wait for a lock."""
+    """Measure the sweep and its longest statement, which bounds how long others wait for a lock."""
     title = f"sweep of {effort.expired:,} expired rows"
     with progress.step(f"{title}: fill a table to copy"):
         bench = _Keys(servers, effort.expired)
-    rounds = interleave(title, effort.rounds, {_SWEEP: bench.ours, _LIMIT: bench.limit}, progress)
-    row = Row.of(rounds, title, ours=_SWEEP, limit=_LIMIT, target=0.35, unit="rows/s")
+    rounds = run_rounds(title, effort.rounds, {_SWEEP: bench.grantwire, _LIMIT: bench.limit}, progress)
+    row = Row.from_rounds(rounds, title, grantwire=_SWEEP, limit=_LIMIT, target=0.35, unit="rows/s")
     longest = Spread(tuple(bench.longest))
     measured = f"{longest.median:.0f} ms ({longest.low:.0f}-{longest.high:.0f})"
-    finding = Finding.at_most("longest statement of the sweep", measured, longest.median, _LONGEST_MS, "ms")
-    return Section("Retention", [row], [finding], remarks=[_HOW])
+    finding = Finding.at_most("longest statement of the sweep", measured, longest.median, _MAX_STATEMENT_MS, "ms")
+    return Section("Retention", [row], [finding], remarks=[_METHOD])
 
 
 class _Keys:
-    """A database full of idempotency keys, copied file by file for each measurement; the copies do not stay."""
+    """Database full of idempotency keys; each measurement works on a copy and drops it."""
 
     def __init__(self, servers: Servers, expired: int) -> None:
         self._servers = servers
@@ -68,50 +68,50 @@ class _Keys:
         self._full = servers.database()
         self._log = servers.postgres.log
         self.longest: list[float] = []  # milliseconds of each sweep's longest statement
-        self._sweep(self._full)  # makes the months of the audit, which is not what is measured
+        self._sweep(self._full)  # creates the audit partitions, which is not measured
         with servers.owner(self._full) as owner:
-            owner.execute(_FILL, {"expired": expired, "live": _LIVE})
+            owner.execute(_FILL, {"expired": expired, "live": _UNEXPIRED_ROWS})
             owner.execute("VACUUM (ANALYZE, FREEZE) idempotency_keys")
 
-    def ours(self) -> float:
-        """The whole sweep; rows a second."""
+    def grantwire(self) -> float:
+        """Let a sweep delete the expired rows, and return the rows per second."""
         with self._copy() as url:
             before = self._log.stat().st_size
-            taken = self._sweep(url)
+            seconds = self._sweep(url)
             with self._log.open("rb") as log:
                 log.seek(before)
                 statements = _DURATION.findall(log.read().decode(errors="replace"))
             self.longest.append(max(map(float, statements)))
-        return self._expired / taken
+        return self._expired / seconds
 
     def limit(self) -> float:
-        """All at once; rows a second."""
+        """Delete the expired rows with one statement, and return the rows per second."""
         with self._copy() as url, psycopg.connect(url, autocommit=True) as connection:
             began = time.perf_counter()
             connection.execute(_DELETE)
             return self._expired / (time.perf_counter() - began)
 
     def _sweep(self, url: str) -> float:
-        with Fleet("tests.bench.workers:sweep", 1, self._servers.environ(url)) as fleet:
-            return fleet.once()
+        with Fleet("tests.bench.workers:make_sweep_call", 1, self._servers.environ(url)) as fleet:
+            return fleet.run_once()
 
     @contextmanager
     def _copy(self) -> Iterator[str]:
-        """A full database, in which nothing may be left in the end but what is alive."""
+        """Create a copy, and check at the end that only the unexpired rows remain."""
         name = f"gw_{uuid.uuid4().hex[:12]}"
         place = urlsplit(self._full)
         url = place._replace(path=name).geturl()
         create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
         with psycopg.connect(self._servers.postgres.url("postgres"), autocommit=True) as admin:
             admin.execute(create.format(sql.Identifier(name), sql.Identifier(place.path.lstrip("/"))))
-            # Which statement takes how long, PostgreSQL itself writes into its log.
+            # PostgreSQL logs the duration of each statement.
             admin.execute(sql.SQL("ALTER DATABASE {} SET log_min_duration_statement = 0").format(sql.Identifier(name)))
             admin.execute("CHECKPOINT")
             try:
                 yield url
                 with self._servers.owner(url) as owner:
-                    left = owner.execute(_LEFT).fetchone()
-                if left != (0, _LIVE):
-                    raise RuntimeError(f"expired and all rows that are left: {left}")
+                    remaining = owner.execute(_REMAINING).fetchone()
+                if remaining != (0, _UNEXPIRED_ROWS):
+                    raise RuntimeError(f"expired rows and all rows that remain: {remaining}")
             finally:
                 admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

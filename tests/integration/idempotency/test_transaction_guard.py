@@ -101,13 +101,13 @@ def test_guard_costs_two_round_trips(database_url: str, orders: Rows) -> None:
         guard.run(identity("warm-up"), insert_order())
         before = trips.count
         guard.run(identity("k1"), insert_order())
-        assert trips.of(before) == 2 + 1
+        assert trips.since(before) == 2 + 1
         before = trips.count
         guard.run(identity("k2"), lambda _tx: StoredResponse(204, ""))
-        assert trips.of(before) == 2
+        assert trips.since(before) == 2
         before = trips.count
         assert guard.run(identity("k1"), insert_order()).replayed
-        assert trips.of(before) == 2
+        assert trips.since(before) == 2
     assert count_orders(orders) == 2
 
 

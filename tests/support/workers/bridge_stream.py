@@ -1,4 +1,4 @@
-"""A test's own end of the event stream: it publishes as the relay would, and looks at what JetStream thinks."""
+"""An event stream for tests: publishes as the relay would, and reads JetStream's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def event(**fields: Any) -> EntitlementEvent:
-    """An event; `fields` replace those that they name."""
+    """Return an event; `fields` replace the defaults."""
     values: dict[str, Any] = {
         "event_id": str(uuid7()),
         "event_type": "EntitlementGranted",
@@ -41,7 +41,7 @@ def event(**fields: Any) -> EntitlementEvent:
 
 
 def drain(environ: Mapping[str, str]) -> dict[str, int]:
-    """Run a bridge until there is nothing to do."""
+    """Run a bridge until it is idle, and return its counts."""
     runtime = BridgeRuntime.build(environ)
     try:
         return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
@@ -50,7 +50,7 @@ def drain(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 class Stream:
-    """The event stream of one environment, with its topology made."""
+    """The event stream of one environment."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.settings = load(TopologySettings, environ)
@@ -59,7 +59,7 @@ class Stream:
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
-        """Connect, and make the topology."""
+        """Connect and create the topology."""
         self._runner.run(self._nats.connect())
         self._runner.run(ensure_topology(self._nats, self.settings))
         return self
@@ -70,36 +70,36 @@ class Stream:
         self._runner.close()
 
     def publish(self, *events: EntitlementEvent | bytes, **headers: str) -> None:
-        """Store messages in the stream, each under a Nats-Msg-Id of its own."""
-        payloads = [one if isinstance(one, bytes) else one.SerializeToString() for one in events]
+        """Publish messages, each with its own Nats-Msg-Id."""
+        payloads = [item if isinstance(item, bytes) else item.SerializeToString() for item in events]
         for start in range(0, len(payloads), 500):
             self._runner.run(self._publish(payloads[start : start + 500], headers))
 
     async def _publish(self, payloads: Iterable[bytes], headers: Mapping[str, str]) -> None:
         subject = self.settings.events.subject
-        sending = (
+        publishes = (
             self._publisher.publish(subject, data, {"Nats-Msg-Id": str(uuid7()), **headers}) for data in payloads
         )
-        await asyncio.gather(*sending)
+        await asyncio.gather(*publishes)
 
-    def consumer(self) -> ConsumerInfo:
-        """What JetStream knows of the bridge's consumer."""
+    def consumer_info(self) -> ConsumerInfo:
+        """Return JetStream's state of the bridge's consumer."""
         settings = self.settings.consumer
         info: ConsumerInfo = self._runner.run(self._nats.jetstream.consumer_info(settings.stream, settings.durable))
         return info
 
-    def deliveries(self) -> int:
-        """How often JetStream has delivered something to the bridge, repeats included."""
-        delivered = self.consumer().delivered
+    def delivery_count(self) -> int:
+        """Return how often JetStream has delivered a message to the bridge, redeliveries included."""
+        delivered = self.consumer_info().delivered
         assert delivered is not None
         return delivered.consumer_seq
 
     def advisories(self) -> list[dict[str, Any]]:
-        """Every advisory that was kept, in order."""
+        """Return all advisories in the stream of advisories, in order."""
         return self._runner.run(self._advisories())
 
     async def _advisories(self) -> list[dict[str, Any]]:
         stream = self.settings.advisories.stream
         last = (await self._nats.jetstream.stream_info(stream)).state.last_seq
-        kept = [await self._nats.jetstream.get_msg(stream, number) for number in range(1, last + 1)]
-        return [json.loads(message.data or b"") for message in kept]
+        messages = [await self._nats.jetstream.get_msg(stream, number) for number in range(1, last + 1)]
+        return [json.loads(message.data or b"") for message in messages]

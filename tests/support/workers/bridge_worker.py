@@ -1,4 +1,4 @@
-"""A bridge in a process of its own, to be killed.
+"""A bridge in its own process, which kills itself at a crash point.
 
 `python -m tests.support.workers.bridge_worker SECONDS [die-before-commit | die-before-ack]`
 """
@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from grantwire.notifications import bridge
-from grantwire.notifications.inbox import record
+from grantwire.notifications.inbox import record_events
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
 
@@ -35,9 +35,9 @@ async def _die_before_ack(_messages: object) -> None:
 
 def _die_before_commit(connection: Connection, events: Sequence[Event]) -> list[str]:
     if not events:
-        return record(connection, events)
+        return record_events(connection, events)
     with connection.transaction():
-        record(connection, events)
+        record_events(connection, events)
         _die()
 
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     if "die-before-ack" in sys.argv:
         bridge.acknowledge = _die_before_ack  # type: ignore[attr-defined,assignment]  # the crash point
     if "die-before-commit" in sys.argv:
-        bridge.record = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
+        bridge.record_events = _die_before_commit  # type: ignore[assignment,attr-defined]  # the crash point
     runtime = BridgeRuntime.build(os.environ)
     print(json.dumps(runtime.run(Budget(time.monotonic() + float(sys.argv[1]), until_idle=True))))  # noqa: T201
     runtime.close()

@@ -1,4 +1,4 @@
-"""A notification to send, and a receiver of webhooks on 127.0.0.1 that answers as the test says."""
+"""A notification to send, and a webhook receiver on 127.0.0.1 whose responses the test decides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAYLOAD = {
 
 
 def notification(**fields: Any) -> Notification:
-    """A notification that was claimed."""
+    """Return a claimed notification; `fields` replace the defaults."""
     values: dict[str, Any] = {
         "notification_id": uuid.uuid4(),
         "event_type": "EntitlementGranted",
@@ -44,8 +44,8 @@ def notification(**fields: Any) -> Notification:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """One request."""
+class ReceivedRequest:
+    """A request that the receiver got."""
 
     path: str
     headers: Mapping[str, str]
@@ -53,36 +53,36 @@ class Received:
 
     @property
     def key(self) -> str:
-        """The idempotency key."""
+        """The value of the Idempotency-Key header."""
         return self.headers["Idempotency-Key"]
 
 
 class Receiver:
-    """An HTTP server in a thread; `answer` gives the status, None hangs up without one."""
+    """An HTTP server in a thread; `respond` returns the status, or None to close the connection without a response."""
 
-    def __init__(self, answer: Callable[[Received], int | None] = lambda _: 204, **headers: str) -> None:
-        self.answer = answer
+    def __init__(self, respond: Callable[[ReceivedRequest], int | None] = lambda _: 204, **headers: str) -> None:
+        self.respond = respond
         self.headers = headers
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The URL of the webhook."""
         return f"http://127.0.0.1:{self._server.server_port}/hook?of=test"
 
     def keys(self) -> list[str]:
-        """The key of every request, in order; a set of them is what a receiver that deduplicates has taken."""
+        """Return the idempotency key of every request, in order."""
         return [request.key for request in self.requests]
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Start the server."""
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -92,9 +92,9 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                received = Received(self.path, dict(self.headers), json.loads(data))
+                received = ReceivedRequest(self.path, dict(self.headers), json.loads(data))
                 receiver.requests.append(received)
-                status = receiver.answer(received)
+                status = receiver.respond(received)
                 if status is not None:
                     self.send_response(status)
                     for name, value in receiver.headers.items():
@@ -103,6 +103,6 @@ class Receiver:
                     self.end_headers()
 
             def log_message(self, *_: Any) -> None:
-                """The test's output is for the test."""
+                """Do not write requests to the output of the test."""
 
         return Handler

@@ -1,6 +1,6 @@
-"""A delivery in a process of its own, to be stopped and killed.
+"""A delivery worker in its own process, which the test stops or kills.
 
-`python -m tests.support.workers.deliver_worker SECONDS` works for that long.
+`python -m tests.support.workers.deliver_worker SECONDS` runs until it is idle, at most SECONDS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lambda functions in a process of their own, which knows nothing but its environment.
+"""Program that invokes Lambda functions for `tests.support.invocations`.
 
-Each line of standard input is `{"function": NAME, "event": {...}}`. What the functions write to standard output stays
-there; after each invocation follows a line `{"invoked": NAME, "result": ...}`, or `"error"` with what it raised.
-CLOCK_AHEAD_SECONDS puts the clock of this process forward; PostgreSQL and NATS keep theirs.
+Each line of standard input is `{"function": NAME, "event": {...}}`. The functions write their log lines to standard
+output. After each invocation follows the line `{"invoked": NAME, "result": ...}`, or `"error"` with the exception that
+the handler raised. CLOCK_AHEAD_SECONDS moves the clock of this process forward; PostgreSQL and NATS keep theirs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _invoke(name: str, event: Any) -> dict[str, Any]:
     )
     try:
         return {"invoked": name, "result": import_module(f"functions.{name}.handler").handler(event, context)}
-    except Exception as error:  # noqa: BLE001 - Lambda reports whatever it is
+    except Exception as error:  # noqa: BLE001 - Lambda reports every exception
         return {"invoked": name, "error": repr(error)}
 
 
@@ -38,8 +38,8 @@ def main() -> None:
     ahead = timedelta(seconds=float(os.environ.get("CLOCK_AHEAD_SECONDS", "0")))
     with time_machine.travel(datetime.now(UTC) + ahead) if ahead else contextlib.nullcontext():
         for line in sys.stdin:
-            asked = json.loads(line)
-            print(json.dumps(_invoke(asked["function"], asked["event"])), flush=True)  # noqa: T201
+            invocation = json.loads(line)
+            print(json.dumps(_invoke(invocation["function"], invocation["event"])), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A recorder that stands still between its commit and its acknowledgement, to be killed there."""
+"""A recorder that hangs between its commit and its acknowledgement, until the test kills it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
 
 
-async def _stand_still(_message: Message) -> None:
-    print("committed", flush=True)  # noqa: T201 - what the test waits for
+async def _hang(_message: Message) -> None:
+    print("committed", flush=True)  # noqa: T201 - the test waits for this line
     await asyncio.sleep(60)
 
 
 if __name__ == "__main__":
-    Message.ack = _stand_still  # type: ignore[method-assign, assignment]
+    Message.ack = _hang  # type: ignore[method-assign, assignment]
     RecorderRuntime.build(os.environ).run(Budget(time.monotonic() + 60, until_idle=True))
-    sys.exit("nobody killed it")
+    sys.exit("the test did not kill this process")

@@ -1,7 +1,7 @@
-"""A relay that dies or stops at a chosen moment, as a process of its own.
+"""Runs a relay that is killed or stopped after it published events and before it completes them.
 
-SABOTAGE is `kill` (SIGKILL after the stream has the events and before the outbox knows it) or `stop` (SIGSTOP at that
-moment; when it is continued it goes on). The last line of its output is what the relay returned.
+SABOTAGE is `kill` (SIGKILL) or `stop` (SIGSTOP; the relay continues after SIGCONT). The last line of the output is the
+result of the relay.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def main() -> None:
-    """Run one relay until it has nothing to do, or to its end."""
+    """Run one relay until it is idle or killed."""
     complete = store.complete
 
-    def interrupted(*arguments: Any, **options: Any) -> int:
+    def interrupt_and_complete(*arguments: Any, **options: Any) -> int:
         os.kill(os.getpid(), SIGNALS[os.environ["SABOTAGE"]])
         return complete(*arguments, **options)
 
-    store.complete = interrupted
+    store.complete = interrupt_and_complete
     with relay(os.environ) as runtime:
         print(json.dumps(runtime.run(budget(20, until_idle=True))), flush=True)  # noqa: T201 - the parent reads it
 

@@ -1,4 +1,4 @@
-"""What the relay's tests share: events in the outbox, relays over them, and the stream that they fill."""
+"""Helpers for tests of the relay: enqueue events, run relays, read the stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENQUEUE = "SELECT outbox_enqueue(%s, %s, %s, %s, %s::jsonb, %s)"
 
 
 def worker_environ(database_url: str, nats_url: str) -> dict[str, str]:
-    """The environment of a worker, with streams that nobody else has."""
+    """Return the environment of a worker, with streams that no other test uses."""
     name = uuid.uuid4().hex[:12]
     return {
         **PLAINTEXT,
@@ -52,7 +52,7 @@ def worker_environ(database_url: str, nats_url: str) -> dict[str, str]:
 
 
 def payload(event_id: uuid.UUID, version: int, **fields: Any) -> dict[str, Any]:
-    """A payload as change_entitlement makes it; `fields` replace those of it."""
+    """Return a payload as change_entitlement makes it; `fields` override its values."""
     return {
         "event_id": str(event_id),
         "event_type": "EntitlementGranted",
@@ -66,7 +66,7 @@ def payload(event_id: uuid.UUID, version: int, **fields: Any) -> dict[str, Any]:
 
 
 def enqueue(connection: psycopg.Connection[Any], aggregate: str, version: int, **fields: Any) -> uuid.UUID:
-    """Add one event as the outbox's own function does."""
+    """Enqueue one event; `fields` override values of its payload."""
     event_id = uuid.uuid4()
     body = json.dumps(payload(event_id, version, **fields))
     connection.execute(_ENQUEUE, (event_id, "EntitlementGranted", aggregate, version, body, "1-0-0"))
@@ -74,7 +74,7 @@ def enqueue(connection: psycopg.Connection[Any], aggregate: str, version: int, *
 
 
 def enqueue_many(connection: psycopg.Connection[Any], aggregates: int, each: int, prefix: str = "u") -> None:
-    """`each` events for each of as many aggregates, all versions of one before those of the next."""
+    """Enqueue `each` events for each of `aggregates` aggregates, one aggregate after the other."""
     with connection.transaction():
         for aggregate in range(aggregates):
             for version in range(1, each + 1):
@@ -83,7 +83,7 @@ def enqueue_many(connection: psycopg.Connection[Any], aggregates: int, each: int
 
 @contextmanager
 def relay(environ: Mapping[str, str], now: datetime | None = None) -> Iterator[RelayRuntime]:
-    """A relay of one's own, at a time of one's own."""
+    """Build a relay; with `now` it uses this time instead of the database's."""
     runtime = RelayRuntime.build(environ, clock=lambda: now)
     try:
         yield runtime
@@ -92,42 +92,42 @@ def relay(environ: Mapping[str, str], now: datetime | None = None) -> Iterator[R
 
 
 def drain(environ: Mapping[str, str], now: datetime | None = None) -> dict[str, int]:
-    """Run one relay until there is nothing left to do."""
+    """Run one relay until it is idle; return its result."""
     with relay(environ, now) as runtime:
         return runtime.run(budget(30, until_idle=True))
 
 
 def budget(seconds: float, *, until_idle: bool = False) -> Budget:
-    """Work for so long, from now on."""
+    """Return a budget that ends `seconds` from now."""
     return Budget(time.monotonic() + seconds, until_idle)
 
 
 class Published(NamedTuple):
-    """A message of the stream."""
+    """A message in the event stream."""
 
     sequence: int
     headers: dict[str, str]
     event: EntitlementEvent
 
 
-def stream(environ: Mapping[str, str]) -> list[Published]:
-    """Everything in the event stream, first to last."""
-    return asyncio.run(_read(environ))
+def read_stream(environ: Mapping[str, str]) -> list[Published]:
+    """Return all messages of the event stream, in order."""
+    return asyncio.run(_read_stream(environ))
 
 
-async def _read(environ: Mapping[str, str]) -> list[Published]:
+async def _read_stream(environ: Mapping[str, str]) -> list[Published]:
     nats = NatsConnection(load(NatsSettings, environ))
     await nats.connect()
     try:
         return [
-            Published(message.metadata.sequence.stream, dict(message.headers or {}), _decoded(message.data))
-            for message in await _messages(nats.jetstream, environ)
+            Published(message.metadata.sequence.stream, dict(message.headers or {}), _decode(message.data))
+            for message in await _fetch_all(nats.jetstream, environ)
         ]
     finally:
         await nats.close()
 
 
-async def _messages(jetstream: JetStreamContext, environ: Mapping[str, str]) -> list[Msg]:
+async def _fetch_all(jetstream: JetStreamContext, environ: Mapping[str, str]) -> list[Msg]:
     name = environ["ENTITLEMENT_NATS_STREAM"]
     count = (await jetstream.stream_info(name)).state.messages
     reader = await jetstream.pull_subscribe(
@@ -140,25 +140,25 @@ async def _messages(jetstream: JetStreamContext, environ: Mapping[str, str]) -> 
     return messages
 
 
-def _decoded(data: bytes) -> EntitlementEvent:
+def _decode(data: bytes) -> EntitlementEvent:
     event = EntitlementEvent()
     event.ParseFromString(data)
     return event
 
 
-def versions(messages: list[Published]) -> dict[str, list[int]]:
-    """For each aggregate the versions of its events, in the order of their first appearance."""
+def versions_by_aggregate(messages: list[Published]) -> dict[str, list[int]]:
+    """Return the versions of each aggregate's events, in the order of their first appearance."""
     seen: set[str] = set()
-    found: dict[str, list[int]] = defaultdict(list)
+    versions: dict[str, list[int]] = defaultdict(list)
     for message in messages:
         if message.headers["event_id"] not in seen:
             seen.add(message.headers["event_id"])
-            found[message.headers["aggregate_key"]].append(message.event.version)
-    return dict(found)
+            versions[message.headers["aggregate_key"]].append(message.event.version)
+    return dict(versions)
 
 
-def start(module: str, environ: Mapping[str, str], **more: str) -> subprocess.Popen[str]:
-    """Start `tests.support.workers.<module>` as a process of its own."""
+def start_worker(module: str, environ: Mapping[str, str], **more: str) -> subprocess.Popen[str]:
+    """Start `tests.support.workers.<module>` as a separate process."""
     return subprocess.Popen(
         [sys.executable, "-m", f"tests.support.workers.{module}"],
         env={**program_environment(), **environ, **more},
@@ -168,6 +168,6 @@ def start(module: str, environ: Mapping[str, str], **more: str) -> subprocess.Po
     )
 
 
-def until(what: str, condition: Callable[[], bool], seconds: float = 15) -> None:
-    """Wait for something that happens elsewhere."""
-    assert wait_until(condition, seconds, every=0.005), f"in vain: {what}"
+def until(description: str, condition: Callable[[], bool], seconds: float = 15) -> None:
+    """Wait until `condition` is true; fail after `seconds`."""
+    assert wait_until(condition, seconds, every=0.005), f"timed out waiting for: {description}"

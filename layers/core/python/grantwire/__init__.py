@@ -1,4 +1,4 @@
-"""Grantwire: who owns what, told to everyone who needs to know, exactly once in effect.
+"""Grantwire: an entitlement service that stores who owns what and notifies other systems of every change.
 
-Imports nothing: a function pays at its cold start only for the parts it names.
+This package imports nothing, so that the cold start of a function loads only the modules that it uses.
 """

@@ -1,13 +1,13 @@
-"""Every error that crosses a module boundary, and what the entry points do about it.
+"""The errors that cross module boundaries, and how entry points handle each class.
 
     GrantwireError
     ├── RetryableError             nothing was committed; try again later   (503 + Retry-After · redelivery · next run)
-    │   ├── RequestInProgressError the key is held by a request that still runs                  (409 + Retry-After)
-    │   ├── LockHeldError          the lock was not free in time
-    │   ├── AmbiguousError         not known whether it happened; repeat it with the same id
-    │   ├── LeaseLostError         somebody else has the work now; touch nothing, go on with other work
-    │   └── CircuitOpenError       a server keeps failing and was not asked
-    ├── RejectedError              never retry as it is                     (4xx with code · TERM · log and go on)
+    │   ├── RequestInProgressError another request with this key is still running                (409 + Retry-After)
+    │   ├── LockHeldError          the lock could not be acquired in time
+    │   ├── AmbiguousError         the outcome is unknown; repeat with the same id
+    │   ├── LeaseLostError         another worker has the rows; change nothing, continue with other work
+    │   └── CircuitOpenError       a dependency keeps failing and was not called
+    ├── RejectedError              never succeeds unchanged; do not retry   (4xx with code · TERM · log and continue)
     │   ├── BadRequestError        BAD_REQUEST
     │   ├── TooLargeError          TOO_LARGE
     │   ├── UnauthenticatedError   UNAUTHENTICATED
@@ -15,12 +15,13 @@
     │   ├── NotFoundError          NOT_FOUND
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
-    ├── InternalError              a bug or a broken invariant: loud, and never shown to a caller         (500)
-    │   └── SystemFaultError       PostgreSQL refuses every statement like this one: wait, and alarm
-    └── ConfigError                fails the init phase, naming every missing or bad variable at once
+    ├── InternalError              a bug or a broken invariant: logged, details never sent to a caller    (500)
+    │   └── SystemFaultError       PostgreSQL rejects every statement of this kind: wait and raise an alarm
+    └── ConfigError                fails the init phase; one error names every missing or invalid variable
 
-The message of a RejectedError or RetryableError is written for the caller; the other two are for the people on call.
-What the idempotency library raises is defined there and handed on here; the service adds what only it can raise.
+The messages of RejectedError and RetryableError are written for callers, the others for the engineer on call.
+Errors that the idempotency library raises are defined there and re-exported here. This module adds the errors that
+only the service raises.
 """
 
 from __future__ import annotations
@@ -63,38 +64,41 @@ __all__ = [
 
 
 class TooLargeError(RejectedError):
-    """The request is larger than any valid one can be."""
+    """The request is larger than the limit."""
 
     code = "TOO_LARGE"
 
 
 class UnauthenticatedError(RejectedError):
-    """It is not known who calls."""
+    """The request has no authenticated caller."""
 
     code = "UNAUTHENTICATED"
 
 
 class ForbiddenError(RejectedError):
-    """The caller is known, and may not do that."""
+    """The caller is authenticated but lacks the required scope."""
 
     code = "FORBIDDEN"
 
 
 class NotFoundError(RejectedError):
-    """There is nothing at this address."""
+    """The path does not exist."""
 
     code = "NOT_FOUND"
 
 
 class MethodNotAllowedError(RejectedError):
-    """The address exists, the method does not."""
+    """The path exists but does not support the method; `allowed` is the method that it supports."""
 
     code = "METHOD_NOT_ALLOWED"
 
     def __init__(self, allowed: str) -> None:
-        super().__init__(f"use {allowed}")
+        super().__init__(f"method not allowed, use {allowed}")
         self.allowed = allowed
 
 
 class SystemFaultError(InternalError):
-    """The system is at fault and not the data: schema, privileges, credentials, the server. Workers wait and alarm."""
+    """The cause is the system, not the data: the schema, privileges, credentials or the server.
+
+    Workers wait, retry and raise an alarm; no row or message is marked as failed.
+    """

@@ -1,9 +1,10 @@
-"""Secrets by ARN: read once for each execution environment, and again when they may have been rotated.
+"""Secrets from AWS Secrets Manager, cached for each execution environment.
 
-Powertools' `parameters` reads and keeps them. A rotation needs neither a deployment nor a restart: a server that
-refuses what is kept makes it be read again, and nothing is kept for longer than five minutes while Secrets Manager
-answers. Powertools imports boto3 for it, which costs half a second of a cold start, so it is imported only when there
-is a secret to read.
+Powertools' `parameters` reads and caches the values. A rotated secret needs neither a deployment nor a restart: the
+cache is refreshed when a server rejects the cached credentials, and an entry expires after five minutes. If Secrets
+Manager is unavailable, the last known value is used.
+
+Powertools imports boto3, which adds half a second to a cold start. So both are imported only to read a secret.
 """
 
 from __future__ import annotations
@@ -20,50 +21,54 @@ from grantwire.observability import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A changed host is noticed after this; a changed password at once.
+# A changed password is detected immediately, because the server rejects the old one. A changed host is not, so entries
+# expire.
 _MAX_AGE_SECONDS = 300
 
-# A password that stays wrong must not become a request to Secrets Manager for each request of a caller.
-_RENEWAL_INTERVAL_SECONDS = 5.0
+# If the password stays wrong, requests of callers must not each cause a request to Secrets Manager.
+_MIN_REFRESH_INTERVAL_SECONDS = 5.0
 
 
 class SecretReader(Protocol):
-    """What Powertools' providers of parameters offer."""
+    """The method of Powertools' parameter providers that SecretCache uses."""
 
     def get(self, name: str, max_age: int | None = None, *, force_fetch: bool = False) -> object:
-        """Return a value at most `max_age` seconds old, or a new one; raise an error if it cannot be read."""
+        """Return the value, from the provider's cache if it is at most `max_age` seconds old.
+
+        Raises GetParameterError or BotoCoreError if the value cannot be read.
+        """
 
 
-def secrets_manager() -> SecretReader:
-    """Create Powertools' provider for AWS Secrets Manager, with limits shorter than a function lives."""
-    from aws_lambda_powertools.utilities.parameters import SecretsProvider  # noqa: PLC0415 - see the module's docstring
+def create_secrets_provider() -> SecretReader:
+    """Create Powertools' provider for AWS Secrets Manager, with timeouts shorter than any function timeout."""
+    from aws_lambda_powertools.utilities.parameters import SecretsProvider  # noqa: PLC0415 - see the module docstring
     from botocore.config import Config  # noqa: PLC0415
 
-    limits = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
-    provider: SecretReader = SecretsProvider(boto_config=limits)
+    timeouts = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
+    provider: SecretReader = SecretsProvider(boto_config=timeouts)
     return provider
 
 
 class SecretCache:
-    """The secrets of one execution environment; its threads may share it."""
+    """The secrets of one execution environment. Safe to share between threads."""
 
     def __init__(
         self,
-        provider: Callable[[], SecretReader] = secrets_manager,
+        create_provider: Callable[[], SecretReader] = create_secrets_provider,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._create = provider
+        self._create_provider = create_provider
         self._provider: SecretReader | None = None
         self._clock = clock
         self._last_known: dict[str, str] = {}
-        self._renewed_at: dict[str, float] = {}
+        self._refreshed_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def text(self, arn: str) -> str:
-        """Return a secret's text, at most five minutes old; an older one only while Secrets Manager does not answer.
+    def get(self, arn: str) -> str:
+        """Return the secret, at most five minutes old; an older value only while Secrets Manager is unavailable.
 
-        Raises RetryableError if it was never read and cannot be read now, ConfigError if it is no text.
+        Raises RetryableError if the secret cannot be read and no older value exists, ConfigError if it is not text.
         """
         with self._lock:
             try:
@@ -73,44 +78,48 @@ class SecretCache:
                     raise
                 return self._last_known[arn]
 
-    def renewed(self, arn: str, *, refused: str) -> str | None:
-        """Return the text that replaced one that a server refused; None if there is none yet.
+    def refresh(self, arn: str, *, rejected: str) -> str | None:
+        """Return the value that replaced `rejected`, which a server did not accept; None if there is no new value.
 
-        Read again at most once in five seconds, however often it is refused. Raises RetryableError if that failed.
+        Reads the secret at most once in five seconds, no matter how many calls there are. Raises RetryableError if it
+        cannot be read.
         """
         with self._lock:
             known, now = self._last_known.get(arn), self._clock()
-            if known is not None and known != refused:
+            if known is not None and known != rejected:
                 return known
-            if arn in self._renewed_at and now < self._renewed_at[arn] + _RENEWAL_INTERVAL_SECONDS:
+            if arn in self._refreshed_at and now < self._refreshed_at[arn] + _MIN_REFRESH_INTERVAL_SECONDS:
                 return None
-            self._renewed_at[arn] = now
-            text = self._read(arn, force_fetch=True)
-            return text if text != refused else None
+            self._refreshed_at[arn] = now
+            secret = self._read(arn, force_fetch=True)
+            return secret if secret != rejected else None
 
     def _read(self, arn: str, *, force_fetch: bool = False) -> str:
-        """Ask the provider, which keeps what it has read."""
-        from aws_lambda_powertools.utilities.parameters import GetParameterError  # noqa: PLC0415 - as in secrets_manager
+        """Read the secret through the provider, which caches it, and remember it as the last known value."""
+        from aws_lambda_powertools.utilities.parameters import GetParameterError  # noqa: PLC0415 - see the module docstring
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
         try:
             if self._provider is None:
-                self._provider = self._create()
+                self._provider = self._create_provider()
             value = self._provider.get(arn, max_age=_MAX_AGE_SECONDS, force_fetch=force_fetch)
-        except (GetParameterError, BotoCoreError) as error:  # the call failed, or no client could be made for it
+        except (GetParameterError, BotoCoreError) as error:  # the call failed, or no client could be created
             logger.error("could not read secret", arn=arn, reason=str(error))
             raise RetryableError("temporarily unavailable, send the same request again") from error
         if not isinstance(value, str):
-            raise ConfigError([f"the secret {arn} has no text"])
+            raise ConfigError([f"secret {arn} must be text, not binary"])
         self._last_known[arn] = value
         return value
 
 
-cached = SecretCache()
+secret_cache = SecretCache()
 
 
-def database_url(secret: str) -> str:
-    """A PostgreSQL URL from a secret's text: a URL as it stands, or the JSON that RDS keeps."""
+def parse_database_secret(secret: str) -> str:
+    """Return the PostgreSQL URL of a secret, which is a URL or the JSON that RDS stores.
+
+    Raises ConfigError, without the secret in its text, for anything else.
+    """
     if secret.startswith(("postgres://", "postgresql://")):
         return secret
     try:

@@ -1,16 +1,16 @@
-"""Settings: frozen dataclasses read from the environment, all problems reported at once.
+"""Settings: frozen dataclasses that are read from environment variables.
 
-A group of settings declares its variables; a function's settings are made of groups:
+A group of settings declares its variables. The settings of a function are composed of groups:
 
     @dataclass(frozen=True, slots=True)
     class IdempotencySettings:
         ttl: timedelta = setting("IDEMPOTENCY_TTL", duration(), default="24h")
 
-    settings = load(ApiSettings, os.environ)     # or ConfigError with every missing, bad or contradictory variable
+    settings = load(ApiSettings, os.environ)     # raises one ConfigError that names every invalid variable
 
-Defaults are written as they would stand in the environment. An empty variable counts as missing, because a template
-cannot leave one out. A group may define `problems()` for rules that span several variables. Plain dataclasses: a
-settings library would cost a tenth of a second of every cold start.
+Defaults have the form of an environment variable and are parsed like one. An empty variable counts as missing, because
+the template sets an empty variable where its parameter is empty. A group may define `problems()` to check rules that
+involve several variables. These are plain dataclasses because pydantic-settings would add about 0.1 s to a cold start.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
-_PEM = "-----BEGIN CERTIFICATE-----"
+_PEM_HEADER = "-----BEGIN CERTIFICATE-----"
 
-# Where Amazon Linux, Debian, Alpine and macOS keep the certificates that they trust. libpq from a wheel has a folder of
-# its own in mind, which exists nowhere.
-_SYSTEM_CERTIFICATES = (
+# The trusted certificates of Amazon Linux, Debian, Alpine and macOS. libpq's own default cannot be used: the libpq in
+# psycopg's wheels was built with a path that exists on none of them.
+_SYSTEM_CERTIFICATE_FILES = (
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/ssl/cert.pem",
@@ -44,7 +44,7 @@ _SYSTEM_CERTIFICATES = (
 
 @dataclass(frozen=True, slots=True)
 class Variable(Generic[T]):
-    """One environment variable: its name, how it is read and what it is when nobody sets it."""
+    """One environment variable: its name, parser and default. An optional one without a default may be None."""
 
     name: str
     parse: Callable[[str], T]
@@ -60,61 +60,63 @@ def setting(
     optional: bool = False,
     secret: bool = False,
 ) -> Any:
-    """Declare a field that is read from variable `name`; without default and not optional it is required."""
+    """Declare a field that is read from the variable `name`; required unless it has a default or is optional."""
     return field(repr=not secret, metadata={"variable": Variable(name, parse, default, optional)})
 
 
-def group(kind: type[T], *, prefix: str = "") -> T:
-    """Declare a field that is itself a group of settings, whose variables' names begin with `prefix`."""
-    return cast("T", field(metadata={"group": kind, "prefix": prefix}))
+def group(settings_class: type[T], *, prefix: str = "") -> T:
+    """Declare a field that is a group of settings; `prefix` is prepended to the names of its variables."""
+    return cast("T", field(metadata={"group": settings_class, "prefix": prefix}))
 
 
-def load(kind: type[T], environ: Mapping[str, str]) -> T:
-    """Read all of `kind` from `environ`, or raise one ConfigError that names every problem."""
+def load(settings_class: type[T], environ: Mapping[str, str]) -> T:
+    """Return an instance of `settings_class` read from `environ`; raise one ConfigError that names every problem."""
     problems: list[str] = []
-    loaded = _read(kind, environ, problems)
+    loaded = _load_group(settings_class, environ, problems)
     if problems or loaded is None:
         raise ConfigError(problems)
     return loaded
 
 
-def variables(kind: type, prefix: str = "") -> Iterator[Variable[Any]]:
-    """Every variable that `kind` reads, its groups included."""
-    for item in fields(kind):
+def variables(settings_class: type, prefix: str = "") -> Iterator[Variable[Any]]:
+    """Yield every variable that `settings_class` and its groups read, with its full name."""
+    for item in fields(settings_class):
         if "group" in item.metadata:
             yield from variables(item.metadata["group"], prefix + item.metadata["prefix"])
         else:
-            yield _prefixed(item.metadata["variable"], prefix)
+            yield _add_prefix(item.metadata["variable"], prefix)
 
 
-def _prefixed(variable: Variable[T], prefix: str) -> Variable[T]:
+def _add_prefix(variable: Variable[T], prefix: str) -> Variable[T]:
     return replace(variable, name=prefix + variable.name)
 
 
-def _read(kind: type[T], environ: Mapping[str, str], problems: list[str], prefix: str = "") -> T | None:
-    before = len(problems)
+def _load_group(settings_class: type[T], environ: Mapping[str, str], problems: list[str], prefix: str = "") -> T | None:
+    problems_before = len(problems)
     values: dict[str, Any] = {}
-    for item in fields(cast("Any", kind)):
+    for item in fields(cast("Any", settings_class)):
         if "group" in item.metadata:
-            inner = prefix + item.metadata["prefix"]
-            values[item.name] = _read(item.metadata["group"], environ, problems, inner)
+            inner_prefix = prefix + item.metadata["prefix"]
+            values[item.name] = _load_group(item.metadata["group"], environ, problems, inner_prefix)
         else:
-            values[item.name] = _value(_prefixed(item.metadata["variable"], prefix), environ, problems)
-    if len(problems) > before:
+            values[item.name] = _read_variable(_add_prefix(item.metadata["variable"], prefix), environ, problems)
+    if len(problems) > problems_before:
         return None
-    loaded = kind(**values)
-    found: Iterable[str] = getattr(loaded, "problems", tuple)()
-    problems.extend(_with_prefix(problem, kind, prefix) if prefix else problem for problem in found)
+    loaded = settings_class(**values)
+    group_problems: Iterable[str] = getattr(loaded, "problems", tuple)()
+    problems.extend(
+        _use_full_names(problem, settings_class, prefix) if prefix else problem for problem in group_problems
+    )
     return loaded
 
 
-def _with_prefix(problem: str, kind: type, prefix: str) -> str:
-    """A problem as its group tells it, with the full names of the variables."""
-    names = "|".join(variable.name for variable in variables(kind))
-    return re.sub(rf"\b(?:{names})\b", lambda found: prefix + found[0], problem)
+def _use_full_names(problem: str, settings_class: type, prefix: str) -> str:
+    """Add the prefix of a group to the variables in a problem, which the group names without it."""
+    names = "|".join(variable.name for variable in variables(settings_class))
+    return re.sub(rf"\b(?:{names})\b", lambda match: prefix + match[0], problem)
 
 
-def _value(variable: Variable[T], environ: Mapping[str, str], problems: list[str]) -> T | None:
+def _read_variable(variable: Variable[T], environ: Mapping[str, str], problems: list[str]) -> T | None:
     raw = environ.get(variable.name, "").strip() or variable.default
     if raw is None:
         if not variable.optional:
@@ -128,12 +130,12 @@ def _value(variable: Variable[T], environ: Mapping[str, str], problems: list[str
 
 
 def text(value: str) -> str:
-    """Any text."""
+    """Parse any text."""
     return value
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of several words."""
+    """Return a parser for one of several fixed values."""
 
     def parse(value: str) -> str:
         if value not in choices:
@@ -145,41 +147,41 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The authorities whose certificates are believed: a PEM file, or PEM text; neither if none was found."""
+    """The trusted certificate authorities: a PEM file or PEM text; empty if the system has no such file."""
 
     file: str | None = None
     text: str | None = field(default=None, repr=False)
 
     @property
-    def found(self) -> bool:
-        """Whether there are any."""
-        return self.file is not None or self.text is not None
+    def is_empty(self) -> bool:
+        """Whether there is neither a file nor text."""
+        return self.file is None and self.text is None
 
 
 def certificates(value: str) -> Certificates:
-    """`system`, the path of a PEM file, or PEM text, whose lines may end with a written backslash and n."""
+    r"""Parse `system`, the path of a PEM file, or PEM text, which may have the two characters `\n` as line break."""
     if value == "system":
-        return Certificates(file=next((path for path in _SYSTEM_CERTIFICATES if Path(path).is_file()), None))
-    if value.startswith(_PEM):
+        return Certificates(file=next((path for path in _SYSTEM_CERTIFICATE_FILES if Path(path).is_file()), None))
+    if value.startswith(_PEM_HEADER):
         return Certificates(text=value.replace("\\n", "\n"))
     try:
-        readable = _PEM in Path(value).read_text(encoding="latin-1")
+        readable = _PEM_HEADER in Path(value).read_text(encoding="latin-1")
     except (OSError, ValueError):
         readable = False
     if not readable:
-        raise ValueError("must be system, the path of a PEM file with certificates that can be read, or PEM text")
+        raise ValueError("must be system, the path of a readable file with PEM certificates, or PEM text")
     return Certificates(file=value)
 
 
 def flag(value: str) -> bool:
-    """`true` or `false`."""
+    """Parse `true` or `false`."""
     if value not in {"true", "false"}:
         raise ValueError(f"must be true or false, not {value!r}")
     return value == "true"
 
 
 def integer(*, low: int, high: int) -> Callable[[str], int]:
-    """A whole number in a range."""
+    """Return a parser for a whole number between `low` and `high`."""
 
     def parse(value: str) -> int:
         try:
@@ -194,7 +196,7 @@ def integer(*, low: int, high: int) -> Callable[[str], int]:
 
 
 def number(*, low: float, high: float) -> Callable[[str], float]:
-    """A decimal number in a range."""
+    """Return a parser for a decimal number between `low` and `high`."""
 
     def parse(value: str) -> float:
         try:
@@ -209,7 +211,7 @@ def number(*, low: float, high: float) -> Callable[[str], float]:
 
 
 def duration(*, low: str = "0s", high: str = "36500d") -> Callable[[str], timedelta]:
-    """A duration such as `200ms`, `1s`, `24h`, in a range."""
+    """Return a parser for a duration between `low` and `high`."""
 
     def parse(value: str) -> timedelta:
         length = parse_duration(value)
@@ -221,11 +223,11 @@ def duration(*, low: str = "0s", high: str = "36500d") -> Callable[[str], timede
 
 
 def parse_duration(value: str) -> timedelta:
-    """`200ms`, `1s`, `10m`, `24h`, `30d`."""
+    """Parse a duration: `200ms`, `1s`, `10m`, `24h` or `30d`. Raises ValueError for anything else."""
     match = _DURATION.fullmatch(value)
     if match is None:
         raise ValueError(f"must be a duration such as 200ms, 1s or 24h, not {value!r}")
     try:
-        return timedelta(seconds=float(match[1]) * _UNITS[match[2]])
+        return timedelta(seconds=float(match[1]) * _SECONDS_PER_UNIT[match[2]])
     except OverflowError:
-        raise ValueError("is longer than anybody can count") from None
+        raise ValueError(f"must be at most {timedelta.max.days}d") from None

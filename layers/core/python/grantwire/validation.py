@@ -1,20 +1,23 @@
-"""Rules for text that comes from outside: what a name, a reason, an identifier or a page size may be."""
+"""Limits and parsers for text from callers: names, reasons and page sizes."""
 
 from __future__ import annotations
 
 from grantwire.errors import BadRequestError
 from grantwire_idempotency.validation import clean_text
 
-__all__ = ["LONGEST_CLIENT_NAME", "LONGEST_NAME", "LONGEST_REASON", "clean_text", "page_size"]
+__all__ = ["MAX_CLIENT_NAME_LENGTH", "MAX_NAME_LENGTH", "MAX_REASON_LENGTH", "clean_text", "parse_page_size"]
 
-# How long a text may be, in characters. The tables' constraints say the same; a test compares.
-LONGEST_NAME = 128  # user_id, stock_keeping_unit, purchase_id
-LONGEST_REASON = 64
-LONGEST_CLIENT_NAME = 64
+# In characters. CHECK constraints of the tables have the same limits; a test compares them.
+MAX_NAME_LENGTH = 128  # user_id, stock_keeping_unit, purchase_id
+MAX_REASON_LENGTH = 64
+MAX_CLIENT_NAME_LENGTH = 64
 
 
-def page_size(value: str, *, largest: int) -> int:
-    """How many entries a caller asks for: a whole number from 1 to `largest`."""
-    if value.isascii() and value.isdigit() and len(value) <= len(str(largest)) and 1 <= int(value) <= largest:
+def parse_page_size(value: str, *, maximum: int) -> int:
+    """Return the page size in the query parameter `limit`: a whole number from 1 to `maximum`.
+
+    Raises BadRequestError for any other value.
+    """
+    if value.isascii() and value.isdigit() and len(value) <= len(str(maximum)) and 1 <= int(value) <= maximum:
         return int(value)
-    raise BadRequestError(f"limit must be a whole number between 1 and {largest}")
+    raise BadRequestError(f"limit must be a whole number between 1 and {maximum}")

@@ -1,5 +1,5 @@
-"""Who may call the API: service clients with opaque bearer tokens, and the scopes that each may use.
+"""Service clients: registered callers of the API, their bearer tokens and their scopes.
 
-A client keeps its id for life; its tokens come and go. Only hashes of tokens are stored. Nothing is imported from here:
-the functions on a caller's way need `scopes` alone.
+The id of a client never changes, while its tokens can be rotated. Only hashes of tokens are stored. This package
+exports nothing: the functions that serve requests need only `scopes`, and must not load the other modules.
 """

@@ -1,9 +1,10 @@
-"""Decides who may call what, as a Lambda TOKEN authorizer of API Gateway.
+"""A Lambda TOKEN authorizer for API Gateway.
 
-The answer is an IAM policy, which API Gateway keeps for the token and applies to every later request with it: so it
-lists all that the caller may do, never only what is asked for now. Whoever may do nothing gets a policy that denies
-everything. Only if it cannot be known, because PostgreSQL does not answer, an error is raised: nobody is let in, and
-nothing is kept.
+The authorizer returns an IAM policy. API Gateway caches the policy for the token and applies it to later requests. The
+policy therefore lists every path that the caller may use, not only the requested one. An invalid token gets a policy
+that denies everything.
+
+If PostgreSQL is unavailable, the authorizer raises an error. API Gateway then denies the request and caches nothing.
 """
 
 from __future__ import annotations
@@ -20,71 +21,82 @@ from grantwire.observability import logger
 if TYPE_CHECKING:
     from grantwire.clients.store import Clients
 
-# What an unknown client's token is compared with, so that it takes as long as a known one's.
-_NOBODY = ("0" * 64,)
-_NO_CLIENT = "anonymous"
-# In a policy's resource `*` stands for slashes too: in place of the method it would allow any path that ends as ours.
+# The token of an unknown client is compared with this hash, so that it takes as long as the token of a known client.
+_DUMMY_HASHES = ("0" * 64,)
+_ANONYMOUS = "anonymous"
+# The methods are listed because `*` in the resource of a policy also matches slashes. In place of the method it would
+# allow every path that ends like one of the routes.
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Who it is and what it may do; `reason` is for the log, and so is the client whom a wrong token names."""
+    """The caller and its scopes. `reason` and `claimed_client_id` (the id in a wrong token) are only logged."""
 
     client_id: str
     scopes: frozenset[str]
     reason: str
-    claimed: str | None = None
+    claimed_client_id: str | None = None
 
 
 class Authorizer:
-    """Knows every service client of one environment."""
+    """Authorizes the service clients of one environment."""
 
     def __init__(self, clients: Clients, environment: str) -> None:
         self._clients = clients
         self._environment = environment
 
     def authorize(self, header: str, method_arn: str) -> dict[str, Any]:
-        """The policy for whoever sent this Authorization header; RetryableError if it cannot be known."""
+        """Return the policy for an Authorization header. Raise RetryableError if the client cannot be read."""
         decision = self._decide(header)
-        logger.info("authorization decided", client_id=decision.client_id, reason=decision.reason, claimed_client_id=decision.claimed)
-        return _policy(decision, method_arn)
+        logger.info(
+            "authorization decided",
+            client_id=decision.client_id,
+            reason=decision.reason,
+            claimed_client_id=decision.claimed_client_id,
+        )
+        return _build_policy(decision, method_arn)
 
     def _decide(self, header: str) -> Decision:
         try:
-            token = Token.of_header(header)
+            token = Token.from_header(header)
         except UnauthenticatedError:
-            return Decision(_NO_CLIENT, frozenset(), "malformed token")
+            return Decision(_ANONYMOUS, frozenset(), "malformed token")
         if token.environment != self._environment:
-            return Decision(_NO_CLIENT, frozenset(), "token of another environment")
+            return Decision(_ANONYMOUS, frozenset(), "token of another environment")
         client = self._clients.find(token.client_id)
-        known = [hmac.compare_digest(token.hash, each) for each in (client.hashes if client else _NOBODY)]
-        if client is None or not any(known):
-            return Decision(_NO_CLIENT, frozenset(), "unknown token", claimed=token.client_id)
-        if client.refusal:
-            return Decision(client.client_id, frozenset(), client.refusal)
-        if client.worth_noting:
-            self._note(client.client_id)
+        hashes = client.token_hashes if client else _DUMMY_HASHES
+        # A list, not a generator: every hash is compared, so the time does not depend on which one matches.
+        matches = [hmac.compare_digest(token.hash, known_hash) for known_hash in hashes]
+        if client is None or not any(matches):
+            return Decision(_ANONYMOUS, frozenset(), "unknown token", claimed_client_id=token.client_id)
+        if client.inactive_reason:
+            return Decision(client.client_id, frozenset(), client.inactive_reason)
+        if client.should_record_use:
+            self._record_use(client.client_id)
         reason = "allowed" if client.scopes.intersection(ROUTES.values()) else "no route for its scopes"
         return Decision(client.client_id, client.scopes, reason)
 
-    def _note(self, client_id: str) -> None:
-        """Not worth refusing anybody for, whatever goes wrong."""
+    def _record_use(self, client_id: str) -> None:
+        """Update the client's last use. A failure is only logged, because it must not deny the request."""
         try:
-            self._clients.seen(client_id)
+            self._clients.record_use(client_id)
         except GrantwireError as error:
             logger.warning("could not update client's last use", client_id=client_id, reason=str(error))
 
 
-def _policy(decision: Decision, method_arn: str) -> dict[str, Any]:
-    """Every method of a path that the scopes allow: the function itself tells a wrong method so (405)."""
+def _build_policy(decision: Decision, method_arn: str) -> dict[str, Any]:
+    """Return an IAM policy for the paths that the scopes allow.
+
+    It allows every method of a path, so that the function can respond to a wrong method with 405.
+    """
     api, stage = method_arn.split("/")[:2]
     paths = sorted({route.partition(" ")[2] for route, scope in ROUTES.items() if scope in decision.scopes})
-    allowed = [f"{api}/{stage}/{method}{_pattern(path)}" for path in paths for method in _METHODS]
+    resources = [f"{api}/{stage}/{method}{_to_resource_pattern(path)}" for path in paths for method in _METHODS]
     statement = {
         "Action": "execute-api:Invoke",
-        "Effect": "Allow" if allowed else "Deny",
-        "Resource": allowed or [f"{api}/{stage}/*"],
+        "Effect": "Allow" if resources else "Deny",
+        "Resource": resources or [f"{api}/{stage}/*"],
     }
     return {
         "principalId": decision.client_id,
@@ -93,6 +105,6 @@ def _policy(decision: Decision, method_arn: str) -> dict[str, Any]:
     }
 
 
-def _pattern(path: str) -> str:
-    """`/v1/users/{user_id}/summary` as `/v1/users/*/summary`."""
+def _to_resource_pattern(path: str) -> str:
+    """Replace path parameters with `*`: `/v1/users/{user_id}/summary` becomes `/v1/users/*/summary`."""
     return "/".join("*" if part.startswith("{") else part for part in path.split("/"))

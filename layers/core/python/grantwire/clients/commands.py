@@ -1,4 +1,4 @@
-"""What an operator asks for about service clients, read without trusting it."""
+"""The commands that create, list, rotate and revoke service clients."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire.clients.scopes import Scope
+from grantwire.clients.tokens import CLIENT_ID_LENGTH
 from grantwire.errors import BadRequestError
 from grantwire.observability import logger
 from grantwire.settings import parse_duration
-from grantwire.validation import LONGEST_CLIENT_NAME, clean_text
+from grantwire.validation import MAX_CLIENT_NAME_LENGTH, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grantwire.clients.store import Clients
 
-_ACTIONS = {
+# The fields that each action accepts.
+_ACTION_FIELDS = {
     "create": {"action", "name", "scopes", "expires_in"},
     "list": {"action"},
     "rotate": {"action", "client_id", "overlap", "expires_in"},
     "revoke": {"action", "client_id"},
 }
-_OVERLAP = "24h"
-_SHORTEST = timedelta(seconds=1)
-_LONGEST = timedelta(days=3650)
+_DEFAULT_OVERLAP = "24h"
+_MIN_LIFETIME = timedelta(seconds=1)
+_MAX_DURATION = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCommand:
-    """`{"action": "create | list | rotate | revoke", ...}`; the fields that the action takes, and no others."""
+    """An operator's command: `{"action": "create | list | rotate | revoke", ...}` with the fields of the action."""
 
     action: str
     name: str = ""
@@ -42,27 +44,32 @@ class ClientCommand:
 
     @classmethod
     def parse(cls, event: Any) -> ClientCommand:
-        """Read an event, or raise BadRequestError that says what to send."""
+        """Validate the event of an invocation. The BadRequestError names the invalid field and what is allowed."""
         action = event.get("action") if isinstance(event, Mapping) else None
-        if not isinstance(action, str) or action not in _ACTIONS:
-            raise BadRequestError(f"action must be one of {', '.join(_ACTIONS)}")
-        if unknown := sorted(set(event) - _ACTIONS[action]):
-            raise BadRequestError(f"{action} takes no {', '.join(unknown)}")
-        takes = _ACTIONS[action]
-        ends = event.get("expires_in")
+        if not isinstance(action, str) or action not in _ACTION_FIELDS:
+            raise BadRequestError(f"action must be one of {', '.join(_ACTION_FIELDS)}")
+        allowed = _ACTION_FIELDS[action]
+        if unknown := sorted(set(event) - allowed):
+            raise BadRequestError(f"action {action} does not accept {', '.join(unknown)}")
+        expires_in = event.get("expires_in")
         return cls(
             action,
-            name=clean_text("name", event.get("name"), longest=LONGEST_CLIENT_NAME) if "name" in takes else "",
-            scopes=_scopes(event) if "scopes" in takes else (),
-            client_id=clean_text("client_id", event.get("client_id"), longest=12) if "client_id" in takes else "",
-            overlap=_duration("overlap", event.get("overlap", _OVERLAP), shortest=timedelta(0)),
-            expires_in=None if ends is None else _duration("expires_in", ends, shortest=_SHORTEST),
+            name=clean_text("name", event.get("name"), longest=MAX_CLIENT_NAME_LENGTH) if "name" in allowed else "",
+            scopes=_parse_scopes(event) if "scopes" in allowed else (),
+            client_id=clean_text("client_id", event.get("client_id"), longest=CLIENT_ID_LENGTH)
+            if "client_id" in allowed
+            else "",
+            overlap=_parse_duration("overlap", event.get("overlap", _DEFAULT_OVERLAP), minimum=timedelta(0)),
+            expires_in=None if expires_in is None else _parse_duration("expires_in", expires_in, minimum=_MIN_LIFETIME),
         )
 
     def execute(self, clients: Clients) -> dict[str, Any]:
-        """The answer; a token is in it once, and nowhere else ever."""
+        """Execute the command and return its result.
+
+        The result of create and rotate contains the new token. It cannot be read again later.
+        """
         if self.action == "list":
-            return {"clients": clients.all()}
+            return {"clients": clients.list_all()}
         if self.action == "revoke":
             clients.revoke(self.client_id)
             logger.info("client command executed", action=self.action, client_id=self.client_id)
@@ -78,19 +85,19 @@ class ClientCommand:
         return {"client_id": token.client_id, "token": token.text, "expires_at": issued.expires_at}
 
 
-def _scopes(event: Mapping[str, Any]) -> Sequence[Scope]:
-    asked = event.get("scopes")
-    known = [scope.value for scope in Scope]
-    if not isinstance(asked, list) or not asked or any(scope not in known for scope in asked):
-        raise BadRequestError(f"scopes must be a list of one or more of {', '.join(known)}")
-    return [Scope(scope) for scope in dict.fromkeys(asked)]
+def _parse_scopes(event: Mapping[str, Any]) -> Sequence[Scope]:
+    requested = event.get("scopes")
+    allowed = [scope.value for scope in Scope]
+    if not isinstance(requested, list) or not requested or any(scope not in allowed for scope in requested):
+        raise BadRequestError(f"scopes must be a list of one or more of {', '.join(allowed)}")
+    return [Scope(scope) for scope in dict.fromkeys(requested)]
 
 
-def _duration(name: str, value: Any, *, shortest: timedelta) -> timedelta:
+def _parse_duration(name: str, value: Any, *, minimum: timedelta) -> timedelta:
     try:
-        length = parse_duration(value) if isinstance(value, str) else None
+        duration = parse_duration(value) if isinstance(value, str) else None
     except (ValueError, OverflowError):
-        length = None
-    if length is None or not shortest <= length <= _LONGEST:
-        raise BadRequestError(f"{name} must be a duration such as 24h or 90d, up to {_LONGEST.days}d")
-    return length
+        duration = None
+    if duration is None or not minimum <= duration <= _MAX_DURATION:
+        raise BadRequestError(f"{name} must be a duration such as 24h or 90d, up to {_MAX_DURATION.days}d")
+    return duration

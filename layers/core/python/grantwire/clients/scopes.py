@@ -1,4 +1,4 @@
-"""What a caller may be allowed to do, and which route needs what."""
+"""The scopes of clients, and the scope that each route requires."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """One permission; a client has any number of them."""
+    """A permission of a client. A client has one or more scopes."""
 
     WRITE_ENTITLEMENTS = "entitlements:write"
     READ_ENTITLEMENTS = "entitlements:read"
@@ -14,7 +14,7 @@ class Scope(StrEnum):
     OPERATE = "ops"
 
 
-# Every route of the API. What is not here is open to nobody.
+# Every route of the API with its required scope. The authorizer denies all routes that are not listed here.
 ROUTES = {
     "POST /v1/entitlements/grants": Scope.WRITE_ENTITLEMENTS,
     "POST /v1/entitlements/revokes": Scope.WRITE_ENTITLEMENTS,

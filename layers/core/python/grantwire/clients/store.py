@@ -1,12 +1,12 @@
-"""The SQL of service clients: looked up by the authorizer, made and ended by an operator."""
+"""SQL statements for service clients: the authorizer reads them; operators create, rotate and revoke them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grantwire.clients.tokens import Token, new_client_id
-from grantwire.database import refusing_data
+from grantwire.clients.tokens import Token, generate_client_id
+from grantwire.database import wrap_exceptions
 from grantwire.errors import NotFoundError, RejectedError
 
 if TYPE_CHECKING:
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from grantwire.clients.scopes import Scope
     from grantwire.database import Database
 
-# Always one row, so that an unknown id takes as long as a known one. Which of the two hashes counts is decided here, by
-# the database's clock; the comparison with the token's is the authorizer's, in constant time.
+# The statement always returns one row, so that an unknown id takes as long as a known one. The database's clock decides
+# whether the previous hash is still valid. The authorizer compares the hashes, in constant time.
 _FIND = """
 SELECT c.client_id, c.scopes, c.token_hash,
        CASE WHEN c.previous_until > now() THEN c.previous_hash END,
        CASE WHEN c.revoked_at IS NOT NULL THEN 'revoked' WHEN c.expires_at <= now() THEN 'expired' END,
        c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute'
-  FROM (VALUES (%(client_id)s::text)) AS asked (client_id)
-  LEFT JOIN api_clients c ON c.client_id = asked.client_id
+  FROM (VALUES (%(client_id)s::text)) AS requested (client_id)
+  LEFT JOIN api_clients c ON c.client_id = requested.client_id
 """
 
-# Whoever has the row locked notes it anyway: nobody's request waits for this.
-_SEEN = """
-WITH free AS (
+# SKIP LOCKED: no request waits for this update. If the row is locked, a later request records the use.
+_RECORD_USE = """
+WITH unlocked AS (
     SELECT client_id FROM api_clients
      WHERE client_id = %(client_id)s AND (last_used_at IS NULL OR last_used_at < now() - interval '1 minute')
        FOR NO KEY UPDATE SKIP LOCKED),
-seen AS (UPDATE api_clients c SET last_used_at = now() FROM free WHERE c.client_id = free.client_id)
+used AS (UPDATE api_clients c SET last_used_at = now() FROM unlocked u WHERE c.client_id = u.client_id)
 SELECT true
 """
 
@@ -45,7 +45,7 @@ ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
 RETURNING expires_at
 """
 
-# A token for a client that is at its end would be of no use.
+# The last condition rejects an expired client without a new lifetime: its new token would never be valid.
 _ROTATE = """
 UPDATE api_clients
    SET previous_hash = token_hash, previous_until = now() + %(overlap)s::interval,
@@ -68,79 +68,90 @@ SELECT client_id, name, scopes, created_at, rotated_at, previous_until, expires_
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What the authorizer needs to know of a client; `refusal` says why it may do nothing."""
+    """A client as the authorizer reads it. `inactive_reason` is 'revoked', 'expired' or None."""
 
     client_id: str
     scopes: frozenset[str]
-    hashes: tuple[str, ...]
-    refusal: str | None
-    worth_noting: bool
+    token_hashes: tuple[str, ...]
+    inactive_reason: str | None
+    should_record_use: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
-    """A token that was just made, and when its client ends, in RFC 3339, if it does."""
+class IssuedToken:
+    """A new token and the time when its client expires, in RFC 3339; None if it never expires."""
 
     token: Token
     expires_at: str | None
 
 
 class Clients:
-    """Service clients in PostgreSQL."""
+    """The service clients in PostgreSQL."""
 
     def __init__(self, database: Database, environment: str) -> None:
         self._database = database
         self._environment = environment
 
     def find(self, client_id: str) -> Client | None:
-        """The client, or None."""
-        found, scopes, current, previous, refusal, stale = self._database.fetch_row(_FIND, {"client_id": client_id})
-        if found is None:
+        """Return the client, or None if there is no such client."""
+        row = self._database.fetch_row(_FIND, {"client_id": client_id})
+        known_id, scopes, current_hash, previous_hash, inactive_reason, should_record_use = row
+        if known_id is None:
             return None
-        hashes = (current,) if previous is None else (current, previous)
-        return Client(found, frozenset(scopes), hashes, refusal, stale)
+        hashes = (current_hash,) if previous_hash is None else (current_hash, previous_hash)
+        return Client(known_id, frozenset(scopes), hashes, inactive_reason, should_record_use)
 
-    def seen(self, client_id: str) -> None:
-        """Note that the client was there, at most once a minute."""
-        self._database.fetch_row(_SEEN, {"client_id": client_id})
+    def record_use(self, client_id: str) -> None:
+        """Update the client's last use, at most once a minute."""
+        self._database.fetch_row(_RECORD_USE, {"client_id": client_id})
 
-    def create(self, name: str, scopes: Sequence[Scope], lifetime: timedelta | None = None) -> Issued:
-        """A new client with its first token, which nobody can ask for again. Only a revoked client's name is free."""
-        token = Token.mint(self._environment, new_client_id())
-        given = {"client_id": token.client_id, "hash": token.hash, "name": name, "scopes": list(scopes)}
-        row = self._change(_CREATE, {**given, "lifetime": lifetime})
+    def create(self, name: str, scopes: Sequence[Scope], lifetime: timedelta | None = None) -> IssuedToken:
+        """Create a client and its first token.
+
+        Raise RejectedError if a client with this name exists that was not revoked.
+        """
+        token = Token.mint(self._environment, generate_client_id())
+        parameters = {"client_id": token.client_id, "hash": token.hash, "name": name, "scopes": list(scopes)}
+        row = self._execute(_CREATE, {**parameters, "lifetime": lifetime})
         if row is None:
-            raise RejectedError(f"there is a client named {name} already")
-        return Issued(token, _plain(row[0]))
+            raise RejectedError(f'client "{name}" already exists')
+        return IssuedToken(token, _to_json_value(row[0]))
 
-    def rotate(self, client_id: str, overlap: timedelta, lifetime: timedelta | None = None) -> Issued:
-        """A new token for a client; the one before it goes on for `overlap`, and older ones end now.
+    def rotate(self, client_id: str, overlap: timedelta, lifetime: timedelta | None = None) -> IssuedToken:
+        """Create a new token for a client.
 
-        The client's own end stays where it was unless `lifetime` moves it.
+        The current token stays valid for `overlap`; an older token ends immediately. The client expires as before,
+        unless `lifetime` sets a new time. Raise NotFoundError if the client does not exist, was revoked, or has
+        expired and `lifetime` is None.
         """
         token = Token.mint(self._environment, client_id)
-        given = {"client_id": client_id, "hash": token.hash, "overlap": overlap, "lifetime": lifetime}
-        row = self._change(_ROTATE, given)
+        parameters = {"client_id": client_id, "hash": token.hash, "overlap": overlap, "lifetime": lifetime}
+        row = self._execute(_ROTATE, parameters)
         if row is None:
-            raise NotFoundError("no such client, or it was revoked, or it has expired and needs expires_in")
-        return Issued(token, _plain(row[0]))
+            raise NotFoundError(
+                f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in'
+            )
+        return IssuedToken(token, _to_json_value(row[0]))
 
     def revoke(self, client_id: str) -> None:
-        """End a client for good, within the authorizer's cache time. Doing it twice changes nothing."""
-        if self._change(_REVOKE, {"client_id": client_id}) is None:
-            raise NotFoundError("no such client")
+        """Revoke a client permanently; revoking it again changes nothing.
 
-    def all(self) -> list[dict[str, Any]]:
-        """Every client, without hashes, by name; times in RFC 3339."""
+        Its tokens stop working within the authorizer's cache time. Raise NotFoundError if there is no such client.
+        """
+        if self._execute(_REVOKE, {"client_id": client_id}) is None:
+            raise NotFoundError(f'client "{client_id}" does not exist')
+
+    def list_all(self) -> list[dict[str, Any]]:
+        """Return all clients ordered by name, without token hashes; times are in RFC 3339."""
         with self._database.session() as tx:
             cursor = tx.execute(_LIST)
             names = [column.name for column in cursor.description or ()]
-            return [dict(zip(names, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+            return [dict(zip(names, map(_to_json_value, row), strict=True)) for row in cursor.fetchall()]
 
-    def _change(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        with self._database.session() as tx, refusing_data():
+    def _execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        with self._database.session() as tx, wrap_exceptions():
             return tx.execute(statement, parameters).fetchone()
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else value

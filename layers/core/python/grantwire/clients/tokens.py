@@ -1,8 +1,9 @@
 """Opaque bearer tokens: `gw_<environment>_<client id>_<secret>`.
 
-The prefix lets a scanner find a leaked one, the environment keeps a token of one stage from being tried at another, and
-the id says whose it is, so that looking it up needs no index over secrets. The secret has 256 random bits: nobody
-guesses it, so a plain hash of it is enough.
+- The prefix lets secret scanners find a leaked token.
+- The environment makes a token invalid in every other environment.
+- The client id finds the client by primary key, so no index over token hashes is needed.
+- The secret has 256 random bits and cannot be guessed, so a plain SHA-256 hash protects it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from dataclasses import dataclass, field
 
 from grantwire.errors import UnauthenticatedError
 
-# The template's ValidationExpression says the same, so that API Gateway refuses anything else by itself.
+# ValidationExpression in template.yaml has the same pattern, so API Gateway rejects any other header itself.
 _HEADER = re.compile(r"[Bb]earer +gw_([a-z0-9]{1,16})_([a-z0-9]{12})_([A-Za-z0-9]{43})")
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_ALPHABET = string.ascii_letters + string.digits
+_SECRET_LENGTH = 43
+CLIENT_ID_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, which never shows its secret unless asked for `text`."""
+    """A bearer token. Its repr does not contain the secret; `text` does."""
 
     environment: str
     client_id: str
@@ -31,28 +34,33 @@ class Token:
 
     @classmethod
     def mint(cls, environment: str, client_id: str) -> Token:
-        """A new one for a client."""
-        return cls(environment, client_id, "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(43)))
+        """Create a token with a new random secret."""
+        return cls(environment, client_id, "".join(secrets.choice(_SECRET_ALPHABET) for _ in range(_SECRET_LENGTH)))
 
     @classmethod
-    def of_header(cls, header: str) -> Token:
-        """Read an Authorization header, or raise UnauthenticatedError, whose message says nothing of what was sent."""
+    def from_header(cls, header: str) -> Token:
+        """Parse an Authorization header.
+
+        Raise UnauthenticatedError if it is malformed. The message does not contain any part of the header.
+        """
         parts = _HEADER.fullmatch(header)
         if parts is None:
-            raise UnauthenticatedError("send Authorization: Bearer gw_…")
+            raise UnauthenticatedError(
+                "Authorization header must have the form: Bearer gw_<environment>_<client id>_<secret>"
+            )
         return cls(*parts.groups())
 
     @property
     def text(self) -> str:
-        """What the client sends; shown once, when it is made."""
+        """The token as the client sends it. It is shown once, when the token is created."""
         return f"gw_{self.environment}_{self.client_id}_{self.secret}"
 
     @property
     def hash(self) -> str:
-        """What is stored."""
+        """The SHA-256 of the token, in hex. Only this is stored."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def new_client_id() -> str:
-    """An id that no other client has."""
-    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(12))
+def generate_client_id() -> str:
+    """Return a random client id. A collision is rejected by the primary key of `api_clients`."""
+    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(CLIENT_ID_LENGTH))

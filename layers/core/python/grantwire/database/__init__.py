@@ -1,13 +1,14 @@
-"""PostgreSQL: one connection for each execution environment, and the one place that knows psycopg's errors.
+"""PostgreSQL: one connection for each execution environment, and the only package that imports psycopg.
 
-The connection is made when it is first needed and made again when it turns out to be lost: PostgreSQL restarted, or the
-sandbox was frozen long enough for the network to forget it. Every wait has an end: connecting, a lock, a statement, and
-a server that no longer answers at all.
+A connection is opened on first use. It is opened again after it was lost, because PostgreSQL restarted or because the
+sandbox was frozen for too long. Every wait is bounded: connecting, locks, statements, and a server that has stopped
+responding.
 
-Where the settings ask for TLS, the server must prove its name with a certificate, or there is no connection: nothing in
-an address can weaken that.
+If the settings require TLS, the server must present a valid certificate for its host name. No part of the database URL
+can weaken that.
 
-No other package imports psycopg: what a statement needs of it (`sql` to compose, `class_row`, `Jsonb`) is here.
+Errors of psycopg are converted to Grantwire's in `errors`. Other packages import the parts of psycopg that they need
+(`sql`, `class_row`, `Jsonb`) from here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from grantwire.database.connection import BoundedConnection, Connection, connect
-from grantwire.database.errors import refusing_data, translated, wrap_exceptions
+from grantwire.database.errors import to_grantwire_error, wrap_exceptions
 from grantwire.database.listen import listen
 from grantwire.database.sessions import Database, Transaction
 from grantwire.database.settings import DatabaseSettings
@@ -35,8 +36,7 @@ __all__ = [
     "class_row",
     "connect",
     "listen",
-    "refusing_data",
     "sql",
-    "translated",
+    "to_grantwire_error",
     "wrap_exceptions",
 ]

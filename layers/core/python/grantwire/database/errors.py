@@ -1,4 +1,4 @@
-"""What psycopg's errors mean to the rest of Grantwire; nobody else knows them."""
+"""Converts errors of psycopg to errors of Grantwire: the only place that interprets SQLSTATE."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from grantwire.observability import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Nothing was committed and a later try may succeed: contention, timeouts, a server that is starting, stopping, full or
-# in recovery.
-_RETRYABLE = {
+# Nothing was committed and a retry may succeed: contention, timeouts, a server that is starting, stopping, full or in
+# recovery.
+_RETRYABLE_SQLSTATES = {
     "25006",  # read_only_sql_transaction: connected to a replica during a failover
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
@@ -31,70 +31,65 @@ _RETRYABLE = {
     "58030",  # io_error
 }
 
-# Classes of SQLSTATE: the data are at fault (N5), or the system is: connection, transaction state, credentials, schema,
-# resources, the server itself (N6). Whatever is in neither, such as an exception raised by a trigger, is the fault of
-# the row that meets it.
-_DATA_CLASSES = {"22", "23"}
+# SQLSTATE classes of errors that the system causes: connection, transaction state, credentials, schema, resources, the
+# server itself (N6). The data cause classes 22 and 23, DataError and IntegrityError (N5). Any other error, such as an
+# exception raised by a trigger, is attributed to the row that was written.
 _SYSTEM_CLASSES = {"08", "25", "26", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX"}
 
-# How a server says that it does not take these credentials; when connecting, libpq hands on its words alone.
-_REFUSED = re.compile(
+# Messages of a server that rejects the credentials. While connecting, libpq reports only the text, no SQLSTATE.
+_AUTHENTICATION_FAILED = re.compile(
     r"authentication failed|no credentials for|role .* does not exist|not permitted to log in|no pg_hba\.conf entry"
 )
 
-# What a person should do about a connection that TLS did not allow, by libpq's words.
+# Advice to the operator when TLS prevents a connection, by a part of libpq's message.
 _TLS_ADVICE = {
-    "does not support SSL": "switch TLS on in PostgreSQL, or connect to the port that has it",
-    "certificate verify failed": "DATABASE_TLS_CA must hold the authority that signed the server's certificate",
-    "does not match host name": "connect by a name that the server's certificate holds",
-    "root certificate": "DATABASE_TLS_CA must name a PEM file that can be read",
+    "does not support SSL": "enable TLS in PostgreSQL, or connect to a port that supports it",
+    "certificate verify failed": "DATABASE_TLS_CA must contain the authority that signed the server's certificate",
+    "does not match host name": "connect to a host name that the server's certificate contains",
+    "root certificate": "DATABASE_TLS_CA must name a readable PEM file",
 }
 
 
-def translated(error: psycopg.Error) -> RetryableError | InternalError:
-    """The error that the rest of Grantwire knows; the original is its cause."""
-    unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-    if unreachable or error.sqlstate in _RETRYABLE or (error.sqlstate or "").startswith("08"):
-        advice = next((f"; {advice}" for words, advice in _TLS_ADVICE.items() if words in str(error)), "")
-        # The server itself refused the connection, for a wrong password or no such database, or we refused the server:
-        # waiting will not mend that.
-        complain = logger.error if unreachable and (advice or "FATAL" in str(error)) else logger.warning
-        complain("database unavailable", reason=reason(error) + advice, sqlstate=error.sqlstate)
+def to_grantwire_error(error: psycopg.Error) -> RetryableError | InternalError:
+    """Return the Grantwire error for an error of psycopg, and log it if the database is unavailable.
+
+    RetryableError if a retry may succeed, SystemFaultError if the system is at fault, otherwise InternalError.
+    """
+    is_unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    if is_unreachable or error.sqlstate in _RETRYABLE_SQLSTATES or _sqlstate_class(error) == "08":
+        advice = next((f"; {advice}" for text, advice in _TLS_ADVICE.items() if text in str(error)), "")
+        # ERROR if waiting cannot help: the server refused the connection (wrong password, no such database), or its
+        # certificate was refused.
+        log = logger.error if is_unreachable and (advice or "FATAL" in str(error)) else logger.warning
+        log("database unavailable", reason=describe(error) + advice, sqlstate=error.sqlstate)
         return RetryableError("temporarily unavailable, send the same request again")
-    refusal = f"PostgreSQL refused a statement: {reason(error)} ({error.sqlstate})"
-    return SystemFaultError(refusal) if _class_of(error) in _SYSTEM_CLASSES else InternalError(refusal)
+    message = f"PostgreSQL refused a statement: {describe(error)} ({error.sqlstate})"
+    return SystemFaultError(message) if _sqlstate_class(error) in _SYSTEM_CLASSES else InternalError(message)
 
 
 @contextmanager
 def wrap_exceptions() -> Iterator[None]:
-    """Raise what psycopg raises as the error that the policy of workers knows; the original is its cause.
+    """Convert errors of psycopg inside the block; the original error is the cause of the new one.
 
-    RejectedError if the data are at fault, RetryableError or SystemFaultError if the system is, else InternalError.
+    RejectedError if the database refuses the data (a constraint, a type), otherwise as `to_grantwire_error`.
     """
     try:
         yield
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        raise RejectedError(describe(error)) from error
     except psycopg.Error as error:
-        raise (RejectedError(reason(error)) if _class_of(error) in _DATA_CLASSES else translated(error)) from error
+        raise to_grantwire_error(error) from error
 
 
-@contextmanager
-def refusing_data() -> Iterator[None]:
-    """Data that a constraint or a type refuses are at fault themselves: RejectedError, with what PostgreSQL says."""
-    try:
-        yield
-    except (psycopg.IntegrityError, psycopg.DataError) as error:
-        raise RejectedError(reason(error)) from error
-
-
-def _class_of(error: psycopg.Error) -> str:
-    return (error.sqlstate or "")[:2]
-
-
-def reason(error: psycopg.Error) -> str:
-    """The one line that a log needs."""
+def describe(error: psycopg.Error) -> str:
+    """Return the message of an error as one line, for logs."""
     return error.diag.message_primary or str(error).partition("\n")[0]
 
 
-def is_refusal(error: psycopg.Error) -> bool:
-    """Whether the server did not take these credentials."""
-    return (error.sqlstate or "").startswith("28") or bool(_REFUSED.search(str(error)))
+def is_authentication_error(error: psycopg.Error) -> bool:
+    """Return whether the server rejected the credentials."""
+    return _sqlstate_class(error) == "28" or bool(_AUTHENTICATION_FAILED.search(str(error)))
+
+
+def _sqlstate_class(error: psycopg.Error) -> str:
+    return (error.sqlstate or "")[:2]

@@ -1,4 +1,4 @@
-"""A connection that waits for notifications."""
+"""Opens connections that receive notifications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def listen(settings: DatabaseSettings, channel: LiteralString) -> BoundedConnection:
-    """Open a connection past any proxy and LISTEN on it; raises psycopg's own errors."""
+    """Open a direct connection, not through a proxy, and LISTEN on a channel; raise psycopg's own errors."""
     connection = connect(settings, application_name=f"grantwire-listen-{channel}", listening=True)
     try:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))

@@ -1,15 +1,14 @@
-"""The schema, made from SQL files: numbered files once each and in order, then every SQL function.
+"""Applies the database schema from SQL files: each migration once and in order, then all SQL functions.
 
-Numbered files are forward-only: tables, indexes, views, roles and privileges. Each is applied in a transaction of its
-own, the tables of the idempotency library first. `schema_migrations` keeps the name and checksum of each. A file that
-changed after it was applied, or one that disappeared, stops everything: the database would no longer be what the files
-say.
+Migrations are numbered, forward-only files: tables, indexes, views, roles and privileges. Each is applied in its own
+transaction, those of the idempotency library first. The table `schema_migrations` stores their names and checksums. If
+an applied file was changed or is missing, nothing is applied, because the database would no longer match the files.
 
-Functions have one file each, which is edited in place. All of them are applied in one transaction, in the order that
-`order.txt` lists, followed by `after_functions.sql`, when the checksum of any of these files changed or a numbered file
-was applied. `schema_functions` keeps their names and checksums.
+Each SQL function has its own file, which is edited in place. All of them are applied in one transaction, in the order
+of `order.txt` and followed by `after_functions.sql`. This happens if one of these files changed or a migration was
+applied. The table `schema_functions` stores their names and checksums.
 
-Runs that overlap take turns, under a lock that ends with each transaction.
+Concurrent runs wait for each other, with an advisory lock for each transaction.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 _LIBRARY = "grantwire_idempotency"
-# How files of the library are named in the database: their numbers are their own.
+# The prefix of the library's files in the database: the library has its own numbers.
 _LIBRARY_PREFIX = "idempotency/"
 
-_FILE_NAME = re.compile(r"\d{4}_[a-z0-9_]+\.sql")
+_MIGRATION_FILE_NAME = re.compile(r"\d{4}_[a-z0-9_]+\.sql")
 
-# The first file of every database from before the numbered files were written anew as one baseline.
+# The first migration of databases that were created before the migrations were merged into one baseline.
 _FIRST_BEFORE_BASELINE = "0001_idempotency_keys.sql"
 
-# A migration that waits for a lock makes everybody else wait behind it: better to fail and to be run again.
-_LIMIT_WAITING = "SET LOCAL lock_timeout = '5s'"
+# While a migration waits for a lock, all later statements on the table wait behind it: fail instead, and run it again.
+_SET_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '5s'"
 
-# ASCII "gwmigrat": any number will do that nobody else uses.
-_LOCK = "SELECT pg_advisory_xact_lock(x'67776d6967726174'::bigint)"
+# The id is ASCII "gwmigrat".
+_TAKE_LOCK = "SELECT pg_advisory_xact_lock(x'67776d6967726174'::bigint)"
 
 _CREATE_TABLES = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -65,13 +64,13 @@ _RECORD_MIGRATION = "INSERT INTO schema_migrations (name, checksum) VALUES (%s, 
 
 _SELECT_FUNCTIONS = "SELECT name, checksum FROM schema_functions"
 
-_FORGET_FUNCTIONS = "DELETE FROM schema_functions"
+_DELETE_FUNCTIONS = "DELETE FROM schema_functions"
 
 _RECORD_FUNCTIONS = """
 INSERT INTO schema_functions (name, checksum) SELECT * FROM unnest(%(names)s::text[], %(checksums)s::text[])
 """
 
-_FORGET_AUDIT_RETENTION = "DELETE FROM audit_retention"
+_DELETE_AUDIT_RETENTION = "DELETE FROM audit_retention"
 
 _SET_AUDIT_RETENTION = """
 INSERT INTO audit_retention (keep_months) VALUES (%s)
@@ -81,30 +80,33 @@ ON CONFLICT (single) DO UPDATE SET keep_months = EXCLUDED.keep_months
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """One file, under the name that the database keeps."""
+    """An SQL file, with its name in the database."""
 
     name: str
     sql: bytes
 
     @property
     def checksum(self) -> str:
-        """What the database keeps of the content."""
+        """The SHA-256 of the content, in hexadecimal."""
         return hashlib.sha256(self.sql).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All files in the order in which they are applied; the last of `functions` is `after_functions.sql`."""
+    """All SQL files in the order in which they are applied; the last of `functions` is `after_functions.sql`."""
 
     migrations: tuple[SqlFile, ...]
     functions: tuple[SqlFile, ...]
 
 
 def read_schema(migrations: Traversable, sql: Traversable) -> Schema:
-    """Read the service's numbered files and its folder `infra/sql`, and before them the library's own of both."""
+    """Read the migrations and functions of the idempotency library and of the service, the library's first.
+
+    `sql` is the folder `infra/sql`.
+    """
     library = resources.files(_LIBRARY).joinpath("sql")
     return Schema(
-        (*read_numbered(library.joinpath("tables"), _LIBRARY_PREFIX), *read_numbered(migrations)),
+        (*read_migrations(library.joinpath("tables"), _LIBRARY_PREFIX), *read_migrations(migrations)),
         (
             *read_functions(library.joinpath("functions"), _LIBRARY_PREFIX),
             *read_functions(sql.joinpath("functions")),
@@ -113,21 +115,21 @@ def read_schema(migrations: Traversable, sql: Traversable) -> Schema:
     )
 
 
-def read_numbered(directory: Traversable, prefix: str = "") -> list[SqlFile]:
-    """Read numbered files in the order of their numbers, which must be unique."""
+def read_migrations(directory: Traversable, prefix: str = "") -> list[SqlFile]:
+    """Read migrations in the order of their numbers, which must be unique."""
     files = _sql_files(directory)
     if not files:
         raise InternalError(f"no migrations in {directory}")
-    if bad := [name for name in files if not _FILE_NAME.fullmatch(name)]:
-        raise InternalError(f"not named like 0001_what_it_does.sql: {', '.join(bad)}")
+    if invalid := [name for name in files if not _MIGRATION_FILE_NAME.fullmatch(name)]:
+        raise InternalError(f"not named like 0001_what_it_does.sql: {', '.join(invalid)}")
     numbers = [name[:4] for name in files]
-    if twice := {number for number in numbers if numbers.count(number) > 1}:
-        raise InternalError(f"numbers used twice: {', '.join(sorted(twice))}")
+    if duplicates := {number for number in numbers if numbers.count(number) > 1}:
+        raise InternalError(f"migration numbers used twice: {', '.join(sorted(duplicates))}")
     return [SqlFile(prefix + name, content) for name, content in files.items()]
 
 
 def read_functions(directory: Traversable, prefix: str = "") -> list[SqlFile]:
-    """Read the functions' files in the order of `order.txt`, which must name each of them once."""
+    """Read SQL functions in the order of `order.txt`, which must list each file once."""
     files = _sql_files(directory)
     lines = directory.joinpath("order.txt").read_text("utf-8").splitlines()
     listed = [f"{line.strip()}.sql" for line in lines if line.strip() and not line.startswith("#")]
@@ -142,10 +144,10 @@ def read_functions(directory: Traversable, prefix: str = "") -> list[SqlFile]:
 
 
 def apply(connection: Connection, schema: Schema) -> list[str]:
-    """Apply what is missing; the names of the applied files.
+    """Apply pending migrations and changed functions; return the names of the applied files.
 
-    A failure is an InternalError that names the file. It leaves the numbered files before it in place, and all
-    functions as they were.
+    Raises InternalError, which names the file, if one fails. Migrations before it stay applied; functions are unchanged
+    until all of them succeed.
     """
     applied = []
     while (name := _apply_next(connection, schema.migrations)) is not None:
@@ -154,90 +156,90 @@ def apply(connection: Connection, schema: Schema) -> list[str]:
 
 
 def limit_audit_retention(connection: Connection, months: int | None) -> None:
-    """Let the functions drop months of the audit that are older than so many, or none at all.
+    """Set how many months of the audit must be kept before the sweep may drop them; None means forever.
 
-    Only the owner can say so: whoever has merely the functions' rights cannot shorten the audit's memory.
+    Only the owner of the schema can change this: the privileges of the functions do not suffice to shorten the audit.
     """
     if months is None:
-        connection.execute(_FORGET_AUDIT_RETENTION)
+        connection.execute(_DELETE_AUDIT_RETENTION)
     else:
         connection.execute(_SET_AUDIT_RETENTION, (months,))
 
 
 def _apply_next(connection: Connection, migrations: Sequence[SqlFile]) -> str | None:
-    """Apply the first numbered file that is missing; None if none is."""
+    """Apply the first pending migration and return its name; None if no migration is pending."""
     with connection.transaction():
-        _begin(connection)
-        known: dict[str, str] = dict(connection.execute(_SELECT_MIGRATIONS).fetchall())
-        _compare(known, migrations)
-        pending = next((migration for migration in migrations if migration.name not in known), None)
+        _prepare(connection)
+        applied: dict[str, str] = dict(connection.execute(_SELECT_MIGRATIONS).fetchall())
+        _check_history(applied, migrations)
+        pending = next((migration for migration in migrations if migration.name not in applied), None)
         if pending is None:
             return None
         logger.info("applying migration", migration=pending.name)
         _execute(connection, pending)
         connection.execute(_RECORD_MIGRATION, (pending.name, pending.checksum))
-        # It may have dropped a function, to change what the function depends on.
-        connection.execute(_FORGET_FUNCTIONS)
+        # The migration may have dropped a function, so apply all of them again.
+        connection.execute(_DELETE_FUNCTIONS)
     return pending.name
 
 
 def _apply_functions(connection: Connection, functions: Sequence[SqlFile]) -> list[str]:
-    """Apply all functions if any of them changed, in one transaction; the names of the applied files."""
-    wanted = {function.name: function.checksum for function in functions}
+    """Apply all functions in one transaction if any of them changed; return the names of the applied files."""
+    checksums = {function.name: function.checksum for function in functions}
     with connection.transaction():
-        _begin(connection)
-        known: dict[str, str] = dict(connection.execute(_SELECT_FUNCTIONS).fetchall())
-        if known == wanted:
+        _prepare(connection)
+        applied: dict[str, str] = dict(connection.execute(_SELECT_FUNCTIONS).fetchall())
+        if applied == checksums:
             return []
-        changed = sorted(name for name, _ in known.items() ^ wanted.items())
+        changed = sorted(name for name, _ in applied.items() ^ checksums.items())
         logger.info("applying SQL functions", changed=list(dict.fromkeys(changed)))
         for function in functions:
             _execute(connection, function)
-        connection.execute(_FORGET_FUNCTIONS)
-        connection.execute(_RECORD_FUNCTIONS, {"names": list(wanted), "checksums": list(wanted.values())})
-    return list(wanted)
+        connection.execute(_DELETE_FUNCTIONS)
+        connection.execute(_RECORD_FUNCTIONS, {"names": list(checksums), "checksums": list(checksums.values())})
+    return list(checksums)
 
 
-def _begin(connection: Connection) -> None:
-    """Wait for our turn, and make sure of the tables that keep what was applied."""
-    connection.execute(_LOCK)
+def _prepare(connection: Connection) -> None:
+    """Take the lock, create the tables that store the applied files, and set the lock timeout."""
+    connection.execute(_TAKE_LOCK)
     connection.execute(_CREATE_TABLES, prepare=False)
-    connection.execute(_LIMIT_WAITING)
+    connection.execute(_SET_LOCK_TIMEOUT)
 
 
 def _execute(connection: Connection, file: SqlFile) -> None:
     try:
-        connection.execute(file.sql, prepare=False)  # a prepared statement holds only one
+        connection.execute(file.sql, prepare=False)  # a file has several statements
     except psycopg.Error as error:
         raise InternalError(f"migration {file.name} failed and was rolled back: {error}") from error
 
 
-def _compare(known: Mapping[str, str], migrations: Sequence[SqlFile]) -> None:
-    """Refuse a database that the files did not make."""
-    if _FIRST_BEFORE_BASELINE in known:
+def _check_history(applied: Mapping[str, str], migrations: Sequence[SqlFile]) -> None:
+    """Raise InternalError if the applied migrations do not match the files."""
+    if _FIRST_BEFORE_BASELINE in applied:
         raise InternalError(
-            "this database was made before the migrations became one baseline, and cannot be brought up to it: start"
-            " with an empty database. On the local stack run `make clean`, which deletes everything under .grantwire:"
-            " the database with its entitlements and clients, the event streams, logs and tools. Then run `make up`."
+            "this database was made before the migrations became one baseline and cannot be upgraded: start with an"
+            " empty database. On the local stack run `make clean`, which deletes everything under .grantwire: the"
+            " database with its entitlements and clients, the event streams, logs and tools. Then run `make up`."
         )
     files = {migration.name: migration.checksum for migration in migrations}
-    if missing := sorted(known.keys() - files.keys()):
+    if missing := sorted(applied.keys() - files.keys()):
         raise InternalError(f"applied to the database, but the file is gone: {', '.join(missing)}")
-    if edited := sorted(name for name in known if known[name] != files[name]):
+    if edited := sorted(name for name in applied if applied[name] != files[name]):
         raise InternalError(
             f"edited after it was applied: {', '.join(edited)}; restore it and write a new migration instead"
         )
-    if late := [name for name in files if name not in known and name < _last(known, name)]:
+    if late := [name for name in files if name not in applied and name < _last_applied(applied, name)]:
         raise InternalError(f"numbered before one that is applied: {', '.join(late)}; give it the next number")
 
 
-def _last(known: Iterable[str], name: str) -> str:
-    """The last applied file of the series of `name`: the library's numbers and the service's are independent."""
-    series = name.rpartition("/")[0]
-    return max((other for other in known if other.rpartition("/")[0] == series), default="")
+def _last_applied(applied: Iterable[str], name: str) -> str:
+    """Return the last applied migration with the same prefix as `name`: library and service have their own numbers."""
+    prefix = name.rpartition("/")[0]
+    return max((other for other in applied if other.rpartition("/")[0] == prefix), default="")
 
 
 def _sql_files(directory: Traversable) -> dict[str, bytes]:
-    """The content of each SQL file by its name, sorted by name."""
+    """Return the content of each SQL file by name, sorted by name."""
     files = {file.name: file for file in directory.iterdir() if file.name.endswith(".sql")}
     return {name: files[name].read_bytes() for name in sorted(files)}

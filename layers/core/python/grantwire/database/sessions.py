@@ -1,4 +1,4 @@
-"""One connection for each execution environment: what runs on it, and what happens when it is lost."""
+"""Runs statements and transactions on the connection of an execution environment, and reconnects when it is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from grantwire.database.connection import connect
-from grantwire.database.errors import reason, translated
+from grantwire.database.errors import describe, to_grantwire_error
 from grantwire.errors import AmbiguousError, GrantwireError, InternalError
 from grantwire.observability import logger
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# The connection itself is of no more use: no answer within the longest wait, or the wrong server.
-_UNUSABLE = {None, "25006"}
+# After these errors the connection is unusable: the server did not respond in time, or it is a read-only replica.
+_UNUSABLE_SQLSTATES = {None, "25006"}
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction that has begun; `first` is what its first statement returned."""
+    """An open transaction; `first` is the row that its first statement returned."""
 
     connection: Connection
     first: tuple[Any, ...]
 
     @classmethod
     def begin(cls, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
-        """One round trip; on an error nothing has begun."""
+        """Send BEGIN and a statement that returns one row, in one round trip; roll back if that fails."""
         try:
             with connection.pipeline():
                 connection.execute("BEGIN")
@@ -46,39 +46,46 @@ class Transaction:
             raise
         if row is None:
             _roll_back(connection)
-            raise InternalError("a statement that always returns a row returned none")
+            raise InternalError("the statement must return a row, but returned none")
         return cls(connection, row)
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
-        """Send the last statement and COMMIT in one round trip; AmbiguousError if the answer did not come."""
+        """Send the last statement and COMMIT in one round trip.
+
+        Raises AmbiguousError if the connection breaks before the response, so that the outcome is unknown.
+        """
         try:
             with self.connection.pipeline():
                 self.connection.execute(statement, parameters)
                 self.connection.execute("COMMIT")
         except psycopg.OperationalError as error:
             if error.sqlstate is None or self.connection.closed:
-                raise AmbiguousError(
-                    "it is not known whether the change was made; repeat it with the same key"
-                ) from error
+                raise AmbiguousError("the outcome is unknown; repeat the request with the same key") from error
             raise
 
     def end_unchanged(self) -> None:
-        """End it where nothing was written. After a ROLLBACK psycopg would prepare all its statements again."""
+        """End a transaction that has written nothing.
+
+        It commits, because after a ROLLBACK psycopg would prepare all its statements again.
+        """
         self.connection.execute("COMMIT")
 
-    def leave(self) -> None:
-        """Undo what was not committed."""
+    def roll_back(self) -> None:
+        """Roll back the transaction if it is still open."""
         _roll_back(self.connection)
 
 
 def _roll_back(connection: Connection) -> None:
-    """A connection on which not even that works is lost, which its next user notices; the server rolls back."""
+    """Roll back, ignoring errors: if the connection is lost, the server rolls back and the next use reconnects."""
     with suppress(psycopg.Error):
         connection.rollback()
 
 
 class Database:
-    """The execution environment's connection to PostgreSQL; `session` is what PostgreSQL's own settings are on it."""
+    """The PostgreSQL connection of an execution environment.
+
+    `session` maps PostgreSQL settings to the values that each new connection sets.
+    """
 
     def __init__(
         self,
@@ -94,70 +101,72 @@ class Database:
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run one statement that returns one row, in a transaction of its own.
+        """Run one statement in its own transaction and return its one row.
 
-        When the connection turns out to be lost the statement is sent once more over a new one, so it must be safe to
-        repeat: a read, or a change that an idempotency key guards.
+        If the connection was lost, the statement is sent once more over a new connection. So it must be safe to repeat:
+        a read, or a change that an idempotency key protects.
         """
-        row = self._connected(lambda connection: self._execute(connection, statement, parameters))
+        row = self._with_reconnect(lambda connection: self._execute(connection, statement, parameters))
         if row is None:
-            raise InternalError("a statement that always returns a row returned none")
+            raise InternalError("the statement must return a row, but returned none")
         return row
 
     @contextmanager
     def transaction(self, first: LiteralString, parameters: Mapping[str, Any]) -> Iterator[Transaction]:
-        """A transaction whose first statement, which returns one row, travels with its BEGIN in one round trip.
+        """Open a transaction; BEGIN and its first statement, which returns one row, take one round trip.
 
-        Its last statement may travel with the COMMIT (`Transaction.commit`); a block that ends without that is rolled
-        back. When the connection turns out to be lost at the beginning, a new one is made; later nothing is repeated.
+        `Transaction.commit` sends the last statement together with COMMIT. A block that ends without a commit is rolled
+        back. If the connection was lost, BEGIN and the first statement are sent once more over a new connection; later
+        statements are never repeated.
         """
-        transaction = self._connected(lambda connection: Transaction.begin(connection, first, parameters))
+        transaction = self._with_reconnect(lambda connection: Transaction.begin(connection, first, parameters))
         try:
             yield transaction
         except psycopg.Error as error:
-            self._forget_if_lost(error)
-            raise translated(error) from error
+            self._close_if_lost(error)
+            raise to_grantwire_error(error) from error
         except AmbiguousError:
             self.close()
             raise
         finally:
-            transaction.leave()
+            transaction.roll_back()
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """The connection, in autocommit, for several statements or a transaction; psycopg's errors are translated.
+        """Yield the connection in autocommit mode, for several statements or a transaction.
 
-        Nothing is repeated here: after a RetryableError the caller decides, and the next session connects again.
+        Errors of psycopg are raised as errors of Grantwire. Nothing is repeated: the caller decides what to do after a
+        RetryableError, and the next session reconnects.
         """
         try:
-            yield self._ready_connection()
+            yield self._get_connection()
         except psycopg.Error as error:
-            self._forget_if_lost(error)
-            raise translated(error) from error
+            self._close_if_lost(error)
+            raise to_grantwire_error(error) from error
         except GrantwireError as error:
             if isinstance(error.__cause__, psycopg.Error):
-                self._forget_if_lost(error.__cause__)
+                self._close_if_lost(error.__cause__)
             raise
 
     def close(self) -> None:
-        """Give the connection back; the next use makes a new one."""
+        """Close the connection; the next use opens a new one."""
         if self._connection is not None:
             self._connection.close()
         self._connection = self._cursor = None
 
-    def _connected(self, begin: Callable[[BoundedConnection], T]) -> T:
-        """Do something that may be repeated, once more over a new connection if the old one turns out to be lost."""
+    def _with_reconnect(self, action: Callable[[BoundedConnection], T]) -> T:
+        """Run an action that is safe to repeat; repeat it once over a new connection if the connection was lost."""
         try:
-            return begin(self._ready_connection())
+            return action(self._get_connection())
         except psycopg.Error as error:
-            if not self._forget_if_lost(error):
-                raise translated(error) from error
-            logger.warning("database connection lost, reconnecting", reason=reason(error))
+            if not self._close_if_lost(error):
+                raise to_grantwire_error(error) from error
+            logger.warning("database connection lost, reconnecting", reason=describe(error))
         try:
-            return begin(self._ready_connection())
-        except psycopg.Error as again:
-            self._forget_if_lost(again)
-            raise translated(again) from again
+            return action(self._get_connection())
+        except psycopg.Error as second_error:
+            self._close_if_lost(second_error)
+            raise to_grantwire_error(second_error) from second_error
 
     def _execute(
         self, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]
@@ -166,16 +175,16 @@ class Database:
             self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()
 
-    def _ready_connection(self) -> BoundedConnection:
+    def _get_connection(self) -> BoundedConnection:
         if self._connection is None:
             self._connection = connect(self._settings, application_name=self._application_name)
             for name, value in self._session_settings.items():
                 self._connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         return self._connection
 
-    def _forget_if_lost(self, error: psycopg.Error) -> bool:
-        """Drop a connection that is of no more use; true if the other side closed it, so that a new one may help."""
-        lost = self._connection is not None and self._connection.closed
-        if lost or error.sqlstate in _UNUSABLE:
+    def _close_if_lost(self, error: psycopg.Error) -> bool:
+        """Close an unusable connection; return True if the server closed it, so that reconnecting may help."""
+        is_lost = self._connection is not None and self._connection.closed
+        if is_lost or error.sqlstate in _UNUSABLE_SQLSTATES:
             self.close()
-        return lost
+        return is_lost

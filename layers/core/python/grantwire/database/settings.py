@@ -1,4 +1,4 @@
-"""Where PostgreSQL is, how it proves that it is the right one, and how long to wait for it."""
+"""Settings of the database connection: address, TLS and timeouts."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import timedelta
 
-HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?")
+HOST_PATTERN = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?")
 
 
 def parse_url(value: str) -> str:
-    """A PostgreSQL URL, or ValueError.
+    """Return a PostgreSQL URL unchanged; raise ValueError if it is not valid.
 
-    What is wrong with it is not said: libpq would quote a part of it, and with that of the password. A password that is
-    not encoded often makes a URL of another meaning, in which it is a port or the name of a database.
+    The error does not name the invalid part, because that could reveal a part of the password. A password that is not
+    percent-encoded often produces a valid URL with a different meaning: a part of it becomes the port or the database
+    name. So these parts are checked, too.
     """
     with suppress(psycopg.Error):
         parts = {name: str(part) for name, part in conninfo_to_dict(value).items()}
-        ports_are_numbers = re.fullmatch(r"[\d,]*", parts.get("port", "")) is not None
-        names_are_names = not any("@" in parts.get(name, "") for name in ("host", "dbname"))
-        if value.startswith(("postgres://", "postgresql://")) and ports_are_numbers and names_are_names:
+        has_valid_port = re.fullmatch(r"[\d,]*", parts.get("port", "")) is not None
+        has_valid_names = not any("@" in parts.get(name, "") for name in ("host", "dbname"))
+        if value.startswith(("postgres://", "postgresql://")) and has_valid_port and has_valid_names:
             return value
-    raise ValueError("must be a postgresql:// URL; in a password, anything but letters and digits is percent-encoded")
+    raise ValueError("must be a postgresql:// URL with a percent-encoded password")
 
 
 def _host(value: str) -> str:
-    if not HOST.fullmatch(value):
-        raise ValueError("must be a host, or host:port")
+    if not HOST_PATTERN.fullmatch(value):
+        raise ValueError("must be a host or host:port")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """Where PostgreSQL is and how long to wait for it."""
+    """Address, TLS and timeouts of PostgreSQL."""
 
     url: str | None = setting("DATABASE_URL", parse_url, optional=True, secret=True)
     secret_arn: str | None = setting("DATABASE_SECRET_ARN", text, optional=True)
-    # PostgreSQL itself where the above leads to RDS Proxy, through which LISTEN and locks of a session do not work.
+    # The address of PostgreSQL itself if the URL leads to RDS Proxy, which does not support LISTEN and session locks.
     listen_host: str | None = setting("DATABASE_LISTEN_HOST", _host, optional=True)
     tls: str = setting("DATABASE_TLS", one_of("verify-full", "off"), default="verify-full")
     tls_ca: Certificates = setting("DATABASE_TLS_CA", certificates, default="system")
@@ -59,10 +60,10 @@ class DatabaseSettings:
     startup_options: bool = setting("DATABASE_STARTUP_OPTIONS", flag, default="true")
 
     def problems(self) -> Iterator[str]:
-        """Exactly one way to the database, and nothing in clear on it."""
+        """Yield contradictions between the settings."""
         if (self.url is None) == (self.secret_arn is None):
             yield "exactly one of DATABASE_URL and DATABASE_SECRET_ARN must be set"
         if self.tls == "off" and not self.plaintext_allowed:
-            yield "DATABASE_TLS=off needs PLAINTEXT_ALLOWED=true, which is meant for servers on the same machine"
-        if self.tls != "off" and not self.tls_ca.found:
-            yield "DATABASE_TLS_CA must name a PEM file: this system has none in a usual place"
+            yield "DATABASE_TLS=off needs PLAINTEXT_ALLOWED=true; use it only for servers on the same machine"
+        if self.tls != "off" and self.tls_ca.is_empty:
+            yield "DATABASE_TLS_CA must name a PEM file: no system certificates were found"

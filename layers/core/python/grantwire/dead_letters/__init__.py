@@ -1,17 +1,19 @@
-"""Dead letters: what was given up, kept until an operator sends it again or gives it up for good.
+"""Dead letters: kept until an operator redrives or discards them.
 
-`recorder.Recorder` writes down what JetStream gave up on, with a copy of the message; it acknowledges an advisory after
-the commit, and recording one twice leaves one row (Q1). A message that reached its delivery limit and was processed
-after all is closed as PROCESSED by itself.
+`recorder.Recorder` records the messages that JetStream stopped delivering, each with a copy. It acknowledges an
+advisory after the commit, and recording one twice leaves one row (Q1). A message that reached its delivery limit, but
+was processed after all, is closed as PROCESSED automatically.
 
-`redrive.DeadLetters` carries out an `orders.DeadLetterCommand` for all three kinds (Q2, Q3):
-- `outbox`: a FAILED event becomes PENDING again, or DISCARDED, and its successors flow;
-- `notification`: a notification becomes PENDING again under its own id;
-- `nats`: the copy goes back to its stream, bytes unchanged, as `<event_id>:redrive:<n>`. The number is committed before
-  the publish, so a crash repeats the same id; the letter is closed when JetStream has acknowledged.
-Each batch is one transaction together with its row in `operator_actions`: who, why, when. Doing it twice does no harm.
+`redrive.DeadLetters` executes a `commands.DeadLetterCommand` for each of the three kinds (Q2, Q3):
+- `outbox`: a FAILED event becomes PENDING again, or DISCARDED, and the later events of its aggregate are published;
+- `notification`: a notification becomes PENDING again with the same id;
+- `nats`: the copy is published to its stream, bytes unchanged, with the message id `<event_id>:redrive:<n>`. The number
+  is committed before the publish, so a repeat after a crash uses the same id. The dead letter is closed when JetStream
+  has acknowledged the message.
+Each batch is one transaction with its row in `operator_actions`: who, why, when. Repeating a command is harmless.
 
-`DeadLetterCommand.parse` raises BadRequestError; the rest raises RetryableError if PostgreSQL or NATS is out of reach.
+`DeadLetterCommand.parse` raises BadRequestError. Everything else raises RetryableError if PostgreSQL or NATS is
+unavailable.
 
-Only modules are here, no names: a function names the module that it works with.
+This package exports no names: a function imports the module that it needs.
 """

@@ -1,4 +1,4 @@
-"""What JetStream says when it gives up on a message, and the copy of the message that is taken at once (Q1)."""
+"""Advisories, which JetStream sends when it stops delivering a message, and copies of those messages (Q1)."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ if TYPE_CHECKING:
 
     from grantwire.jetstream.connection import NatsConnection
 
-# Which dead letter a message was redriven from. A header of ours: unlike Nats-Msg-Id it stays with the message if a
-# consumer has to put it at the end of the stream.
-REDRIVE_OF = "redrive_of"
+# Header that names the dead letter from which a message was redriven. Unlike Nats-Msg-Id it is kept when the bridge
+# republishes the message at the end of the stream.
+REDRIVE_OF_HEADER = "redrive_of"
 
 _KINDS = {
     "io.nats.jetstream.advisory.v1.max_deliver": "MAX_DELIVERIES",
     "io.nats.jetstream.advisory.v1.terminated": "MSG_TERMINATED",
 }
-# The server's own are below 1 KiB; whoever may publish to its subjects may send anything else.
-LARGEST_ADVISORY = 64 * 1024
-_LONGEST_NAME = 256
-_LONGEST_REASON = 1024
-_LONGEST_COMPLAINT = 200
-# Neither text nor jsonb can hold a NUL or half of a surrogate pair, and a header is one line.
+# Advisories of the server are below 1 KiB, but any client that may publish to the subject can send a larger message.
+MAX_ADVISORY_BYTES = 64 * 1024
+_MAX_NAME_LENGTH = 256
+_MAX_REASON_LENGTH = 1024
+_MAX_ERROR_LENGTH = 200
+# PostgreSQL's text and jsonb cannot hold NUL or half of a surrogate pair, and a header value cannot hold a line break.
 _UNSTORABLE = re.compile("[\x00\r\n\ud800-\udfff]")
-# A message that is younger than its advisory belongs to a stream that was lost and made anew. Servers' clocks differ.
-_CLOCKS_DIFFER = timedelta(minutes=1)
-_FIRST_YEAR, _LAST_YEAR = 1970, 9998
+# A message that is newer than its advisory belongs to a stream that was deleted and created again. The tolerance
+# allows for differences between the clocks of the servers.
+_MAX_CLOCK_SKEW = timedelta(minutes=1)
+_MIN_YEAR, _MAX_YEAR = 1970, 9998
 
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """One message that one consumer will not get again."""
+    """The fact that JetStream will not deliver one message to one consumer again."""
 
     kind: str
     stream: str
@@ -52,7 +53,7 @@ class Advisory:
 
 @dataclass(frozen=True, slots=True)
 class MessageCopy:
-    """A message as the stream had it."""
+    """A copy of a message, as it was in the stream."""
 
     subject: str
     headers: Mapping[str, str]
@@ -61,24 +62,24 @@ class MessageCopy:
 
     @property
     def event_id(self) -> uuid.UUID | None:
-        """The event's own id, if the message names one."""
-        return self._uuid("event_id")
+        """The id of the event, or None if the headers do not name one."""
+        return self._uuid_header("event_id")
 
     @property
     def origin(self) -> uuid.UUID | None:
-        """The dead letter whose redrive this message is."""
-        return self._uuid(REDRIVE_OF)
+        """The id of the dead letter from which this message was redriven, or None."""
+        return self._uuid_header(REDRIVE_OF_HEADER)
 
     @property
     def event_time(self) -> datetime:
-        """When the event happened; a message that was sent again is younger than that."""
+        """When the event occurred, which is before `message_time` if the message was published again."""
         try:
-            happened = _time(unquote(self.headers.get("occurred_at", "")))
+            occurred_at = _parse_time(unquote(self.headers.get("occurred_at", "")))
         except ValueError:
             return self.message_time
-        return min(happened, self.message_time)
+        return min(occurred_at, self.message_time)
 
-    def _uuid(self, header: str) -> uuid.UUID | None:
+    def _uuid_header(self, header: str) -> uuid.UUID | None:
         try:
             return uuid.UUID(self.headers.get(header, ""))
         except ValueError:
@@ -86,65 +87,69 @@ class MessageCopy:
 
 
 def parse_advisory(body: bytes) -> Advisory:
-    """Read an advisory; RejectedError if it is none that we know."""
-    if len(body) > LARGEST_ADVISORY:
+    """Parse an advisory; raises RejectedError if it is malformed or of an unknown type."""
+    if len(body) > MAX_ADVISORY_BYTES:
         raise RejectedError(f"not an advisory: {len(body)} bytes")
     try:
-        found = json.loads(body)
-        reason = found.get("reason")
+        fields = json.loads(body)
+        reason = fields.get("reason")
         return Advisory(
-            kind=_KINDS[found["type"]],
-            stream=_name(found["stream"]),
-            consumer=_name(found["consumer"]),
-            stream_seq=_number(found["stream_seq"], bits=63),
-            deliveries=_number(found.get("deliveries", 0), bits=31),
-            reason=None if reason is None else _storable(str(reason)[:_LONGEST_REASON]),
-            advised_at=_time(found["timestamp"]),
+            kind=_KINDS[fields["type"]],
+            stream=_parse_name(fields["stream"]),
+            consumer=_parse_name(fields["consumer"]),
+            stream_seq=_parse_unsigned(fields["stream_seq"], bits=63),
+            deliveries=_parse_unsigned(fields.get("deliveries", 0), bits=31),
+            reason=None if reason is None else _to_storable(str(reason)[:_MAX_REASON_LENGTH]),
+            advised_at=_parse_time(fields["timestamp"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise RejectedError(f"not an advisory: {error!r:.{_LONGEST_COMPLAINT}}") from error
+        raise RejectedError(f"not an advisory: {error!r:.{_MAX_ERROR_LENGTH}}") from error
 
 
 async def copy_message(nats: NatsConnection, advisory: Advisory) -> MessageCopy | None:
-    """The advisory's message from the stream; None if it is gone."""
-    found = await nats.get_message(advisory.stream, advisory.stream_seq)
-    if found is None:
+    """Copy the message of an advisory from its stream; return None if the stream no longer has it."""
+    message = await nats.get_message(advisory.stream, advisory.stream_seq)
+    if message is None:
         return None
-    headers = {_storable(name): _storable(value) for name, value in found.headers.items()}
-    copied = MessageCopy(found.subject, headers, found.data, _aware(found.time))
-    return copied if copied.message_time <= advisory.advised_at + _CLOCKS_DIFFER else None
+    headers = {_to_storable(name): _to_storable(value) for name, value in message.headers.items()}
+    copied = MessageCopy(message.subject, headers, message.data, _to_aware(message.time))
+    return copied if copied.message_time <= advisory.advised_at + _MAX_CLOCK_SKEW else None
 
 
-def _name(value: Any) -> str:
-    """A stream's or a consumer's, which an index must be able to hold."""
-    name = _storable(value)
-    if len(name) > _LONGEST_NAME:
+def _parse_name(value: Any) -> str:
+    """Return the name of a stream or consumer; its length is limited because it is a column of an index."""
+    name = _to_storable(value)
+    if len(name) > _MAX_NAME_LENGTH:
         raise ValueError(f"a name of {len(name)} characters")
     return name
 
 
-def _storable(value: Any) -> str:
+def _to_storable(value: Any) -> str:
+    """Replace the characters that PostgreSQL or a header cannot hold."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
 
 
-def _number(value: Any, *, bits: int) -> int:
+def _parse_unsigned(value: Any, *, bits: int) -> int:
     number = int(value)
     if not 0 <= number < 1 << bits:
         raise ValueError(f"{number} is out of range")
     return number
 
 
-def _time(value: str) -> datetime:
-    """RFC 3339 with nanoseconds, which Python 3.11 reads to the microsecond; not at the ends of what it can count."""
-    time = _aware(datetime.fromisoformat(value))
-    if not _FIRST_YEAR <= time.year <= _LAST_YEAR:
-        raise ValueError(f"the year {time.year}")
+def _parse_time(value: str) -> datetime:
+    """Parse RFC 3339; nanoseconds are cut to microseconds.
+
+    Years near the limits of datetime are refused, because time zones and arithmetic could overflow there.
+    """
+    time = _to_aware(datetime.fromisoformat(value))
+    if not _MIN_YEAR <= time.year <= _MAX_YEAR:
+        raise ValueError(f"year {time.year} is out of range")
     return time
 
 
-def _aware(value: datetime | None) -> datetime:
+def _to_aware(value: datetime | None) -> datetime:
     if value is None:
-        raise ValueError("no time")
+        raise ValueError("time is missing")
     return value if value.tzinfo else value.replace(tzinfo=UTC)

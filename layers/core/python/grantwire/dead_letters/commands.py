@@ -1,4 +1,4 @@
-"""What an operator asks for: which dead letters, what to do with them, who asks and why. Parsed and checked here."""
+"""Parsing and validation of an operator's command: action, selection of dead letters, actor and reason."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from typing import Self
 
 ACTIONS = ("list", "redrive", "discard")
-# What each kind of dead letter can be chosen by.
+# The filters that each kind of dead letter supports.
 FILTERS = {
     "outbox": ("event_type", "user_id", "error", "older_than", "newer_than"),
     "notification": ("event_type", "user_id", "error", "older_than", "newer_than"),
     "nats": ("event_type", "error", "older_than", "newer_than"),
 }
-LARGEST = 100_000
-_MOST_IDS = 1000
+MAX_LIMIT = 100_000
+_MAX_IDS = 1000
 _FIELDS = ("action", "kind", "ids", "filter", "all", "dry_run", "force", "limit", "actor", "reason")
-_LONGEST_TEXT = 500
+_MAX_TEXT_LENGTH = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Every part that is given must hold; `error` is a part of the error's text."""
+    """Conditions that a dead letter must meet, all of those that are set; `error` is a substring of its error."""
 
     event_type: str | None = None
     user_id: str | None = None
@@ -39,19 +39,23 @@ class Filter:
     newer_than: timedelta | None = None
 
     @classmethod
-    def parse(cls, kind: str, given: object) -> Self:
-        """Check the parts; durations are written `2h`, `7d`."""
-        if not isinstance(given, dict) or not given:
-            raise BadRequestError(f"filter must be an object with some of {', '.join(FILTERS[kind])}")
-        for name in given:
+    def parse(cls, kind: str, value: object) -> Self:
+        """Validate the conditions; a duration is text such as `2h` or `7d`. Raises BadRequestError."""
+        allowed = ", ".join(FILTERS[kind])
+        if not isinstance(value, dict) or not value:
+            raise BadRequestError(f"filter must be an object with at least one of {allowed}")
+        for name in value:
             if name not in FILTERS[kind]:
-                raise BadRequestError(f"{kind} cannot be filtered by {name!a}; use {', '.join(FILTERS[kind])}")
-        return cls(**{name: _filter_value(name, value) for name, value in given.items()})
+                raise BadRequestError(f"unknown filter {name!a} for kind {kind}; allowed: {allowed}")
+        return cls(**{name: _parse_condition(name, condition) for name, condition in value.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCommand:
-    """One call of an operator."""
+    """A command to list, redrive or discard dead letters of one kind.
+
+    `selection` is the part of the event that selects them, kept for the record in `operator_actions`.
+    """
 
     action: str
     kind: str
@@ -59,80 +63,80 @@ class DeadLetterCommand:
     filter: Filter = field(default_factory=Filter)
     dry_run: bool = False
     force: bool = False
-    limit: int = LARGEST
+    limit: int = MAX_LIMIT
     actor: str = ""
     reason: str = ""
     selection: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, event: Mapping[str, Any]) -> Self:
-        """Check every field; the error says what to write instead."""
+        """Validate every field of a function's event; BadRequestError names the field and what is allowed."""
         for name in event:
             if name not in _FIELDS:
-                raise BadRequestError(f"unknown field {name!a}; known are {', '.join(_FIELDS)}")
-        action = _choice(event, "action", ACTIONS)
-        kind = _choice(event, "kind", tuple(FILTERS))
-        selection = _selection(event, required=action != "list")
+                raise BadRequestError(f"unknown field {name!a}; allowed: {', '.join(_FIELDS)}")
+        action = _parse_choice(event, "action", ACTIONS)
+        kind = _parse_choice(event, "kind", tuple(FILTERS))
+        selection = _parse_selection(event, required=action != "list")
         return cls(
             action=action,
             kind=kind,
-            ids=_ids(selection["ids"]) if "ids" in selection else None,
+            ids=_parse_ids(selection["ids"]) if "ids" in selection else None,
             filter=Filter.parse(kind, selection["filter"]) if "filter" in selection else Filter(),
-            dry_run=_flag(event, "dry_run"),
-            force=_flag(event, "force"),
-            limit=_limit(event.get("limit", 100 if action == "list" else LARGEST)),
-            actor="" if action == "list" else _text(event, "actor", "who asks for it"),
-            reason="" if action == "list" else _text(event, "reason", "why it is done"),
+            dry_run=_parse_flag(event, "dry_run"),
+            force=_parse_flag(event, "force"),
+            limit=_parse_limit(event.get("limit", 100 if action == "list" else MAX_LIMIT)),
+            actor="" if action == "list" else _parse_text(event, "actor", "who gives the command"),
+            reason="" if action == "list" else _parse_text(event, "reason", "why"),
             selection=selection,
         )
 
 
-def _selection(event: Mapping[str, Any], *, required: bool) -> dict[str, Any]:
-    given = {name: event[name] for name in ("ids", "filter") if event.get(name) is not None}
-    if _flag(event, "all"):
-        given["all"] = True
-    if len(given) > 1 or (required and not given):
-        raise BadRequestError('choose dead letters by exactly one of "ids", "filter" and "all": true')
-    return given
+def _parse_selection(event: Mapping[str, Any], *, required: bool) -> dict[str, Any]:
+    selection = {name: event[name] for name in ("ids", "filter") if event.get(name) is not None}
+    if _parse_flag(event, "all"):
+        selection["all"] = True
+    if len(selection) > 1 or (required and not selection):
+        raise BadRequestError('select dead letters with exactly one of "ids", "filter" and "all": true')
+    return selection
 
 
-def _choice(event: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+def _parse_choice(event: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
     value = event.get(name)
     if value not in choices:
         raise BadRequestError(f"{name} must be one of {', '.join(choices)}, not {value!a}")
     return str(value)
 
 
-def _flag(event: Mapping[str, Any], name: str) -> bool:
+def _parse_flag(event: Mapping[str, Any], name: str) -> bool:
     value = event.get(name, False)
     if not isinstance(value, bool):
         raise BadRequestError(f"{name} must be true or false")
     return value
 
 
-def _limit(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-        raise BadRequestError(f"limit must be a whole number between 1 and {LARGEST}")
+def _parse_limit(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LIMIT:
+        raise BadRequestError(f"limit must be a whole number between 1 and {MAX_LIMIT}")
     return value
 
 
-def _ids(value: object) -> tuple[UUID, ...]:
-    if not isinstance(value, list) or not 1 <= len(value) <= _MOST_IDS:
-        raise BadRequestError(f"ids must be a list of 1 to {_MOST_IDS} UUIDs; for more use a filter or all")
+def _parse_ids(value: object) -> tuple[UUID, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= _MAX_IDS:
+        raise BadRequestError(f"ids must be a list of 1 to {_MAX_IDS} UUIDs; use filter or all to select more")
     try:
-        return tuple(dict.fromkeys(UUID(str(one)) for one in value))
+        return tuple(dict.fromkeys(UUID(str(item)) for item in value))
     except ValueError:
-        raise BadRequestError('ids must be UUIDs, as "action": "list" shows them') from None
+        raise BadRequestError('ids must be UUIDs, as returned by "action": "list"') from None
 
 
-def _text(event: Mapping[str, Any], name: str, what: str) -> str:
+def _parse_text(event: Mapping[str, Any], name: str, meaning: str) -> str:
     if name not in event:
-        raise BadRequestError(f"{name} is missing: say {what}; it is kept")
-    return clean_text(name, event[name], longest=_LONGEST_TEXT)
+        raise BadRequestError(f"{name} is missing: state {meaning}; it is recorded with the action")
+    return clean_text(name, event[name], longest=_MAX_TEXT_LENGTH)
 
 
-def _filter_value(name: str, value: object) -> Any:
-    text = clean_text(f"filter.{name}", value, longest=_LONGEST_TEXT)
+def _parse_condition(name: str, value: object) -> Any:
+    text = clean_text(f"filter.{name}", value, longest=_MAX_TEXT_LENGTH)
     if name not in {"older_than", "newer_than"}:
         return text
     try:

@@ -1,4 +1,4 @@
-"""A dead letter of any kind as an operator sees it, and what became of an order."""
+"""An open dead letter of any kind, and the report of an executed command."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ if TYPE_CHECKING:
 
     from grantwire.dead_letters.commands import DeadLetterCommand
 
-# An answer of a function is limited; counts are always complete.
-_MOST_IDS = 1000
+# Lambda limits the size of a function's result. Counts are always complete.
+_MAX_REPORTED_IDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An open dead letter. `since` is when it arose, `event_time` when its event did, as far as that is known."""
+    """An open dead letter.
+
+    `since` is when it became a dead letter, `event_time` when its event occurred, if known. `has_copy` is false if the
+    message was not copied, so that it can only be discarded.
+    """
 
     dead_letter_id: UUID
     event_type: str | None
@@ -29,7 +33,7 @@ class DeadLetter:
     has_copy: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """Return the JSON object for the function's result."""
         return {
             "id": str(self.dead_letter_id),
             "event_type": self.event_type,
@@ -43,47 +47,47 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Report:
-    """What was done, and what was not and why; it grows with each batch."""
+    """The outcome of a command so far: ids selected, ids changed, and ids skipped by reason."""
 
-    order: DeadLetterCommand
+    command: DeadLetterCommand
     seen: set[UUID] = field(default_factory=set)
     done: list[UUID] = field(default_factory=list)
     skipped: dict[str, list[UUID]] = field(default_factory=dict)
-    letters: list[DeadLetter] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
     more: bool = False
 
-    def skip(self, why: str, ids: Iterable[UUID]) -> None:
-        """Add what was left as it is."""
+    def skip(self, reason: str, ids: Iterable[UUID]) -> None:
+        """Add dead letters that were not changed."""
         if ids := sorted(ids):
-            self.skipped.setdefault(why, []).extend(ids)
+            self.skipped.setdefault(reason, []).extend(ids)
 
     def counts(self) -> dict[str, Any]:
-        """For a log line."""
+        """Return the counts for the log and for the function's result."""
         return {
-            "action": self.order.action,
-            "kind": self.order.kind,
-            "dry_run": self.order.dry_run,
+            "action": self.command.action,
+            "kind": self.command.kind,
+            "dry_run": self.command.dry_run,
             "selected": len(self.seen),
             "done": len(self.done),
-            "skipped": {why: len(ids) for why, ids in self.skipped.items()},
+            "skipped": {reason: len(ids) for reason, ids in self.skipped.items()},
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer: complete counts, and the first of the ids."""
-        if self.order.action == "list":
+        """Return the function's result: complete counts, and the first thousand ids."""
+        if self.command.action == "list":
             return {
                 "action": "list",
-                "kind": self.order.kind,
-                "letters": [letter.as_dict() for letter in self.letters],
+                "kind": self.command.kind,
+                "letters": [dead_letter.as_dict() for dead_letter in self.dead_letters],
                 "more": self.more,
             }
         return {
             **self.counts(),
-            "ids": _shown(self.done),
-            "skipped_ids": {why: _shown(ids) for why, ids in self.skipped.items()},
+            "ids": _first_ids(self.done),
+            "skipped_ids": {reason: _first_ids(ids) for reason, ids in self.skipped.items()},
             "more": self.more,
         }
 
 
-def _shown(ids: list[UUID]) -> list[str]:
-    return [str(one) for one in ids[:_MOST_IDS]]
+def _first_ids(ids: list[UUID]) -> list[str]:
+    return [str(dead_letter_id) for dead_letter_id in ids[:_MAX_REPORTED_IDS]]

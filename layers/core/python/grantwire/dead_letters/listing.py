@@ -1,4 +1,4 @@
-"""The SQL of `dead_letters`, the view of all that is open."""
+"""The SQL of `dead_letters`, the view of all open dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.dead_letters.commands import DeadLetterCommand
 
-_OPEN = """
+_LIST_OPEN = """
 SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
   FROM dead_letters
  WHERE kind = %(kind)s
@@ -30,19 +30,19 @@ SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
 
 
 def list_open(
-    tx: Connection, order: DeadLetterCommand, now: datetime, after: UUID | None, limit: int
+    tx: Connection, command: DeadLetterCommand, now: datetime, after: UUID | None, limit: int
 ) -> list[DeadLetter]:
-    """The next dead letters behind `after` that the order chooses, by id, which for most is by age."""
+    """Return the next open dead letters after the id `after` that the command selects, in order of their ids."""
     parameters = {
-        "kind": order.kind,
+        "kind": command.kind,
         "after": after,
-        "ids": None if order.ids is None else list(order.ids),
-        "event_type": order.filter.event_type,
-        "user_id": order.filter.user_id,
-        "error": order.filter.error,
-        "older_than": order.filter.older_than,
-        "newer_than": order.filter.newer_than,
+        "ids": None if command.ids is None else list(command.ids),
+        "event_type": command.filter.event_type,
+        "user_id": command.filter.user_id,
+        "error": command.filter.error,
+        "older_than": command.filter.older_than,
+        "newer_than": command.filter.newer_than,
         "now": now,
         "limit": limit,
     }
-    return [DeadLetter(*row) for row in tx.execute(_OPEN, parameters)]
+    return [DeadLetter(*row) for row in tx.execute(_LIST_OPEN, parameters)]

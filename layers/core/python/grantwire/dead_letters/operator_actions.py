@@ -22,20 +22,20 @@ VALUES (%(action_id)s, %(batch)s, %(actor)s, %(reason)s, %(action)s, %(kind)s, %
 
 
 def record(
-    tx: Connection, action_id: UUID, batch: int, order: DeadLetterCommand, dead_letter_ids: Sequence[UUID]
+    tx: Connection, action_id: UUID, batch: int, command: DeadLetterCommand, dead_letter_ids: Sequence[UUID]
 ) -> None:
-    """Keep one batch of an order, in the transaction of what it changes."""
+    """Record one batch of a command, in the transaction that changes its dead letters."""
     tx.execute(
         _RECORD,
         {
             "action_id": action_id,
             "batch": batch,
-            "actor": order.actor,
-            "reason": order.reason,
-            "action": order.action,
-            "kind": order.kind,
-            "selection": Jsonb({**order.selection, "force": order.force}),
-            "dry_run": order.dry_run,
+            "actor": command.actor,
+            "reason": command.reason,
+            "action": command.action,
+            "kind": command.kind,
+            "selection": Jsonb({**command.selection, "force": command.force}),
+            "dry_run": command.dry_run,
             "dead_letter_ids": list(dead_letter_ids),
         },
     )

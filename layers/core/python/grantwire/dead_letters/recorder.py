@@ -1,7 +1,7 @@
-"""The recorder: takes advisories from their stream, copies their messages and writes both down (Q1).
+"""The recorder: reads advisories from their stream, and records each with a copy of its message (Q1).
 
-An advisory is acknowledged only after its dead letter is committed, and may be delivered any number of times until
-then. While PostgreSQL is out of reach nothing is fetched: the stream keeps what comes.
+An advisory is acknowledged only after its dead letter is committed; until then JetStream may deliver it any number of
+times. While PostgreSQL is unavailable nothing is fetched, and the stream keeps the advisories.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
     from grantwire.jetstream.topology import TopologySettings
     from grantwire.workers.budget import Budget
 
-_BATCH = 100
-# How long one pull from one consumer waits; the other consumer waits meanwhile.
-_PULL_SECONDS = 0.5
-# An advisory that PostgreSQL refuses is a bug of ours: loud, out of the others' way, and kept until it is fixed.
-_REFUSED_SECONDS = 60.0
-_RETURNED_SECONDS = 1.0
-_FLUSH_SECONDS = 2
+_BATCH_SIZE = 100
+# Short, because the two consumers are pulled in turn.
+_MAX_PULL_SECONDS = 0.5
+# If PostgreSQL refuses an advisory, that is a bug in Grantwire. The advisory is logged as an error and redelivered
+# until the bug is fixed, with a delay that leaves time for the others.
+_REFUSED_DELAY_SECONDS = 60.0
+_OUTAGE_DELAY_SECONDS = 1.0
+_FLUSH_TIMEOUT_SECONDS = 2
 
 _PING = "SELECT 1"
 
 
-class _Fetched(NamedTuple):
-    """An advisory, its message on its way to us, and the copy of the message that it is about."""
+class _FetchedAdvisory(NamedTuple):
+    """An advisory, the message that delivered it, and the copy of the message that it is about."""
 
     message: Message
     advisory: Advisory
@@ -48,7 +49,7 @@ class _Fetched(NamedTuple):
 
 
 class Recorder(Worker):
-    """Records the advisories of two consumers, one batch of each in turn."""
+    """Worker that records the advisories of its consumers, one batch of each in turn."""
 
     name = "record_advisories"
     counters: ClassVar[Mapping[str, str | None]] = {
@@ -71,30 +72,31 @@ class Recorder(Worker):
         self._nats = nats
         self._consumers = consumers
         self._topology = topology
-        self._checked = False
+        self._is_connection_checked = False
 
     async def begin(self) -> None:
-        """A frozen sandbox loses its socket without noticing: check it before the first pull."""
-        self._checked = False
+        """Have the connection checked before the first pull, because a frozen sandbox loses its socket unnoticed."""
+        self._is_connection_checked = False
 
     async def step(self, budget: Budget) -> bool:
-        """Record one batch of each consumer; false if there was none."""
+        """Record one batch of each consumer; return false if there were no advisories."""
         await self._ensure_open()
-        found = False
+        is_busy = False
         for consumer in self._consumers:
             with self._database.session() as tx:
                 tx.execute(_PING)
-            messages = await self._pull(consumer, 0 if budget.until_idle else min(_PULL_SECONDS, budget.remaining()))
+            seconds = 0 if budget.until_idle else min(_MAX_PULL_SECONDS, budget.remaining())
+            messages = await self._pull(consumer, seconds)
             if messages:
                 await self._record(messages)
-                found = True
-        return found
+                is_busy = True
+        return is_busy
 
     async def wait(self, seconds: float) -> None:
-        """The pull has waited already."""
+        """Return immediately: the pull has waited already."""
 
     async def end(self) -> None:
-        """Close dead letters whose events were processed after all; once in each invocation is enough."""
+        """Close dead letters whose events were processed after all, once in each invocation."""
         try:
             with self._database.session() as tx:
                 closed = store.close_processed(tx, self._topology.consumer.durable)
@@ -103,13 +105,13 @@ class Recorder(Worker):
             return
         self.counts["processed"] += len(closed)
         if closed:
-            logger.info("dead letters closed, events already processed", dead_letter_ids=[str(one) for one in closed])
+            logger.info("dead letters closed, events already processed", dead_letter_ids=list(map(str, closed)))
 
     async def _ensure_open(self) -> None:
-        """A live connection, checked once in each invocation, and on a new one the topology and its consumers."""
-        if not (self._checked and self._nats.is_connected):
+        """Check the connection once in each invocation; on a new one, ensure the topology and open the consumers."""
+        if not (self._is_connection_checked and self._nats.is_connected):
             await self._nats.connect()
-            self._checked = True
+            self._is_connection_checked = True
         if all(consumer.is_open for consumer in self._consumers):
             return
         await ensure_topology(self._nats, self._topology)
@@ -118,33 +120,33 @@ class Recorder(Worker):
 
     async def _pull(self, consumer: PullConsumer, wait: float) -> list[Message]:
         try:
-            return await consumer.pull(_BATCH, wait)
+            return await consumer.pull(_BATCH_SIZE, wait)
         except RetryableError:
-            consumer.close()  # it may be gone: make sure of the topology again
+            consumer.close()  # the consumer may have been deleted: ensure the topology before the next pull
             raise
 
     async def _record(self, messages: list[Message]) -> None:
-        """Copy, commit, acknowledge; what cannot be committed now is returned."""
+        """Copy the messages of advisories, commit, then acknowledge; return all advisories if the commit fails."""
         try:
-            fetched = [one for message in messages if (one := await self._read(message)) is not None]
+            fetched = [item for message in messages if (item := await self._read(message)) is not None]
             with self._database.session() as tx:
-                written = write_isolated(tx, fetched, lambda some: _write(tx, some)) if fetched else None
+                written = write_isolated(tx, fetched, lambda items: _write(tx, items)) if fetched else None
         except GrantwireError:
-            await self._return(messages)
+            await self._return_messages(messages)
             raise
         if written is None:
             return
         for fault in written.faults:
             logger.error("could not record dead letter", stream_seq=fault.item.advisory.stream_seq, reason=fault.reason)
-            await fault.item.message.nak(_REFUSED_SECONDS)
+            await fault.item.message.nak(_REFUSED_DELAY_SECONDS)
             self.counts["returned"] += 1
-        for one, dead_letter_id in written.result or []:
-            await one.message.ack()
-            self._report(one, dead_letter_id)
-        await self._nats.flush(_FLUSH_SECONDS)
+        for item, dead_letter_id in written.result or []:
+            await item.message.ack()
+            self._report(item, dead_letter_id)
+        await self._nats.flush(_FLUSH_TIMEOUT_SECONDS)
 
-    async def _read(self, message: Message) -> _Fetched | None:
-        """An advisory with the copy of its message; one that is unreadable is terminated and forgotten."""
+    async def _read(self, message: Message) -> _FetchedAdvisory | None:
+        """Parse an advisory and copy its message; terminate an invalid advisory and return None."""
         try:
             advisory = parse_advisory(message.data)
         except RejectedError as error:
@@ -152,9 +154,9 @@ class Recorder(Worker):
             await message.term(str(error))
             self.counts["terminated"] += 1
             return None
-        return _Fetched(message, advisory, await copy_message(self._nats, advisory))
+        return _FetchedAdvisory(message, advisory, await copy_message(self._nats, advisory))
 
-    def _report(self, one: _Fetched, dead_letter_id: UUID | None) -> None:
+    def _report(self, item: _FetchedAdvisory, dead_letter_id: UUID | None) -> None:
         if dead_letter_id is None:
             self.counts["duplicates"] += 1
             return
@@ -162,27 +164,27 @@ class Recorder(Worker):
         logger.error(
             "dead letter recorded",
             dead_letter_id=str(dead_letter_id),
-            kind=one.advisory.kind,
-            stream=one.advisory.stream,
-            consumer=one.advisory.consumer,
-            stream_seq=one.advisory.stream_seq,
-            reason=one.advisory.reason,
-            event_id=str(one.copied.event_id) if one.copied and one.copied.event_id else None,
-            has_copy=one.copied is not None,
+            kind=item.advisory.kind,
+            stream=item.advisory.stream,
+            consumer=item.advisory.consumer,
+            stream_seq=item.advisory.stream_seq,
+            reason=item.advisory.reason,
+            event_id=str(item.copied.event_id) if item.copied and item.copied.event_id else None,
+            has_copy=item.copied is not None,
         )
 
-    async def _return(self, messages: list[Message]) -> None:
-        """Return them for another run; if that fails too, they come back after their ack-wait."""
+    async def _return_messages(self, messages: list[Message]) -> None:
+        """Return advisories for redelivery; if NATS fails, too, JetStream redelivers them after their ack wait."""
         self.counts["returned"] += len(messages)
         try:
             for message in messages:
-                await message.nak(_RETURNED_SECONDS)
-            await self._nats.flush(_FLUSH_SECONDS)
+                await message.nak(_OUTAGE_DELAY_SECONDS)
+            await self._nats.flush(_FLUSH_TIMEOUT_SECONDS)
         except RetryableError as error:
             logger.warning("could not return advisories, JetStream redelivers them", reason=str(error))
 
 
-def _write(tx: Connection, fetched: Sequence[_Fetched]) -> list[tuple[_Fetched, UUID | None]]:
-    """Write dead letters in one transaction; the id of each, None if it was there already."""
+def _write(tx: Connection, items: Sequence[_FetchedAdvisory]) -> list[tuple[_FetchedAdvisory, UUID | None]]:
+    """Write dead letters in one transaction; return each with its id, or None if it existed already."""
     with tx.transaction():
-        return [(one, store.record(tx, one.advisory, one.copied)) for one in fetched]
+        return [(item, store.record(tx, item.advisory, item.copied)) for item in items]

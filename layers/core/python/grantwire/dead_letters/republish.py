@@ -1,4 +1,4 @@
-"""Sends copies of messages back to the stream that they came from (Q2)."""
+"""Publishes copies of dead-letter messages to the stream that they came from (Q2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from grantwire.dead_letters.advisories import REDRIVE_OF
+from grantwire.dead_letters.advisories import REDRIVE_OF_HEADER
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.publisher import Publisher
 
-_UNCERTAIN = "uncertain: not known whether it was stored; still open, redrive it again, its id stays the same"
+_UNCERTAIN = "uncertain: JetStream may have stored the message; still open, redrive it again with the same message id"
 _NOT_STORED = "not stored: still open, redrive it again; "
-_NEVER = "refused: JetStream will not take this message; "
+_REFUSED = "refused: JetStream does not accept this message; "
 
 
 class Republisher:
-    """The connection to NATS, on a loop of the runner's."""
+    """Publishes from synchronous code, on the event loop of the given runner."""
 
     def __init__(self, nats: NatsConnection, publisher: Publisher, runner: asyncio.Runner) -> None:
         self._nats = nats
@@ -31,15 +31,18 @@ class Republisher:
         self._runner = runner
 
     def connect(self) -> None:
-        """Make sure of NATS before anything is changed; RetryableError if it is out of reach."""
+        """Connect to NATS, before anything is changed; raises RetryableError if it is unavailable."""
         self._runner.run(self._nats.connect())
 
     def publish(self, redrives: Sequence[Redrive]) -> tuple[list[UUID], dict[str, list[UUID]]]:
-        """Which dead letters JetStream has stored again, and which not, by reason. Bytes and own headers unchanged."""
+        """Publish messages; return the ids that JetStream has stored, and the others by reason.
+
+        The payload and all headers except those of NATS are unchanged.
+        """
         return self._runner.run(self._publish(redrives))
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection."""
         self._runner.run(self._nats.close())
 
     async def _publish(self, redrives: Sequence[Redrive]) -> tuple[list[UUID], dict[str, list[UUID]]]:
@@ -51,9 +54,9 @@ class Republisher:
         return stored, dict(failed)
 
     async def _publish_one(self, redrive: Redrive) -> str | None:
-        """None if it is stored, now or by an earlier try with the same id; else what to tell the operator."""
+        """Publish one message; return None if JetStream has stored it, now or earlier, or else the reason."""
         headers = {name: value for name, value in redrive.headers.items() if not name.lower().startswith("nats-")}
-        headers |= {"Nats-Msg-Id": redrive.redrive_id, REDRIVE_OF: str(redrive.dead_letter_id)}
+        headers |= {"Nats-Msg-Id": redrive.redrive_id, REDRIVE_OF_HEADER: str(redrive.dead_letter_id)}
         try:
             await self._publisher.publish(redrive.subject, redrive.payload, headers)
         except AmbiguousError:
@@ -61,5 +64,5 @@ class Republisher:
         except RetryableError as error:
             return f"{_NOT_STORED}{error}"
         except RejectedError as error:
-            return f"{_NEVER}{error}"
+            return f"{_REFUSED}{error}"
         return None

@@ -1,4 +1,4 @@
-"""The SQL of `notification_nats_dlq`: messages that JetStream gave up on."""
+"""The SQL of `notification_nats_dlq`: dead letters of messages that JetStream stopped delivering."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.dead_letters.advisories import Advisory, MessageCopy
 
-# The unique constraint decides a race. The NOT EXISTS adds: an advisory that comes again after its message has left the
-# stream is still the same one.
+# The unique constraint decides between two recorders. NOT EXISTS also recognises an advisory that is delivered again
+# after its message has left the stream, when message_time is no longer known.
 _RECORD = """
 INSERT INTO notification_nats_dlq
        (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, reason, advised_at,
@@ -36,7 +36,7 @@ RETURNING dead_letter_id
 
 
 def record(tx: Connection, advisory: Advisory, copied: MessageCopy | None) -> UUID | None:
-    """Keep an advisory with the copy of its message; the new dead letter, None if it is there already."""
+    """Record an advisory with the copy of its message; return the new dead letter's id, None if it exists already."""
     row = tx.execute(
         _RECORD,
         {
@@ -60,8 +60,8 @@ def record(tx: Connection, advisory: Advisory, copied: MessageCopy | None) -> UU
     return None if row is None else row[0]
 
 
-# JetStream counts deliveries, not effects: the last delivery may have been processed after all, before the advisory or
-# after it. A terminated message stays open: its payload was refused, whatever its header says.
+# JetStream counts deliveries, not effects: the last delivery may have been processed after all, before or after the
+# advisory. A terminated message stays open: its payload was refused, even if its header names a processed event.
 _CLOSE_PROCESSED = """
 UPDATE notification_nats_dlq d
    SET status = 'PROCESSED', closed_at = coalesce(%(now)s::timestamptz, now())
@@ -72,13 +72,16 @@ RETURNING d.dead_letter_id
 
 
 def close_processed(tx: Connection, consumer: str, now: datetime | None = None) -> list[UUID]:
-    """Close the dead letters of `consumer`, whose inbox is `processed_events`, that were processed after all."""
+    """Close the dead letters of `consumer` whose events are in the inbox after all; return their ids.
+
+    `consumer` must be the bridge's, because the inbox holds only the events that the bridge has recorded.
+    """
     return [row[0] for row in tx.execute(_CLOSE_PROCESSED, {"consumer": consumer, "now": now})]
 
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """A message to be sent again, under an id that no crash changes."""
+    """A message to publish again. Its `redrive_id` is committed, so a repeat after a crash has the same id."""
 
     dead_letter_id: UUID
     subject: str
@@ -87,8 +90,8 @@ class Redrive:
     redrive_id: str
 
 
-# A number that was raised before and not confirmed is used again: whether it was published then is not known. A new one
-# is beyond those of all dead letters of the event: JetStream would take an id that it knows for a duplicate.
+# An unconfirmed redrive keeps its number, because its message may have been published. A new number is higher than
+# those of all dead letters of the event: JetStream would drop a message with a known id as a duplicate.
 _BEGIN_REDRIVE = """
 UPDATE notification_nats_dlq d
    SET redrive_count = CASE WHEN d.redrive_id IS NULL THEN next.number ELSE d.redrive_count END,
@@ -108,7 +111,7 @@ RETURNING d.dead_letter_id, d.subject, d.headers, d.payload, d.redrive_id
 
 
 def begin_redrive(tx: Connection, ids: Sequence[UUID]) -> list[Redrive]:
-    """Raise the redrive number of open dead letters; commit before you publish (Q2)."""
+    """Assign redrive ids to open dead letters and return their messages; commit before you publish them (Q2)."""
     return [Redrive(*row) for row in tx.execute(_BEGIN_REDRIVE, {"ids": list(ids)})]
 
 
@@ -120,7 +123,7 @@ UPDATE notification_nats_dlq
 
 
 def finish_redrive(tx: Connection, ids: Sequence[UUID], now: datetime | None = None) -> None:
-    """Close dead letters whose message JetStream has stored again. One that was closed meanwhile stays as it is."""
+    """Close dead letters whose message JetStream has stored again; those closed meanwhile are not changed."""
     tx.execute(_FINISH_REDRIVE, {"ids": list(ids), "now": now})
 
 
@@ -133,5 +136,5 @@ RETURNING dead_letter_id
 
 
 def discard(tx: Connection, ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
-    """Close open dead letters for good; the ones that were open."""
+    """Discard open dead letters and return the ids of those that were open."""
     return [row[0] for row in tx.execute(_DISCARD, {"ids": list(ids), "now": now})]

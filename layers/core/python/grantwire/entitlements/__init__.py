@@ -1,14 +1,14 @@
-"""Rights: who owns what.
+"""Entitlements: granting, revoking and listing what users own.
 
-`Entitlements.change` grants or revokes a right, at most once for each idempotency key, in one transaction and one round
-trip: the change, its event, its audit row and the stored answer commit together or not at all (E6). It returns the
-answer to send, refusals by state included; it raises KeyConflictError, RequestInProgressError or RetryableError, after
-which nothing was changed.
+`Entitlements.change` grants or revokes an entitlement, at most once for each idempotency key. It uses one transaction
+and one round trip: the change, its event, its audit row and the stored response commit together or not at all (E6). It
+returns the response to send, which can be a state conflict. It raises KeyConflictError, RequestInProgressError or
+RetryableError; nothing was changed then.
 
-`Entitlements.of_user` reads a user's rights from the system of record and raises RetryableError only.
+`Entitlements.list_for_user` reads a user's entitlements from the system of record. It raises only RetryableError.
 """
 
-from grantwire.entitlements.commands import Change, Operation, Page
+from grantwire.entitlements.commands import ChangeCommand, Operation, PageRequest
 from grantwire.entitlements.store import Entitlements
 
-__all__ = ["Change", "Entitlements", "Operation", "Page"]
+__all__ = ["ChangeCommand", "Entitlements", "Operation", "PageRequest"]

@@ -1,4 +1,7 @@
-"""What callers may ask for, parsed and checked: nothing behind this module sees a malformed request."""
+"""Validated requests about entitlements.
+
+A malformed request raises BadRequestError here, so the code behind this module handles valid values only.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,30 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import LONGEST_NAME, LONGEST_REASON, clean_text, page_size
+from grantwire.validation import MAX_NAME_LENGTH, MAX_REASON_LENGTH, clean_text, parse_page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
-_LONGEST = {
-    "user_id": LONGEST_NAME,
-    "stock_keeping_unit": LONGEST_NAME,
-    "reason": LONGEST_REASON,
-    "purchase_id": LONGEST_NAME,
+_MAX_LENGTHS = {
+    "user_id": MAX_NAME_LENGTH,
+    "stock_keeping_unit": MAX_NAME_LENGTH,
+    "reason": MAX_REASON_LENGTH,
+    "purchase_id": MAX_NAME_LENGTH,
 }
-_LARGEST_PAGE = 1000
+_MAX_PAGE_SIZE = 1000
 
 
 class Operation(Enum):
-    """A change of a right, by the status that it leads to."""
+    """A change of an entitlement. The value is the status that the entitlement has afterwards."""
 
     GRANT = "ACTIVE"
     REVOKE = "REVOKED"
 
 
-class Change(NamedTuple):
-    """A grant or a revoke as a caller wrote it."""
+class ChangeCommand(NamedTuple):
+    """The body of a request to grant or revoke one entitlement."""
 
     user_id: str
     stock_keeping_unit: str
@@ -38,22 +41,23 @@ class Change(NamedTuple):
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """Check every field of a request's body; the error names the first that is wrong."""
+        """Validate the fields of a request body. The BadRequestError names the first invalid field."""
         for name in fields:
-            if name not in _LONGEST:
-                raise BadRequestError(f"unknown field {name[:LONGEST_NAME]!a}; known are {', '.join(_LONGEST)}")
-        for name in _LONGEST:
+            if name not in _MAX_LENGTHS:
+                allowed = ", ".join(_MAX_LENGTHS)
+                raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; allowed: {allowed}")
+        for name in _MAX_LENGTHS:
             if name not in fields:
                 raise BadRequestError(f"{name} is missing")
-        return cls._make([clean_text(name, fields[name], longest=longest) for name, longest in _LONGEST.items()])
+        return cls._make([clean_text(name, fields[name], longest=limit) for name, limit in _MAX_LENGTHS.items()])
 
     def fields(self) -> dict[str, str]:
-        """What makes this change the same as another."""
+        """Return the fields by name. Two requests are the same if these fields are equal."""
         return self._asdict()
 
 
-class Page(NamedTuple):
-    """A stretch of a user's rights: at most `limit`, beginning behind the sku `after`."""
+class PageRequest(NamedTuple):
+    """A request for at most `limit` entitlements of a user, with stock keeping units greater than `after`."""
 
     user_id: str
     limit: int
@@ -61,15 +65,16 @@ class Page(NamedTuple):
 
     @classmethod
     def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
-        """Check a path's user_id and the query parameters `limit` and `after`."""
+        """Validate the user_id from the path and the query parameters `limit` and `after`."""
         for name, values in query.items():
             if name not in {"limit", "after"}:
-                raise BadRequestError(f"unknown query parameter {name[:LONGEST_NAME]!a}; known are limit, after")
+                unknown = f"{name[:MAX_NAME_LENGTH]!a}"
+                raise BadRequestError(f"unknown query parameter {unknown}; allowed: limit, after")
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         after = query.get("after")
         return cls(
-            user_id=clean_text("user_id", user_id, longest=LONGEST_NAME),
-            limit=page_size(query["limit"][0], largest=_LARGEST_PAGE) if "limit" in query else _LARGEST_PAGE,
-            after="" if after is None else clean_text("after", after[0], longest=LONGEST_NAME),
+            user_id=clean_text("user_id", user_id, longest=MAX_NAME_LENGTH),
+            limit=parse_page_size(query["limit"][0], maximum=_MAX_PAGE_SIZE) if "limit" in query else _MAX_PAGE_SIZE,
+            after="" if after is None else clean_text("after", after[0], longest=MAX_NAME_LENGTH),
         )

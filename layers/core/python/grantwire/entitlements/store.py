@@ -1,4 +1,4 @@
-"""The SQL of rights: the one call that changes them, and the one that lists them."""
+"""SQL statements for entitlements: one that changes an entitlement, and one that lists the entitlements of a user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from grantwire.observability import key_fingerprint, logger
 
 if TYPE_CHECKING:
     from grantwire.database import Database
-    from grantwire.entitlements.commands import Change, Operation, Page
+    from grantwire.entitlements.commands import ChangeCommand, Operation, PageRequest
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
 
-# Every rule stands in the SQL function (infra/sql/functions/change_entitlement.sql); the answer comes back as text. A
-# replay is found before it, by the primary key alone, and LIMIT then leaves the function uncalled; were it called all
-# the same, it would find the same row (I6).
+# The SQL function contains all rules (infra/sql/functions/change_entitlement.sql) and returns the response as text. The
+# first SELECT finds a replay by primary key, and LIMIT 1 then skips the function call. This is only an optimisation:
+# the function would find the same row (I6).
 CHANGE = """
 SELECT 'REPLAYED', status_code, response_body
   FROM idempotency_keys
@@ -30,8 +30,8 @@ SELECT outcome, status_code, body
  LIMIT 1
 """
 
-# One row more than asked for tells whether there is a next page. JSON made by PostgreSQL is half the cost of making it
-# here, and `||` keeps the order of the members that the API document shows.
+# The statement reads one row more than the page holds, to know whether there is a next page. PostgreSQL builds the
+# JSON because that costs half as much as in Python. `||` keeps the keys in the order that openapi.yaml shows.
 LIST = """
 WITH page AS (
   SELECT stock_keeping_unit, status, version, updated_at, row_number() OVER (ORDER BY stock_keeping_unit) AS position
@@ -54,15 +54,20 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"entitlements":['
 
 
 class Entitlements:
-    """Rights in the system of record."""
+    """The entitlements in the system of record."""
 
     def __init__(self, database: Database, settings: IdempotencySettings) -> None:
         self._database = database
         self._ttl = f"{settings.ttl.total_seconds()} seconds"
         self._lock_wait = str(int(settings.lock_wait.total_seconds() * 1000))
 
-    def change(self, operation: Operation, change: Change, identity: RequestIdentity, trace_id: str) -> StoredResponse:
-        """Grant or revoke, at most once for `identity.key`; see the package for what it guarantees."""
+    def change(
+        self, operation: Operation, command: ChangeCommand, identity: RequestIdentity, trace_id: str
+    ) -> StoredResponse:
+        """Grant or revoke an entitlement, at most once for `identity.key`.
+
+        The docstring of the package states the guarantees and the errors raised.
+        """
         outcome, status_code, body = self._database.fetch_row(
             CHANGE,
             {
@@ -73,7 +78,7 @@ class Entitlements:
                 "ttl": self._ttl,
                 "lock_wait_ms": self._lock_wait,
                 "status": operation.value,
-                **change.fields(),
+                **command.fields(),
                 "operation_id": uuid7_text(),
                 "trace_id": trace_id,
             },
@@ -83,8 +88,11 @@ class Entitlements:
         raise_for_outcome(str(outcome))
         return StoredResponse(int(status_code or 0), str(body), str(outcome))
 
-    def of_user(self, page: Page) -> str:
-        """A user's rights, ordered by sku, as the JSON text to answer with; `next_after` is there if there are more."""
+    def list_for_user(self, page: PageRequest) -> str:
+        """Return one page of a user's entitlements, ordered by stock keeping unit, as the JSON text of the response.
+
+        The JSON has `next_after` if there are more entitlements after this page.
+        """
         parameters = {"user_id": page.user_id, "limit": page.limit, "after": page.after}
         (body,) = self._database.fetch_row(LIST, parameters)
         return str(body)

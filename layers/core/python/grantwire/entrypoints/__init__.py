@@ -1,1 +1,1 @@
-"""How the outside calls in: an event is translated, one use case is called, its result or error is translated back."""
+"""Lambda entry points: translate an event, call one use case, translate its result or error."""

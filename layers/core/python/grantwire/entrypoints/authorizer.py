@@ -1,4 +1,4 @@
-"""API Gateway's question who calls: TOKEN authorizer event in, IAM policy out."""
+"""The Lambda authorizer of the API: TOKEN authorizer event in, IAM policy out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ R = TypeVar("R")
 
 
 class AuthorizerHandler(Generic[R]):
-    """A Lambda authorizer.
+    """The Lambda handler of an authorizer.
 
-    What it raises lets nobody in and is not cached: API Gateway answers 500, or what the template makes of that.
+    It raises every error. API Gateway then denies the request, responds with 500 or the template's gateway response
+    for it, and does not cache the result.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class AuthorizerHandler(Generic[R]):
         self._authorize = authorize
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """The policy for one token."""
+        """Return the IAM policy for the token in `event`."""
         begin_invocation(aws_request_id=getattr(context, "aws_request_id", None))
         metrics.add_dimension("worker", self.name)
         try:

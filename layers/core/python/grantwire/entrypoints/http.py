@@ -1,6 +1,7 @@
-"""API Gateway requests: REST proxy event in, `{statusCode, headers, body}` out, every error as `{"code","message"}`.
+"""Handlers of API routes: REST proxy event in, `{statusCode, headers, body}` out.
 
-Nothing escapes a handler: an exception would become a bare 502 and cost the warm sandbox.
+The body of every error is `{"code", "message"}`. A handler never raises: API Gateway would respond with a 502 without a
+body, and Lambda would discard the warm execution environment.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["HttpHandler", "Request", "Response"]
 
 R = TypeVar("R")
 
-_STATUS = {
+_STATUS_CODES = {
     "BAD_REQUEST": 400,
     "UNAUTHENTICATED": 401,
     "FORBIDDEN": 403,
@@ -41,12 +42,12 @@ _STATUS = {
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
 }
-_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+_COMMON_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Response(NamedTuple):
-    """What goes back to the caller; the body is JSON text already."""
+    """The response to a request. The body is encoded JSON."""
 
     status_code: int
     body: str
@@ -55,17 +56,17 @@ class Response(NamedTuple):
 
     @classmethod
     def from_stored(cls, stored: StoredResponse) -> Self:
-        """A stored answer, which says so when it is sent again (I1)."""
+        """Return a stored response; a replay has the header `Idempotent-Replayed: true` (I1)."""
         headers = {"Idempotent-Replayed": "true"} if stored.replayed else _NO_HEADERS
         return cls(stored.status_code, stored.body, headers, stored.outcome)
 
     def to_api_gateway(self) -> dict[str, Any]:
-        """The shape that API Gateway expects of a proxy integration."""
-        return {"statusCode": self.status_code, "headers": {**_HEADERS, **self.headers}, "body": self.body}
+        """Return the response in the format of a REST proxy integration."""
+        return {"statusCode": self.status_code, "headers": {**_COMMON_HEADERS, **self.headers}, "body": self.body}
 
 
 class HttpHandler(Generic[R]):
-    """One route's Lambda handler: `handle` does the work and knows nothing of AWS."""
+    """The Lambda handler of one route. `handle` executes the request and is independent of AWS."""
 
     def __init__(
         self, route: str, build: Callable[[Mapping[str, str]], R], handle: Callable[[Request, R], Response]
@@ -78,16 +79,16 @@ class HttpHandler(Generic[R]):
         self._cold = True
 
     def with_runtime(self, runtime: R) -> HttpHandler[R]:
-        """The same handler, working with `runtime` instead of the environment's."""
+        """Return a handler of the same route that uses `runtime` and does not build one from the environment."""
         return HttpHandler(self.route, lambda _: runtime, self._handle)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Respond to one request. Never raises."""
+        """Respond to an API Gateway event. Never raises."""
         started = time.perf_counter()
         aws_request_id = getattr(context, "aws_request_id", None)
         try:
             request = Request.from_api_gateway(event)
-        except Exception:  # noqa: BLE001 - not an event of API Gateway's; see the module's docstring
+        except Exception:  # noqa: BLE001 - not an API Gateway event; see the module docstring
             begin_invocation(correlation_id=None, trace_id=None, aws_request_id=aws_request_id, cold_start=self._cold)
             logger.exception("invalid API Gateway event")
             return _error("INTERNAL", "not an API Gateway event").to_api_gateway()
@@ -100,16 +101,16 @@ class HttpHandler(Generic[R]):
         begin_invocation(**keys)
         response = self.respond(request)
         try:
-            self._report(request, response, keys, (time.perf_counter() - started) * 1000)
-        except Exception:  # noqa: BLE001 - what was done is done, and the caller must hear of it
+            self._write_request_line(request, response, keys, (time.perf_counter() - started) * 1000)
+        except Exception:  # noqa: BLE001 - the change is committed, so the caller must get its response
             logger.exception("could not write request line")
         self._cold = False
         return response.to_api_gateway()
 
     def respond(self, request: Request) -> Response:
-        """The answer to a request; every error is one too."""
+        """Return the response to a request. Never raises: every error becomes a response."""
         try:
-            request.require(self._scope)
+            request.require_scope(self._scope)
             self._check_route(request)
             return self._handle(request, self._runtime.get())
         except RejectedError as error:
@@ -117,22 +118,24 @@ class HttpHandler(Generic[R]):
             return _error(error.code, str(error), allow)
         except RetryableError as error:
             return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
-        except Exception:  # noqa: BLE001 - the last line of defence, see the module's docstring
+        except Exception:  # noqa: BLE001 - see the module docstring
             logger.exception("request failed")
-            return _error("INTERNAL", f"something went wrong on our side; quote request {request.request_id}")
+            return _error("INTERNAL", f"internal error, report it with request id {request.request_id}")
 
     def _check_route(self, request: Request) -> None:
-        """The template sends every method of our path here, so that a wrong one gets a helpful answer."""
+        """Raise an error for another path or method; the template routes every method of the path to this function."""
         if request.resource != self._resource:
             raise NotFoundError("no such path")
         if request.method != self._method:
             raise MethodNotAllowedError(self._method)
 
-    def _report(self, request: Request, response: Response, keys: Mapping[str, Any], milliseconds: float) -> None:
-        """One line for each request, which is its metrics too, with neither body nor key in it.
+    def _write_request_line(
+        self, request: Request, response: Response, keys: Mapping[str, Any], duration_ms: float
+    ) -> None:
+        """Write one line that is both the log line and the metrics of the request, without its body or key.
 
-        At every log level, because it is the metrics. Its fields are a fixed list: one with the name of a dimension or
-        of a metric would take its place.
+        It is written at every log level, because it contains the metrics. Its fields are a fixed list, because a field
+        with the name of a dimension or metric would replace it.
         """
         fields = {
             "level": "INFO",
@@ -147,7 +150,7 @@ class HttpHandler(Generic[R]):
         metrics.write_document(
             {
                 "Requests": {"Unit": "Count", "Value": [1.0]},
-                "Latency": {"Unit": "Milliseconds", "Value": [round(milliseconds, 3)]},
+                "Latency": {"Unit": "Milliseconds", "Value": [round(duration_ms, 3)]},
             },
             dimensions={"route": self.route, "outcome": response.outcome, "service": str(metrics.service)},
             metadata=fields,
@@ -156,4 +159,4 @@ class HttpHandler(Generic[R]):
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
     body = json.dumps({"code": code, "message": message}, separators=(",", ":"))
-    return Response(_STATUS[code], body, headers or {}, outcome=code)
+    return Response(_STATUS_CODES[code], body, headers or {}, outcome=code)

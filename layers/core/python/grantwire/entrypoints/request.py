@@ -1,29 +1,35 @@
-"""A request as API Gateway's REST proxy integration passes it on, read without trusting a byte of it."""
+"""Parsing of API Gateway's REST proxy events. All content is untrusted."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from grantwire.errors import BadRequestError, ForbiddenError, TooLargeError, UnauthenticatedError
 from grantwire.idempotency import RequestIdentity, parse_key, request_hash
-from grantwire.observability import trace_id_of
+from grantwire.observability import trace_id_from_headers
 from grantwire.runtime.invocation import xray_header
+from grantwire.validation import MAX_NAME_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LARGEST_BODY = 16 * 1024
-NO_CALLER = "send a valid bearer token"
+MAX_BODY_BYTES = 16 * 1024
 
-_NEVER_IN_AN_ENCODED_PATH = re.compile(r"[^!-~]|%(?![0-9A-Fa-f]{2})")
+_UNAUTHENTICATED_MESSAGE = "send a valid bearer token"
+_INVALID_JSON_MESSAGE = "the body must be valid JSON in UTF-8"
+_TOO_LARGE_MESSAGE = f"the body must have at most {MAX_BODY_BYTES} bytes"
+
+# A character or a percent sign that a percent-encoded path cannot contain.
+_NOT_PERCENT_ENCODED = re.compile(r"[^!-~]|%(?![0-9A-Fa-f]{2})")
 
 
 class Request(NamedTuple):
-    """A request as API Gateway passes it on."""
+    """A request that API Gateway received."""
 
     method: str
     resource: str
@@ -39,7 +45,7 @@ class Request(NamedTuple):
 
     @classmethod
     def from_api_gateway(cls, event: Mapping[str, Any]) -> Request:
-        """Read a REST proxy event. Header names are lower-cased: AWS keeps the client's case, emulators do not."""
+        """Parse a REST proxy event. Header names become lower case: AWS keeps the caller's case, emulators do not."""
         context = event.get("requestContext") or {}
         authorizer = context.get("authorizer") or {}
         headers = {name.lower(): values for name, values in (event.get("multiValueHeaders") or {}).items()}
@@ -51,7 +57,9 @@ class Request(NamedTuple):
         return cls(
             method=event.get("httpMethod", ""),
             resource=event.get("resource", ""),
-            path_parameters={name: _decoded(value) for name, value in (event.get("pathParameters") or {}).items()},
+            path_parameters={
+                name: _decode_path_parameter(value) for name, value in (event.get("pathParameters") or {}).items()
+            },
             query=query,
             headers=headers,
             body=event.get("body"),
@@ -59,74 +67,84 @@ class Request(NamedTuple):
             caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
-            trace_id=trace_id_of(xray_header(), *headers.get("x-amzn-trace-id", ())[-1:]),
+            trace_id=trace_id_from_headers(xray_header(), *headers.get("x-amzn-trace-id", ())[-1:]),
         )
 
     @property
     def route(self) -> str:
-        """Method and path template, the name of what is asked for."""
+        """The method and the path template, for example `GET /v1/users/{user_id}/summary`."""
         return f"{self.method} {self.resource}"
 
     def identity(self, fields: Mapping[str, str]) -> RequestIdentity:
-        """What the idempotency guard needs to recognise this request, which asks for `fields`."""
+        """Return the identity by which the idempotency guard recognizes this request; `fields` are hashed.
+
+        Raises UnauthenticatedError without a caller, BadRequestError without a valid idempotency key.
+        """
         if self.caller is None:
-            raise UnauthenticatedError(NO_CALLER)
+            raise UnauthenticatedError(_UNAUTHENTICATED_MESSAGE)
         key = parse_key(self.headers.get("idempotency-key", []))
         return RequestIdentity(self.caller, self.route, key, request_hash(fields))
 
-    def require(self, scope: str) -> None:
-        """Let nobody through whom the authorizer did not name with this scope, whatever the gateway allows."""
+    def require_scope(self, scope: str) -> None:
+        """Raise UnauthenticatedError without a caller, ForbiddenError if the authorizer did not grant `scope`.
+
+        The function checks this itself, so that a mistake in the API Gateway policy does not open a route.
+        """
         if self.caller is None:
-            raise UnauthenticatedError(NO_CALLER)
+            raise UnauthenticatedError(_UNAUTHENTICATED_MESSAGE)
         if scope not in self.scopes:
-            raise ForbiddenError(f"this caller has not got the scope {scope}")
+            raise ForbiddenError(f"missing required scope {scope}")
 
     def json_object(self) -> dict[str, Any]:
-        """The body as a JSON object, in which every member stands once."""
-        text = self._body_text()
+        """Return the body, a JSON object without duplicate keys.
+
+        Raises TooLargeError above MAX_BODY_BYTES, BadRequestError for anything else that is not such an object.
+        """
+        text = self._read_body()
         try:
-            parsed = _decode(text)
+            parsed = _decode_json(text)
         except (ValueError, RecursionError):
-            raise BadRequestError("the body must be valid JSON in UTF-8") from None
+            raise BadRequestError(_INVALID_JSON_MESSAGE) from None
         if not isinstance(parsed, dict):
             raise BadRequestError("the body must be a JSON object")
         return parsed
 
-    def _body_text(self) -> str:
+    def _read_body(self) -> str:
         body = self.body or ""
-        # Base64 is longer than what it stands for, so this never lets a larger body through.
-        if len(body) > (LARGEST_BODY * 3 // 2 if self.is_base64 else LARGEST_BODY):
-            raise TooLargeError(f"the body must have at most {LARGEST_BODY} bytes")
+        # A cheap limit before decoding; the exact size is checked below. Base64 is a third longer than its bytes.
+        if len(body) > (MAX_BODY_BYTES * 3 // 2 if self.is_base64 else MAX_BODY_BYTES):
+            raise TooLargeError(_TOO_LARGE_MESSAGE)
         if body.isascii() and not self.is_base64:
             return body
         try:
             raw = base64.b64decode(body, validate=True) if self.is_base64 else body.encode()
-            if len(raw) > LARGEST_BODY:
-                raise TooLargeError(f"the body must have at most {LARGEST_BODY} bytes")
+            if len(raw) > MAX_BODY_BYTES:
+                raise TooLargeError(_TOO_LARGE_MESSAGE)
             return raw.decode()
-        except ValueError:  # neither base64 nor UTF-8
-            raise BadRequestError("the body must be valid JSON in UTF-8") from None
+        except ValueError:  # invalid base64 or UTF-8
+            raise BadRequestError(_INVALID_JSON_MESSAGE) from None
 
 
-def _decoded(value: str) -> str:
-    """A path parameter as the caller meant it: AWS passes it on percent-encoded, the emulators decode it first.
+def _decode_path_parameter(value: str) -> str:
+    """Percent-decode a path parameter unless it is decoded already: AWS passes it encoded, emulators decode it.
 
-    Whatever cannot stand in an encoded path was decoded already.
+    A value that no encoded path can contain was decoded already.
     """
-    if "%" not in value or _NEVER_IN_AN_ENCODED_PATH.search(value):
+    if "%" not in value or _NOT_PERCENT_ENCODED.search(value):
         return value
     return unquote(value, errors="surrogateescape")
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise BadRequestError("a member of the body stands twice")
+        duplicate, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise BadRequestError(f"duplicate key in JSON body: {json.dumps(duplicate[:MAX_NAME_LENGTH])}")
     return members
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+def _reject_constant(name: str) -> None:
+    raise ValueError(name)  # NaN and Infinity, which json accepts but JSON does not define
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant).decode
+_decode_json = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant).decode

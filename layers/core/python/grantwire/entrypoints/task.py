@@ -1,13 +1,13 @@
-"""Functions that an operator or a deployment invokes: the event is the arguments, the result is the answer.
+"""Handlers of tasks, which an operator or a deployment invokes: the event is the input, the result is the output.
 
-An error is logged and raised: whoever invoked the function sees it fail.
+An error is logged and raised, so that the invocation fails.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from grantwire.observability import begin_invocation, logger, trace_id_of
+from grantwire.observability import begin_invocation, logger, trace_id_from_headers
 from grantwire.runtime.invocation import xray_header
 from grantwire.runtime.lazy import LazyRuntime
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class TaskHandler(Generic[R]):
-    """One task's Lambda handler."""
+    """The Lambda handler of one task. With `secret_result`, only the keys of the result are logged."""
 
     def __init__(
         self,
@@ -34,8 +34,10 @@ class TaskHandler(Generic[R]):
         self._secret_result = secret_result
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Run the task once."""
-        begin_invocation(trace_id=trace_id_of(xray_header()), aws_request_id=getattr(context, "aws_request_id", None))
+        """Run the task and return its result."""
+        begin_invocation(
+            trace_id=trace_id_from_headers(xray_header()), aws_request_id=getattr(context, "aws_request_id", None)
+        )
         try:
             result = self._handle(event, self._runtime.get())
         except Exception:

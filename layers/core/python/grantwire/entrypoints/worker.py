@@ -1,8 +1,9 @@
-"""Scheduled workers: one invocation works through its minute and ends in good time (O7).
+"""Handlers of workers, which a schedule starts (O7).
 
-EventBridge fires at most once a minute, so a worker polls, or is woken, until its budget ends; its successor has begun
-by then. The event may carry `{"budget": "3s", "until": "idle"}`: work for at most that long, and stop when there is
-nothing to do. An error is logged and raised, so that the function's error metric and its alarms see it.
+EventBridge starts a function at most once a minute. So an invocation polls or waits for wake-ups until its budget ends;
+by then the next invocation runs. The event may contain `{"budget": "3s", "until": "idle"}`: work for at most three
+seconds, and stop when there is nothing to do. An error is logged and raised, so that the error metric of the function
+counts it and its alarm fires.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grantwire.observability import begin_invocation, logger, metrics, trace_id_of
+from grantwire.observability import begin_invocation, logger, metrics, trace_id_from_headers
 from grantwire.runtime.invocation import xray_header
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.workers.budget import Budget
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """What a worker works with."""
+    """The runtime that a WorkerHandler needs."""
 
     @property
     def run(self) -> Callable[[Budget], dict[str, Any]]:
@@ -28,17 +29,17 @@ class Runtime(Protocol):
 
 
 class WorkerHandler:
-    """One worker's Lambda handler; `build` makes its runtime."""
+    """The Lambda handler of one worker. `build` creates its runtime from the environment."""
 
     def __init__(self, name: str, build: Callable[[Mapping[str, str]], Runtime]) -> None:
         self._name = name
         self._runtime = LazyRuntime(build)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
-        """Work until the budget ends."""
+        """Work until the budget ends and return the result of the worker."""
         started = time.monotonic()
         begin_invocation(
-            trace_id=trace_id_of(xray_header()),
+            trace_id=trace_id_from_headers(xray_header()),
             aws_request_id=getattr(context, "aws_request_id", None),
             worker=self._name,
         )

@@ -1,4 +1,4 @@
-"""Events: their types, and the messages that are generated from `proto/` (`v1`)."""
+"""Event types, and in `v1` the protocol buffer classes that are generated from `proto/`."""
 
-# The list of event types in Python. In SQL it is the function entitlement_status_after; a test compares the two.
+# The SQL function entitlement_status_after has the same list; a test compares the two.
 EVENT_TYPES = frozenset({"EntitlementGranted", "EntitlementRevoked"})

@@ -1,8 +1,8 @@
-"""Idempotency of the API: what an API Gateway request says about its key, and the settings of the guard.
+"""Idempotency of the API: parsing the key of a request, hashing the request, and the settings.
 
-The guard itself lives in two SQL functions, `idempotency_begin` and `idempotency_finish`, which run in the transaction
-of the effect they guard. Everything that needs no API Gateway request (stores, locks, consumer, transaction guard) is
-the package `grantwire_idempotency`; docs/idempotency.md says which part to use when.
+The guard consists of two SQL functions, `idempotency_begin` and `idempotency_finish`. They run in the same transaction
+as the change that they guard. Everything that does not depend on API Gateway (stores, locks, consumer, transaction
+guard) is in the package `grantwire_idempotency`. docs/idempotency.md explains when to use which part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an API Gateway request says about its idempotency: the key, the hash of its fields, and the settings.
+"""The idempotency key of an API request, the hash of its fields, and the settings.
 
-The types that the guard works with are the library's: `RequestIdentity`, `StoredResponse`, `raise_for_outcome`.
+`RequestIdentity`, `StoredResponse` and `raise_for_outcome` come from the library.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from json.encoder import encode_basestring as quoted
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
@@ -22,41 +22,42 @@ if TYPE_CHECKING:
 __all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "raise_for_outcome", "request_hash"]
 
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
-_LONGEST_KEY = 255
-_CANONICAL_FORM = "v1"
+_MAX_KEY_LENGTH = 255
+_CANONICAL_FORM_VERSION = "v1"
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencySettings(GuardSettings):
-    """The guard's settings, read from the environment."""
+    """The settings of the guard, read from the environment."""
 
     ttl: timedelta = setting("IDEMPOTENCY_TTL", duration(low="1s"), default="24h")
     lock_wait: timedelta = setting("IDEMPOTENCY_LOCK_WAIT", duration(low="1ms", high="20s"), default="2s")
 
 
 def parse_key(values: Sequence[str]) -> str:
-    """The one Idempotency-Key of a request, given every value of that header.
+    """Return the idempotency key, given all values of the Idempotency-Key header of one request.
 
-    A proxy may fold a repeated header into one value joined by ", ", which is why no key may contain that.
+    Raise BadRequestError if there is not exactly one valid key. A key must not contain ", ", because a proxy may join
+    the values of a repeated header with it.
     """
     key = values[0].strip() if values else ""
     if len(values) > 1 or ", " in key:
-        raise BadRequestError("send exactly one Idempotency-Key header")
+        raise BadRequestError("Idempotency-Key header must be sent exactly once")
     if not key:
-        raise BadRequestError("the Idempotency-Key header is required: a UUID, or the purchase_id")
-    if len(key) > _LONGEST_KEY:
-        raise BadRequestError(f"Idempotency-Key must have at most {_LONGEST_KEY} characters")
+        raise BadRequestError("Idempotency-Key header is missing; send a UUID or the purchase_id")
+    if len(key) > _MAX_KEY_LENGTH:
+        raise BadRequestError(f"Idempotency-Key must have at most {_MAX_KEY_LENGTH} characters")
     if not _PRINTABLE_ASCII.fullmatch(key):
-        raise BadRequestError("Idempotency-Key must be printable ASCII")
+        raise BadRequestError("Idempotency-Key must contain only printable ASCII characters")
     return key
 
 
 def request_hash(fields: Mapping[str, str]) -> str:
-    """The same for two requests that ask for the same: SHA-256 of a canonical form, with that form's version.
+    """Return the SHA-256 of the request's canonical form, prefixed with the version of that form.
 
-    The canonical form is JSON with sorted members and no white space. The fields are hashed as parsed, not as sent:
-    order and white space do not make another request.
+    Equal fields have equal hashes. The canonical form is JSON with sorted keys and without white space. It is made from
+    the parsed fields, so key order and white space in the request body do not matter.
     """
-    members = ",".join([f"{quoted(name)}:{quoted(fields[name])}" for name in sorted(fields)])
-    digest = hashlib.sha256(f"{_CANONICAL_FORM}\n{{{members}}}".encode()).hexdigest()
-    return f"{_CANONICAL_FORM}:{digest}"
+    members = ",".join([f"{quote(name)}:{quote(fields[name])}" for name in sorted(fields)])
+    digest = hashlib.sha256(f"{_CANONICAL_FORM_VERSION}\n{{{members}}}".encode()).hexdigest()
+    return f"{_CANONICAL_FORM_VERSION}:{digest}"

@@ -1,8 +1,11 @@
-"""NATS JetStream: the one asynchronous edge, and the only package that imports nats-py.
+"""NATS JetStream: the only asynchronous dependency, and the only package that imports nats-py.
 
-`connection` opens and checks the one connection of an execution environment, `publisher` stores messages, many in
-flight, `pull_consumer` fetches them, `message` is what it fetches, `topology` makes streams and consumers as `settings`
-wants them. Errors of nats-py come out as RetryableError (`errors`).
+- `settings`: servers, credentials, TLS and timeouts.
+- `connection`: opens and checks the connection of an execution environment.
+- `topology`: creates and updates streams and consumers.
+- `publisher`: publishes messages, many in flight at a time.
+- `pull_consumer`: pulls messages of one consumer; `message` has their types.
+- `errors`: converts errors of nats-py to RetryableError.
 
-Nothing is imported here: a function names the module that it works with.
+This package exports no names: a function imports only the modules that it uses.
 """

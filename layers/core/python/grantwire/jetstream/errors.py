@@ -1,4 +1,4 @@
-"""The one place that knows the errors of nats-py."""
+"""Converts errors of nats-py to errors of Grantwire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def wrap_exceptions() -> Iterator[None]:
-    """Raise what nats-py raises as RetryableError; the original is its cause."""
+    """Convert errors of nats-py inside the block to RetryableError; the original error is its cause."""
     try:
         yield
     except APIError as error:
@@ -26,14 +26,14 @@ def wrap_exceptions() -> Iterator[None]:
         raise RetryableError(f"NATS: {error!r}") from error
 
 
-def unreachable(error: Exception) -> RetryableError:
-    """The error of a connection that could not be made, with advice where TLS is the reason."""
-    return RetryableError(f"NATS is unreachable: {error!r}{_advice(error)}")
+def to_connect_error(error: Exception) -> RetryableError:
+    """Return the error for a failed connection attempt, with advice if TLS is the cause."""
+    return RetryableError(f"NATS is unreachable: {error!r}{_tls_advice(error)}")
 
 
-def _advice(error: Exception) -> str:
+def _tls_advice(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         if "match" in error.verify_message:
-            return "; connect by a name that the server's certificate holds"
-        return "; NATS_TLS_CA must hold the authority that signed the server's certificate"
-    return "; does this port speak TLS?" if isinstance(error, ssl.SSLError) else ""
+            return "; connect to a host name that the server's certificate contains"
+        return "; NATS_TLS_CA must contain the authority that signed the server's certificate"
+    return "; does the server support TLS on this port?" if isinstance(error, ssl.SSLError) else ""

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js.api import RawStreamMsg
 
-_LONGEST_REASON_BYTES = 500
+_MAX_REASON_BYTES = 500
 
 
 class Message:
-    """A message of a pull consumer, and the four responses to it.
+    """A message of a pull consumer, with the four ways to acknowledge it: ack, nak, in progress and term.
 
-    Responses are sent without waiting for the server: one that is lost leads to another delivery. Each raises
-    RetryableError if the connection is gone.
+    An acknowledgement is sent without waiting for the server; if it is lost, the message is redelivered. Each raises
+    RetryableError if the connection was lost.
     """
 
     __slots__ = ("_client", "msg")
@@ -32,7 +32,7 @@ class Message:
 
     @property
     def subject(self) -> str:
-        """The subject that it was published to."""
+        """The subject that the message was published to."""
         return self.msg.subject
 
     @property
@@ -42,48 +42,51 @@ class Message:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Header values by name, as nats-py has them; empty if there are none."""
+        """Header values by name, as nats-py returns them; empty if there are none."""
         return self.msg.headers or {}
 
     @property
     def stream_sequence(self) -> int:
-        """Its position in the stream."""
+        """The sequence of the message in the stream."""
         return self.msg.metadata.sequence.stream
 
     @property
     def consumer_sequence(self) -> int:
-        """Its position among the consumer's deliveries."""
+        """The sequence of this delivery in the consumer."""
         return self.msg.metadata.sequence.consumer
 
     @property
-    def deliveries(self) -> int:
-        """How many times it was delivered, this time included."""
+    def delivery_count(self) -> int:
+        """The number of deliveries of the message, including this one."""
         return self.msg.metadata.num_delivered
 
     async def ack(self) -> None:
-        """Acknowledge: it is done."""
+        """Acknowledge that the message was processed."""
         with wrap_exceptions():
             await self.msg.ack()
 
     async def nak(self, delay: float = 0.0) -> None:
-        """Return it, to be delivered again after `delay` seconds; counts towards the consumer's max-deliver."""
+        """Request a redelivery after `delay` seconds; it counts towards the consumer's max-deliver."""
         with wrap_exceptions():
             await self.msg.nak(delay)
 
     async def in_progress(self) -> None:
-        """Restart the consumer's ack-wait for it."""
+        """Restart the consumer's ack-wait for the message."""
         with wrap_exceptions():
             await self.msg.in_progress()
 
     async def term(self, reason: str) -> None:
-        """Terminate: never deliver it again. The reason goes into the advisory, which nats-py's `term` cannot do."""
-        one_line = " ".join(reason.split()).encode()[:_LONGEST_REASON_BYTES]
+        """Terminate the message, so that it is never redelivered.
+
+        The reason is added to the advisory, which nats-py's own `term` does not support.
+        """
+        one_line = " ".join(reason.split()).encode()[:_MAX_REASON_BYTES]
         with wrap_exceptions():
             await self._client.publish(self.msg.reply, b"+TERM " + one_line)
 
 
 async def acknowledge(messages: Iterable[Message]) -> None:
-    """Acknowledge many; RetryableError if the connection is gone."""
+    """Acknowledge several messages; raise RetryableError if the connection was lost."""
     with wrap_exceptions():
         for message in messages:
             await message.msg.ack()
@@ -98,11 +101,11 @@ class StoredMessage(NamedTuple):
     time: datetime | None
 
     @classmethod
-    def of(cls, found: RawStreamMsg) -> StoredMessage:
-        """Take it over from nats-py."""
-        return cls(found.subject or "", text_headers(found.headers), found.data or b"", found.time)
+    def from_nats(cls, msg: RawStreamMsg) -> StoredMessage:
+        """Convert a message of nats-py."""
+        return cls(msg.subject or "", text_headers(msg.headers), msg.data or b"", msg.time)
 
 
 def text_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Headers as text: nats-py hands out one that is not ASCII as an object of the email package."""
+    """Convert headers to text: nats-py returns a value that is not ASCII as an object of the email package."""
     return {str(name): str(value) for name, value in (headers or {}).items()}

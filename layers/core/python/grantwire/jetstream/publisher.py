@@ -1,7 +1,7 @@
 """Publishes to JetStream with many messages in flight.
 
-nats-py's own `publish` of JetStream waits for one acknowledgement at a time, and its `publish_async` is slower than a
-plain publish with a reply subject. So all messages of a connection share one inbox, whose subscription matches each
+JetStream's `publish` in nats-py waits for one acknowledgement at a time, and its `publish_async` is slower than a plain
+publish with a reply subject. So all messages of a connection share one reply inbox. Its subscription matches each
 acknowledgement to its message by the last token of the subject.
 """
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from grantwire.jetstream.connection import NatsConnection
 
-_MESSAGE_TOO_LARGE = 10054
-_NO_RESPONDERS = "503"
+_MESSAGE_TOO_LARGE_CODE = 10054
+_NO_RESPONDERS_STATUS = "503"
 
 
 class PubAck(NamedTuple):
-    """JetStream has stored the message; `duplicate` means that it had it already."""
+    """JetStream's acknowledgement of a stored message; `duplicate` means that it was stored before."""
 
     stream: str
     sequence: int
@@ -42,10 +42,14 @@ Result = PubAck | GrantwireError
 
 
 class Publisher:
-    """Sends messages and matches each acknowledgement to its message. Belongs to its connection's event loop.
+    """Sends messages and matches each acknowledgement to its message. It belongs to one event loop.
 
-    A message ends in one of four ways: a PubAck; RejectedError, JetStream will never take it; AmbiguousError, it is
-    not known whether it was stored, so send it again with the same Nats-Msg-Id; RetryableError, it was not stored.
+    The result of a message is one of:
+
+    - PubAck: the message is stored.
+    - RejectedError: JetStream will never accept the message.
+    - AmbiguousError: the message may be stored; send it again with the same Nats-Msg-Id.
+    - RetryableError: the message is not stored; a retry may succeed.
     """
 
     def __init__(self, connection: NatsConnection) -> None:
@@ -60,25 +64,25 @@ class Publisher:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a message can be sent now."""
+        """Whether the connection is open, so that messages can be sent."""
         return self._connection.is_connected
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> PubAck:
-        """Store one message and wait for the acknowledgement; raises what the message ended in."""
-        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        await self.send(subject, payload, headers, lambda ended: None if result.done() else result.set_result(ended))
-        ended = await result
-        if isinstance(ended, GrantwireError):
-            raise ended
-        return ended
+        """Send one message and wait for the acknowledgement; raise the result if it is an error."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        await self.send(subject, payload, headers, lambda result: None if future.done() else future.set_result(result))
+        result = await future
+        if isinstance(result, GrantwireError):
+            raise result
+        return result
 
     async def send(
         self, subject: str, payload: bytes, headers: Mapping[str, str], on_result: Callable[[Result], None]
     ) -> None:
-        """Send one message; `on_result` is called once, when its result is known.
+        """Send one message; `on_result` is called once, when the result is known.
 
-        Raises RejectedError or RetryableError, and never calls `on_result`, if it could not be sent at all. Messages
-        arrive in the order in which they were sent, but one that fails does not hold back the next.
+        Raises RejectedError or RetryableError, and never calls `on_result`, if the message could not be sent. Messages
+        arrive in the order in which they were sent, but a failed message does not hold back the next one.
         """
         client = self._connection.client
         if client is not self._client:
@@ -89,27 +93,27 @@ class Publisher:
             await client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=dict(headers))
         except (nats.errors.Error, OSError) as error:
             if self._pending.pop(token, None) is None:
-                return  # the connection closed meanwhile, and the result was reported
+                return  # the connection was closed meanwhile, and `on_result` was called
             if isinstance(error, nats.errors.MaxPayloadError):
-                raise RejectedError(f"the message is larger than the server takes: {len(payload)} bytes") from error
+                raise RejectedError(f"the message exceeds max_payload of the server: {len(payload)} bytes") from error
             raise RetryableError(f"publishing failed: {error!r}") from error
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout, self._expire)
+            self._timer = asyncio.get_running_loop().call_later(self._timeout, self._expire_pending)
 
     async def _subscribe(self, client: Client) -> None:
         inbox = client.new_inbox()
         with wrap_exceptions():
-            # No limit: an acknowledgement that nats-py dropped would be a message whose result is unknown.
+            # No limit: nats-py would drop acknowledgements beyond it, and their messages would end as ambiguous.
             await client.subscribe(f"{inbox}.*", cb=self._on_ack, pending_msgs_limit=0, pending_bytes_limit=0)
         self._client, self._inbox = client, inbox
 
     async def _on_ack(self, msg: Msg) -> None:
         pending = self._pending.pop(msg.subject.rpartition(".")[2], None)
         if pending is not None:
-            pending[1](_result(msg))
+            pending[1](_parse_ack(msg))
 
     def _fail_pending(self) -> None:
-        """The connection is gone, and with it every acknowledgement that had not come."""
+        """Fail all messages in flight: with the connection, their acknowledgements are lost."""
         pending, self._pending = self._pending, {}
         for _, on_result in pending.values():
             on_result(AmbiguousError("the connection to NATS was closed"))
@@ -117,29 +121,29 @@ class Publisher:
             self._timer.cancel()
             self._timer = None
 
-    def _expire(self) -> None:
-        """End what is overdue. All messages have the same timeout, so the oldest is the first to be overdue."""
+    def _expire_pending(self) -> None:
+        """Fail messages whose timeout has passed; the oldest expires first, because all have the same timeout."""
         while self._pending:
             token, (deadline, on_result) = next(iter(self._pending.items()))
-            left = deadline - time.monotonic()
-            if left > 0:
-                self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+            remaining = deadline - time.monotonic()
+            if remaining > 0:
+                self._timer = asyncio.get_running_loop().call_later(remaining, self._expire_pending)
                 return
             del self._pending[token]
             on_result(AmbiguousError("no acknowledgement in time"))
         self._timer = None
 
 
-def _result(msg: Msg) -> Result:
-    if msg.headers and msg.headers.get("Status") == _NO_RESPONDERS:
+def _parse_ack(msg: Msg) -> Result:
+    if msg.headers and msg.headers.get("Status") == _NO_RESPONDERS_STATUS:
         return RetryableError("no stream listens to this subject")
     try:
-        answer = json.loads(msg.data.decode())
-        if "error" not in answer:
-            return PubAck(answer["stream"], answer["seq"], bool(answer.get("duplicate", False)))
-        failure = answer["error"]
-        text = f"JetStream refused the message: {failure.get('description')}"
-        too_large = failure.get("err_code") == _MESSAGE_TOO_LARGE
+        ack = json.loads(msg.data.decode())
+        if "error" not in ack:
+            return PubAck(ack["stream"], ack["seq"], bool(ack.get("duplicate", False)))
+        error = ack["error"]
+        reason = f"JetStream refused the message: {error.get('description')}"
+        is_too_large = error.get("err_code") == _MESSAGE_TOO_LARGE_CODE
     except (ValueError, KeyError, TypeError, AttributeError):
         return AmbiguousError("unreadable acknowledgement")
-    return RejectedError(text) if too_large else RetryableError(text)
+    return RejectedError(reason) if is_too_large else RetryableError(reason)

@@ -1,9 +1,10 @@
 """Pulls messages of one consumer.
 
-nats-py's `fetch` takes one message at a time from a queue; here the messages of a request arrive in a callback, which
-is about three times as fast. Every request has ended on the server when `pull` returns: what was delivered is in the
-caller's hands, and nothing comes uncalled. A message that arrives after all, because the server answered later than it
-promised, is kept for the next pull.
+nats-py's `fetch` takes one message at a time from a queue. Here a callback receives the messages of a request, which is
+about three times as fast.
+
+When `pull` returns, its request has ended on the server, so no messages arrive without a request. If the server
+responds too late, the messages are kept for the next pull.
 """
 
 from __future__ import annotations
@@ -28,107 +29,114 @@ if TYPE_CHECKING:
 
     from grantwire.jetstream.connection import NatsConnection
 
-# Past the end of a request by this much, the server is no longer answering.
+# A server that exceeds the end of a request by this much has stopped responding.
 _GRACE_SECONDS = 2.0
-# A consumer that no client asks for any more deletes itself after this.
-_TEMPORARY_SECONDS = 60.0
+# The server deletes a temporary consumer that no client has used for this long.
+_INACTIVE_THRESHOLD_SECONDS = 60.0
 
-_NO_MORE = {"404", "408"}
-_HEARTBEAT = "100"
+_NO_MESSAGES_STATUSES = {"404", "408"}
+_HEARTBEAT_STATUS = "100"
 
 
 class PullConsumer:
-    """Requests to one consumer, one at a time, over the connection's live client."""
+    """Pulls messages of one consumer, with one request at a time."""
 
     def __init__(self, connection: NatsConnection, stream: str, consumer: str) -> None:
         self._connection = connection
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._api_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._client: Client | None = None
         self._inbox = ""
         self._tokens = itertools.count()
-        self._request = ""
-        self._wanted = 0
-        self._ended: asyncio.Future[None] | None = None
-        self._arrived: list[Message] = []
+        self._reply_subject = ""
+        self._max_messages = 0
+        self._response: asyncio.Future[None] | None = None
+        self._received: list[Message] = []
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens on the live connection."""
+        """Whether it is subscribed on the current connection."""
         return self._connection.is_connected and self._client is self._connection.client
 
     async def open(self) -> None:
-        """Listen on the live connection. What came over an earlier one is forgotten: it will be delivered again."""
+        """Subscribe on the current connection.
+
+        Messages of an earlier connection are dropped, because the server redelivers them.
+        """
         client, inbox = self._connection.client, self._connection.client.new_inbox()
         with wrap_exceptions():
             await client.subscribe(f"{inbox}.*", cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0)
-        self._client, self._inbox, self._arrived = client, inbox, []
+        self._client, self._inbox, self._received = client, inbox, []
 
     def close(self) -> None:
-        """Forget the connection, so that `is_open` is false; the next `open` makes everything anew."""
+        """Mark it as closed; `open` subscribes again."""
         self._client = None
 
-    async def pull(self, most: int, wait: float) -> list[Message]:
-        """Return up to `most` of the messages that are there; if none are, those that come within `wait` seconds.
+    async def pull(self, max_messages: int, wait_seconds: float) -> list[Message]:
+        """Return up to `max_messages` available messages; if there are none, wait up to `wait_seconds` for the first.
 
-        Raises RetryableError if the consumer is gone or the server does not answer.
+        Raises RetryableError if the consumer does not exist or the server does not respond.
         """
-        messages = await self._ask(most, 0, {"no_wait": True})
-        if messages or wait <= 0:
+        messages = await self._request(max_messages, 0, {"no_wait": True})
+        if messages or wait_seconds <= 0:
             return messages
-        # The first message ends the wait; the others are there by then.
-        messages = await self._ask(1, wait, {"expires": int(wait * 1e9)})
-        if messages and most > 1:
-            messages += await self._ask(most - 1, 0, {"no_wait": True})
+        # Wait for one message only: the request ends with it, and the next request gets the others.
+        messages = await self._request(1, wait_seconds, {"expires": int(wait_seconds * 1e9)})
+        if messages and max_messages > 1:
+            messages += await self._request(max_messages - 1, 0, {"no_wait": True})
         return messages
 
-    def take_late(self) -> list[Message]:
-        """Return messages that came after their request had ended."""
-        messages, self._arrived = self._arrived, []
+    def take_late_messages(self) -> list[Message]:
+        """Return and remove the messages that arrived after their request had ended."""
+        messages, self._received = self._received, []
         return messages
 
-    async def _ask(self, most: int, wait: float, how: dict[str, Any]) -> list[Message]:
+    async def _request(self, max_messages: int, wait_seconds: float, options: dict[str, Any]) -> list[Message]:
         if not self.is_open or self._client is None:
             raise RetryableError("not connected to NATS")
-        self._request = f"{self._inbox}.{next(self._tokens)}"
-        self._wanted = most
-        self._ended = asyncio.get_running_loop().create_future()
+        self._reply_subject = f"{self._inbox}.{next(self._tokens)}"
+        self._max_messages = max_messages
+        self._response = asyncio.get_running_loop().create_future()
         try:
             with wrap_exceptions():
-                await self._client.publish(self._next, json.dumps({"batch": most, **how}).encode(), self._request)
-                await asyncio.wait_for(self._ended, wait + _GRACE_SECONDS)
+                body = json.dumps({"batch": max_messages, **options}).encode()
+                await self._client.publish(self._api_subject, body, self._reply_subject)
+                await asyncio.wait_for(self._response, wait_seconds + _GRACE_SECONDS)
         except RetryableError:
-            if not self._arrived:
+            if not self._received:
                 raise
-        return self.take_late()
+        messages, self._received = self._received, []
+        return messages
 
     async def _on_message(self, msg: Msg) -> None:
         if msg.reply and self._client is not None:
-            self._arrived.append(Message(self._client, msg))
-            if len(self._arrived) >= self._wanted:
-                self._end(None)
-        elif msg.subject == self._request:
+            self._received.append(Message(self._client, msg))
+            if len(self._received) >= self._max_messages:
+                self._end_request(None)
+        elif msg.subject == self._reply_subject:
             status = (msg.headers or {}).get("Status", "")
-            if status != _HEARTBEAT:
-                self._end(None if status in _NO_MORE else RetryableError(f"JetStream answers a pull with {status}"))
+            if status in _NO_MESSAGES_STATUSES:
+                self._end_request(None)
+            elif status != _HEARTBEAT_STATUS:
+                self._end_request(RetryableError(f"JetStream refused a pull request with status {status}"))
 
-    def _end(self, error: RetryableError | None) -> None:
-        if self._ended is None or self._ended.done():
+    def _end_request(self, error: RetryableError | None) -> None:
+        if self._response is None or self._response.done():
             return
         if error is None:
-            self._ended.set_result(None)
+            self._response.set_result(None)
         else:
-            self._ended.set_exception(error)
+            self._response.set_exception(error)
 
 
 @contextlib.asynccontextmanager
 async def temporary_consumer(connection: NatsConnection, stream: str, *, first: int) -> AsyncIterator[PullConsumer]:
-    """Make a consumer that begins at sequence `first`, needs no acknowledgements, and is deleted afterwards."""
+    """Create a consumer that starts at sequence `first` and needs no acknowledgements; delete it at the end."""
     config = ConsumerConfig(
         description="rebuilds the read model",
         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
         opt_start_seq=first,
         ack_policy=AckPolicy.NONE,
-        inactive_threshold=_TEMPORARY_SECONDS,
+        inactive_threshold=_INACTIVE_THRESHOLD_SECONDS,
         num_replicas=1,
         mem_storage=True,
     )

@@ -1,4 +1,4 @@
-"""Where NATS is and as whom to log in: from an address, or from a secret."""
+"""Settings of the NATS connection: servers and credentials, from URLs or from a secret; TLS and timeouts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import timedelta
 
-_PORT = 4222
-_ADDRESSES = "must be nats:// or tls:// URLs, separated by commas, with the same credentials; these are percent-encoded"
-_WANTED = "the NATS secret must be nats:// or tls:// URLs, or JSON with url and either user and password or credentials"
+_DEFAULT_PORT = 4222
+_URLS_ERROR = "must be nats:// or tls:// URLs, separated by commas, with the same percent-encoded credentials"
+_FORMATS_ERROR = (
+    "the NATS secret must be nats:// or tls:// URLs, or JSON with url and user and password, or url and credentials"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Where NATS is, without credentials, and these."""
+class NatsEndpoint:
+    """NATS servers, as URLs without credentials, and the credentials to log in with.
+
+    `credentials` is the content of a NATS credentials file (JWT and NKEY seed).
+    """
 
     servers: tuple[str, ...]
     user: str | None = field(default=None, repr=False)
@@ -30,45 +35,46 @@ class Access:
     credentials: str | None = field(default=None, repr=False)
 
 
-def parse_addresses(value: str) -> Access:
-    """One address or several, separated by commas; a wrong one must not look like a server that is down.
+def parse_urls(value: str) -> NatsEndpoint:
+    """Parse URLs that are separated by commas; raise ValueError if one is not valid.
 
-    Credentials are decoded here, which the client does not do, and do not stay in the addresses, which may be logged.
+    Credentials are percent-decoded, which nats-py does not do. They are removed from the URLs, because nats-py may log
+    these. A user without a password is a token.
     """
     try:
-        servers, names = zip(*(_parse_address(address.strip()) for address in value.split(",")), strict=True)
-        known = {name for name in names if name != (None, None)}
-        ((user, password),) = known or {(None, None)}
-    except ValueError:  # it may quote a part of the address
-        raise ValueError(_ADDRESSES) from None
+        servers, logins = zip(*(_parse_url(url.strip()) for url in value.split(",")), strict=True)
+        distinct_logins = {login for login in logins if login != (None, None)}
+        ((user, password),) = distinct_logins or {(None, None)}
+    except ValueError:  # its text could contain a part of the password
+        raise ValueError(_URLS_ERROR) from None
     if password is None:
-        return Access(servers, token=user)
-    return Access(servers, user=user, password=password)
+        return NatsEndpoint(servers, token=user)
+    return NatsEndpoint(servers, user=user, password=password)
 
 
-def _parse_address(address: str) -> tuple[str, tuple[str | None, str | None]]:
-    parts = urlsplit(address)
+def _parse_url(url: str) -> tuple[str, tuple[str | None, str | None]]:
+    parts = urlsplit(url)
     if parts.scheme not in {"nats", "tls"} or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise ValueError(_ADDRESSES)
+        raise ValueError(_URLS_ERROR)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    user, password = (None if name is None else unquote(name) for name in (parts.username, parts.password))
-    return f"{parts.scheme}://{host}:{parts.port or _PORT}", (user, password)
+    user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
+    return f"{parts.scheme}://{host}:{parts.port or _DEFAULT_PORT}", (user, password)
 
 
-def access_of(secret: str) -> Access:
-    """What a secret's text says: the addresses as they stand, or JSON."""
+def parse_secret(secret: str) -> NatsEndpoint:
+    """Parse the text of a secret, which is URLs or JSON; raise ConfigError if it is not valid."""
     try:
         if not secret.lstrip().startswith("{"):
-            return parse_addresses(secret)
-        parts = json.loads(secret)
-        found = parse_addresses(parts["url"])
+            return parse_urls(secret)
+        fields = json.loads(secret)
+        endpoint = parse_urls(fields["url"])
     except (ValueError, KeyError, AttributeError, TypeError):
-        raise ConfigError([_WANTED]) from None
-    names = {name: parts[name] for name in ("user", "password", "credentials") if name in parts}
-    complete = names.keys() in ({"user", "password"}, {"credentials"}) and all(map(_is_text, names.values()))
-    if names and not complete:
-        raise ConfigError([_WANTED])
-    return Access(found.servers, **names) if names else found
+        raise ConfigError([_FORMATS_ERROR]) from None
+    login = {name: fields[name] for name in ("user", "password", "credentials") if name in fields}
+    is_complete = login.keys() in ({"user", "password"}, {"credentials"}) and all(map(_is_text, login.values()))
+    if login and not is_complete:
+        raise ConfigError([_FORMATS_ERROR])
+    return NatsEndpoint(endpoint.servers, **login) if login else endpoint
 
 
 def _is_text(value: object) -> bool:
@@ -77,9 +83,9 @@ def _is_text(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NatsSettings:
-    """Where NATS is and how long to wait for it."""
+    """Servers, credentials, TLS and timeouts of NATS."""
 
-    access: Access | None = setting("NATS_URL", parse_addresses, optional=True, secret=True)
+    endpoint: NatsEndpoint | None = setting("NATS_URL", parse_urls, optional=True, secret=True)
     secret_arn: str | None = setting("NATS_SECRET_ARN", text, optional=True)
     tls: str = setting("NATS_TLS", one_of("verify", "off"), default="verify")
     tls_ca: Certificates = setting("NATS_TLS_CA", certificates, default="system")
@@ -88,10 +94,10 @@ class NatsSettings:
     publish_timeout: timedelta = setting("NATS_PUBLISH_TIMEOUT", duration(low="10ms", high="1m"), default="5s")
 
     def problems(self) -> Iterator[str]:
-        """Exactly one way to NATS, and nothing in clear on it."""
-        if (self.access is None) == (self.secret_arn is None):
+        """Yield contradictions between the settings."""
+        if (self.endpoint is None) == (self.secret_arn is None):
             yield "exactly one of NATS_URL and NATS_SECRET_ARN must be set"
         if self.tls == "off" and not self.plaintext_allowed:
-            yield "NATS_TLS=off needs PLAINTEXT_ALLOWED=true, which is meant for servers on the same machine"
-        if self.tls != "off" and not self.tls_ca.found:
-            yield "NATS_TLS_CA must name a PEM file: this system has none in a usual place"
+            yield "NATS_TLS=off needs PLAINTEXT_ALLOWED=true; use it only for servers on the same machine"
+        if self.tls != "off" and self.tls_ca.is_empty:
+            yield "NATS_TLS_CA must name a PEM file: no system certificates were found"

@@ -1,4 +1,4 @@
-"""Streams and consumers: what they are called, what they keep, and one function that makes them so (N2, N3)."""
+"""Streams and consumers: their settings, and one function that creates or updates them (N2, N3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADVISORY_SUBJECTS = {
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The event stream, as the relay publishes to it."""
+    """The event stream, which the relay publishes to."""
 
     subject: str = setting("ENTITLEMENT_NATS_SUBJECT", text)
     stream: str = setting("ENTITLEMENT_NATS_STREAM", text)
@@ -46,7 +46,7 @@ class StreamSettings:
     replicas: int = setting("ENTITLEMENT_NATS_REPLICAS", integer(low=1, high=5), default="1")
 
     def problems(self) -> Iterator[str]:
-        """JetStream forgets a message id with the message."""
+        """Yield contradictions: JetStream forgets the id of a message together with the message."""
         if self.duplicate_window > self.max_age:
             yield "ENTITLEMENT_NATS_DUPLICATE_WINDOW must not exceed ENTITLEMENT_NATS_MAX_AGE"
 
@@ -64,7 +64,7 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdvisorySettings:
-    """The stream that keeps advisories while no recorder runs, and the recorder's two consumers of it."""
+    """The stream that stores advisories until a recorder runs, and the recorder's two consumers of it."""
 
     stream: str = setting("NOTIFICATION_NATS_ADVISORY_STREAM", text, default="ENTITLEMENTS_ADVISORIES")
     durable: str = setting("NOTIFICATION_NATS_ADVISORY_DURABLE", text, default="max-deliveries-recorder")
@@ -76,7 +76,7 @@ class AdvisorySettings:
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """All of it: every worker makes sure of the whole, so that it does not matter which starts first."""
+    """All streams and consumers: every worker ensures all of them, so that any worker can start first."""
 
     events: StreamSettings = group(StreamSettings)
     consumer: ConsumerSettings = group(ConsumerSettings)
@@ -84,31 +84,31 @@ class TopologySettings:
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
 
     def problems(self) -> Iterator[str]:
-        """The inbox must remember an event for longer than the stream can deliver it."""
+        """Yield contradictions: the inbox must remember an event for longer than the stream can deliver it."""
         if self.events.max_age >= timedelta(days=self.retention_days):
             yield (
                 "ENTITLEMENT_NATS_MAX_AGE must be shorter than NOTIFICATION_RETENTION_RETENTION_DAYS, "
-                "or the inbox could forget an event that the stream still delivers"
+                "because the inbox must not forget an event that the stream can still deliver"
             )
         if self.consumer.stream != self.events.stream:
-            yield "NOTIFICATION_NATS_STREAM must name the stream of ENTITLEMENT_NATS_STREAM"
+            yield "NOTIFICATION_NATS_STREAM must be the same as ENTITLEMENT_NATS_STREAM"
 
 
 async def ensure_topology(connection: NatsConnection, settings: TopologySettings) -> None:
-    """Create or update advisories stream, event stream and consumers, in that order; harmless when run at once.
+    """Create or update the advisory stream, the event stream and the consumers, in this order.
 
-    Advisories first: from the first event on, none of its advisories may be missed.
+    The advisory stream comes first, so that no advisory about an event can be missed. Concurrent calls are safe.
     """
     with wrap_exceptions():
         jetstream = connection.jetstream
-        await _ensure_stream(jetstream, _advisories(settings))
-        await _ensure_stream(jetstream, _events(settings.events))
-        await _ensure_consumer(jetstream, settings.consumer.stream, _bridge(settings.consumer))
-        for consumer in _recorders(settings):
+        await _ensure_stream(jetstream, _advisory_stream(settings))
+        await _ensure_stream(jetstream, _event_stream(settings.events))
+        await _ensure_consumer(jetstream, settings.consumer.stream, _bridge_consumer(settings.consumer))
+        for consumer in _recorder_consumers(settings):
             await _ensure_consumer(jetstream, settings.advisories.stream, consumer)
 
 
-def _advisories(settings: TopologySettings) -> StreamConfig:
+def _advisory_stream(settings: TopologySettings) -> StreamConfig:
     return StreamConfig(
         name=settings.advisories.stream,
         subjects=[subject.format(stream=settings.events.stream) for subject in ADVISORY_SUBJECTS.values()],
@@ -119,8 +119,8 @@ def _advisories(settings: TopologySettings) -> StreamConfig:
     )
 
 
-def _events(settings: StreamSettings) -> StreamConfig:
-    """LIMITS, because a work queue would delete a terminated message before its dead letter is written."""
+def _event_stream(settings: StreamSettings) -> StreamConfig:
+    """Return the event stream; not a work queue, which would delete a terminated message before it is a dead letter."""
     return StreamConfig(
         name=settings.stream,
         subjects=[settings.subject],
@@ -134,7 +134,7 @@ def _events(settings: StreamSettings) -> StreamConfig:
     )
 
 
-def _bridge(settings: ConsumerSettings) -> ConsumerConfig:
+def _bridge_consumer(settings: ConsumerSettings) -> ConsumerConfig:
     return ConsumerConfig(
         durable_name=settings.durable,
         ack_policy=AckPolicy.EXPLICIT,
@@ -144,8 +144,8 @@ def _bridge(settings: ConsumerSettings) -> ConsumerConfig:
     )
 
 
-def _recorders(settings: TopologySettings) -> Iterator[ConsumerConfig]:
-    """Unlimited deliveries: an advisory is worth any number of tries."""
+def _recorder_consumers(settings: TopologySettings) -> Iterator[ConsumerConfig]:
+    """Return the recorder's consumers, without a limit of deliveries, so that no advisory is lost."""
     durables = {
         "MAX_DELIVERIES": settings.advisories.durable,
         "MSG_TERMINATED": settings.advisories.terminated_durable,
@@ -159,35 +159,35 @@ def _recorders(settings: TopologySettings) -> Iterator[ConsumerConfig]:
         )
 
 
-async def _ensure_stream(jetstream: JetStreamContext, wanted: StreamConfig) -> None:
+async def _ensure_stream(jetstream: JetStreamContext, desired: StreamConfig) -> None:
     try:
-        found = (await jetstream.stream_info(str(wanted.name))).config
+        current = (await jetstream.stream_info(str(desired.name))).config
     except JetStreamNotFoundError:
         try:
-            await jetstream.add_stream(wanted)
-        except JetStreamBadRequestError:  # somebody else made it in the meantime
-            await jetstream.update_stream(wanted)
+            await jetstream.add_stream(desired)
+        except JetStreamBadRequestError:  # another worker created it in the meantime
+            await jetstream.update_stream(desired)
         return
-    # What an operator set beyond our own fields (placement, compression, limits) stays as it is.
-    if changed := _differences(found, wanted):
-        await jetstream.update_stream(found.evolve(**changed))
+    # Fields that only an operator sets (placement, compression, limits) keep their values.
+    if changes := _differences(current, desired):
+        await jetstream.update_stream(current.evolve(**changes))
 
 
-async def _ensure_consumer(jetstream: JetStreamContext, stream: str, wanted: ConsumerConfig) -> None:
+async def _ensure_consumer(jetstream: JetStreamContext, stream: str, desired: ConsumerConfig) -> None:
     try:
-        found = (await jetstream.consumer_info(stream, str(wanted.durable_name))).config
+        current = (await jetstream.consumer_info(stream, str(desired.durable_name))).config
     except JetStreamNotFoundError:
-        found = None
-    if found is None or _differences(found, wanted):
-        await jetstream.add_consumer(stream, wanted)
+        current = None
+    if current is None or _differences(current, desired):
+        await jetstream.add_consumer(stream, desired)
 
 
-def _differences(found: Any, wanted: Any) -> dict[str, Any]:
-    """The fields that we set and that the server has otherwise."""
-    ours = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
-    defaults = type(wanted)()
+def _differences(current: Any, desired: Any) -> dict[str, Any]:
+    """Return the fields that `desired` sets and that have other values in `current`."""
+    fields = {name: getattr(desired, name) for name in desired.__dataclass_fields__}
+    defaults = type(desired)()
     return {
         name: value
-        for name, value in ours.items()
-        if value != getattr(defaults, name) and value != getattr(found, name)
+        for name, value in fields.items()
+        if value != getattr(defaults, name) and value != getattr(current, name)
     }

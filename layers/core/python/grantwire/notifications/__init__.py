@@ -1,19 +1,19 @@
-"""Notifications: every event becomes one, and every one is sent or ends as a dead letter.
+"""Notifications: each event becomes one notification, which is sent or ends as a dead letter.
 
-`bridge` takes events from JetStream and writes the inbox rows and notifications of a whole batch, and its part of the
-read model (`grantwire.read_model`), in one transaction. Messages are acknowledged after the commit, so a crash repeats
-a delivery and a repeated delivery changes nothing (N4).
-What can never be recorded is terminated with a reason (N5); while PostgreSQL is out of reach nothing is fetched (N6).
+`bridge` reads events from JetStream. It writes the inbox rows, the notifications and the read model of a batch
+(`grantwire.read_model`) in one transaction, and acknowledges the messages after the commit. After a crash JetStream
+delivers the messages again, which changes nothing (N4). A message that can never be recorded is terminated with a
+reason (N5). While PostgreSQL is unavailable the bridge fetches nothing (N6).
 
-`delivery` claims what is due, sends it with a `senders.Sender`, and writes the outcome, fenced by its claim (D1). A
-notification that cannot be sent is FAILED, and its dead letter is written in the same transaction (D2). The receiver
-may see one twice, always under the same notification id.
+`delivery` claims notifications that are due, sends them with a `senders.Sender` and writes the outcome under its claim
+token (D1). A notification that cannot be sent becomes FAILED, and its dead letter is written in the same transaction
+(D2). The receiver may get a notification twice, always with the same notification id.
 
-`listing` shows a user's notifications. Dead letters have two ways out, both in the caller's transaction and both
-harmless when repeated: `redrive` makes the notification PENDING again under its own id, `discard_dead_letters` closes
-the letter. They return the ids that they changed and raise what the session that runs them raises.
+`listing` lists a user's notifications. A dead letter is closed by `redrive`, which makes its notification PENDING again
+with the same id, or by `discard_dead_letters`. Both run in the caller's transaction, return the ids that they changed,
+and change nothing when repeated. They raise the errors of the session that runs them.
 
-Only what needs neither NATS nor protocol buffers is imported here; a function names the module it works with.
+This package imports neither NATS nor protocol buffers. A function imports the module that it needs.
 """
 
 from grantwire.notifications.dead_letters import discard_dead_letters, redrive

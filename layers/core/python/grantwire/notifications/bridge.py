@@ -1,12 +1,13 @@
-"""From JetStream to PostgreSQL: batches of events, one transaction each, acknowledged after the commit (N3 to N6).
+"""The bridge: records batches of events from JetStream in PostgreSQL, one transaction each (N3 to N6).
 
-A fault of the database is not a message's fault. While PostgreSQL is out of reach nothing is fetched; a batch that is
-held when it fails is kept, with its redelivery put off, and tried again for as long as the budget lasts. Then it is
-returned with a delay that doubles with each delivery. A message on its last delivery is put at the end of the stream
-instead, under an id of its own, because JetStream would make a dead letter of it.
+A batch is acknowledged after its commit. A database outage makes no message a dead letter, however long it lasts. While
+PostgreSQL is unavailable the bridge fetches nothing. If PostgreSQL fails while the bridge holds a batch, the bridge
+keeps the batch, extends its ack wait and retries until the budget ends. Then it returns the messages with a delay that
+doubles with each delivery. A message on its last delivery is republished at the end of the stream with a new message
+id, because JetStream would otherwise stop delivering it.
 
-A message that PostgreSQL refuses by itself never holds back its neighbours: bad data are terminated at once, and what
-fails for another reason is returned with delay, until max-deliver makes it a dead letter.
+A message that PostgreSQL refuses does not hold back the rest of its batch. A message with invalid data is terminated
+immediately. One that fails for another reason is returned with a delay, until max-deliver makes it a dead letter.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.jetstream.message import acknowledge, text_headers
 from grantwire.jetstream.topology import ensure_topology
 from grantwire.notifications.events import Event, decode, probe_event
-from grantwire.notifications.inbox import record
+from grantwire.notifications.inbox import record_events
 from grantwire.observability import logger
-from grantwire.workers.isolation import Written, write_isolated
+from grantwire.workers.isolation import WriteResult, write_isolated
 from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
@@ -35,26 +36,26 @@ if TYPE_CHECKING:
     from grantwire.jetstream.topology import TopologySettings
     from grantwire.workers.budget import Budget
 
-# How long a pull waits for a message: PostgreSQL was asked before it, and might be gone after it.
-_LONGEST_PULL_SECONDS = 1.0
-_LONGEST_DELAY_SECONDS = 600.0
+# Short, because PostgreSQL is checked before a pull and may become unavailable while the pull waits.
+_MAX_PULL_SECONDS = 1.0
+_MAX_DELAY_SECONDS = 600.0
 
 
-class _Batch(NamedTuple):
-    """Events of one fetch, by id, and the messages that carry each; `full` if there may be more in the stream."""
+class _EventBatch(NamedTuple):
+    """The events of one fetch by id, and the messages of each; `is_full` if the stream may hold more."""
 
     events: dict[str, Event]
-    carriers: dict[str, list[Message]]
-    full: bool
+    messages_by_event_id: dict[str, list[Message]]
+    is_full: bool
 
     @property
     def messages(self) -> list[Message]:
-        """All of them."""
-        return [message for carrying in self.carriers.values() for message in carrying]
+        """All messages of the batch, duplicates of an event included."""
+        return [message for messages in self.messages_by_event_id.values() for message in messages]
 
 
 class Bridge(Worker):
-    """Moves events from one durable consumer into the inbox. Belongs to one event loop, like its connection."""
+    """Worker that records the events of one durable consumer. It belongs to one event loop, like its connection."""
 
     name = "bridge_events"
     counters: ClassVar[Mapping[str, str | None]] = {
@@ -79,93 +80,96 @@ class Bridge(Worker):
         self._consumer = consumer
         self._topology = topology
         self._settings = topology.consumer
-        # The last statement that PostgreSQL was sent, it executed.
-        self._database_answers = False
-        # What is being recorded, until PostgreSQL has it; and what was fetched and decoded meanwhile.
-        self._batch: _Batch | None = None
-        self._ahead: _Batch | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        # True if PostgreSQL executed the last statement that it was sent.
+        self._database_is_up = False
+        # The batch being recorded, until it is committed, and the batch that was fetched and decoded meanwhile.
+        self._batch: _EventBatch | None = None
+        self._prefetched: _EventBatch | None = None
+        self._ack_extender: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """A frozen sandbox loses its socket without noticing; if there is no new one, the first fetch says so."""
+        """Check the connection, because a frozen sandbox loses its socket unnoticed.
+
+        A failure is ignored here: the first fetch connects again and raises.
+        """
         with contextlib.suppress(RetryableError):
             await self._nats.connect()
 
     async def step(self, budget: Budget) -> bool:
-        """Record one batch, and only then acknowledge it; false if no message came.
+        """Record one batch and then acknowledge it; return false if no message arrived.
 
-        A batch that PostgreSQL could not be asked to record is kept for the next step.
+        If PostgreSQL is unavailable, the batch is kept for the next step.
         """
         if not self._consumer.is_open:
-            self._batch = self._ahead = None  # what a broken connection delivered is delivered to others
+            self._batch = self._prefetched = None  # JetStream redelivers the messages of a lost connection
         if self._batch is None:
             self._batch = await self._next_batch(budget)
         if self._batch is None:
             return False
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_in_progress())
+        if self._ack_extender is None:
+            self._ack_extender = asyncio.create_task(self._extend_ack_wait())
         if self._batch.events:
             written = await self._record(self._batch)
-            await self._respond(self._batch, written)
+            await self._acknowledge(self._batch, written)
         self._batch = None
-        await self._stop_keeper()
+        await self._stop_ack_extender()
         return True
 
     async def wait(self, seconds: float) -> None:
-        """The pull has waited already."""
+        """Return immediately: the pull has waited already."""
 
     async def end(self) -> None:
-        """Return what could not be recorded and what came late, and make sure that every response has left."""
-        await self._stop_keeper()
-        held, self._batch, self._ahead = self._held(), None, None
+        """Return messages that were not recorded or arrived late, and flush every acknowledgement."""
+        await self._stop_ack_extender()
+        held, self._batch, self._prefetched = self._held_messages(), None, None
         if not self._consumer.is_open:
-            return  # what a broken connection delivered is delivered to others
-        await self._return_all(held)
+            return  # JetStream redelivers the messages of a lost connection
+        await self._return_messages(held)
         with contextlib.suppress(RetryableError):
-            for message in self._consumer.take_late():
+            for message in self._consumer.take_late_messages():
                 await message.nak()
             await self._nats.flush()
 
-    async def _next_batch(self, budget: Budget) -> _Batch | None:
-        """Return what was fetched ahead, or is there, or comes within a second; None if nothing does.
+    async def _next_batch(self, budget: Budget) -> _EventBatch | None:
+        """Return the prefetched batch, or fetch one; None if no message arrives within a second.
 
-        Nothing is fetched before PostgreSQL has answered.
+        Nothing is fetched before PostgreSQL has executed a statement.
         """
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            return ahead
-        if not self._database_answers:
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None:
+            return prefetched
+        if not self._database_is_up:
             with self._database.session() as tx:
-                record(tx, [])
-        self._database_answers = False
-        return await self._fetch(0 if budget.until_idle else min(_LONGEST_PULL_SECONDS, budget.remaining()))
+                record_events(tx, [])
+        self._database_is_up = False
+        return await self._fetch(0 if budget.until_idle else min(_MAX_PULL_SECONDS, budget.remaining()))
 
-    async def _fetch(self, wait: float) -> _Batch | None:
-        """Fetch and decode a batch; what is not an event is terminated."""
+    async def _fetch(self, wait: float) -> _EventBatch | None:
+        """Fetch and decode a batch, and terminate messages that are not events."""
         await self._ensure_open()
         try:
             messages = await self._consumer.pull(self._settings.fetch, wait)
         except RetryableError:
-            self._consumer.close()  # it may be gone: make sure of the topology again
+            self._consumer.close()  # the consumer may have been deleted: ensure the topology before the next pull
             raise
         if not messages:
             return None
-        batch = _Batch({}, {}, full=len(messages) == self._settings.fetch)
+        batch = _EventBatch({}, {}, is_full=len(messages) == self._settings.fetch)
         for message in messages:
             try:
                 event = decode(message.data, message.headers)
             except RejectedError as error:
                 await self._terminate(message, str(error))
                 continue
-            except Exception as error:  # noqa: BLE001 - a bug that one message meets must not hold back the others
-                await self._return(message, repr(error))
+            except Exception as error:  # noqa: BLE001 - a bug triggered by one message must not hold back the others
+                await self._return_failed(message, repr(error))
                 continue
             batch.events.setdefault(event.event_id, event)
-            batch.carriers.setdefault(event.event_id, []).append(message)
+            batch.messages_by_event_id.setdefault(event.event_id, []).append(message)
         return batch
 
     async def _ensure_open(self) -> None:
-        """Connection, topology and subscription, made once for each connection."""
+        """Connect, ensure the topology and subscribe, once for each connection."""
         if self._consumer.is_open:
             return
         if not self._nats.is_connected:
@@ -173,92 +177,95 @@ class Bridge(Worker):
         await ensure_topology(self._nats, self._topology)
         await self._consumer.open()
 
-    async def _record(self, batch: _Batch) -> Written[Event, list[str]]:
-        """Write a batch; meanwhile the next one is fetched if there may be more."""
-        fetching = asyncio.create_task(self._fetch_ahead()) if batch.full and self._ahead is None else None
+    async def _record(self, batch: _EventBatch) -> WriteResult[Event, list[str]]:
+        """Write a batch, and prefetch the next one meanwhile if the stream may hold more."""
+        prefetch = asyncio.create_task(self._prefetch()) if batch.is_full and self._prefetched is None else None
         try:
             return await asyncio.to_thread(self._write, list(batch.events.values()))
         finally:
-            if fetching is not None:
-                await fetching
+            if prefetch is not None:
+                await prefetch
 
-    async def _fetch_ahead(self) -> None:
-        """Have the next batch ready; if that fails, the next fetch will say so."""
+    async def _prefetch(self) -> None:
+        """Fetch the next batch; a failure is ignored, because the next fetch raises it again."""
         with contextlib.suppress(RetryableError):
-            self._ahead = await self._fetch(0)
+            self._prefetched = await self._fetch(0)
 
-    def _write(self, events: Sequence[Event]) -> Written[Event, list[str]]:
-        """The one transaction of a batch: one statement, unless one of the events is refused."""
+    def _write(self, events: Sequence[Event]) -> WriteResult[Event, list[str]]:
+        """Write a batch in one transaction: one statement, unless PostgreSQL refuses an event."""
         with self._database.session() as tx:
-            return write_isolated(tx, events, lambda some: record(tx, some), probe=lambda: record(tx, [probe_event()]))
+            return write_isolated(
+                tx, events, lambda items: record_events(tx, items), probe=lambda: record_events(tx, [probe_event()])
+            )
 
-    async def _respond(self, batch: _Batch, written: Written[Event, list[str]]) -> None:
-        self._database_answers = True
+    async def _acknowledge(self, batch: _EventBatch, written: WriteResult[Event, list[str]]) -> None:
+        """Acknowledge the recorded messages of a batch, and terminate or return the others."""
+        self._database_is_up = True
         for fault in written.faults:
-            for message in batch.carriers.pop(fault.item.event_id):
-                await (self._terminate if fault.permanent else self._return)(message, fault.reason)
-        accepted, fresh = batch.messages, len(written.result or [])
-        self.counts["recorded"] += fresh
-        self.counts["duplicates"] += len(accepted) - fresh
-        # Without waiting for the server: one that is lost leads to a duplicate, which changes nothing.
+            for message in batch.messages_by_event_id.pop(fault.item.event_id):
+                await (self._terminate if fault.permanent else self._return_failed)(message, fault.reason)
+        accepted, new = batch.messages, len(written.result or [])
+        self.counts["recorded"] += new
+        self.counts["duplicates"] += len(accepted) - new
+        # Does not wait for the server: a lost acknowledgement causes a redelivery, which changes nothing.
         await acknowledge(accepted)
 
-    def _held(self) -> list[Message]:
-        """What is in hand: this batch, and the next."""
-        return [message for batch in (self._batch, self._ahead) if batch is not None for message in batch.messages]
+    def _held_messages(self) -> list[Message]:
+        """Return the messages of the current batch and of the prefetched one."""
+        batches = (self._batch, self._prefetched)
+        return [message for batch in batches if batch is not None for message in batch.messages]
 
-    async def _keep_in_progress(self) -> None:
-        """Put the redelivery of what is held off for as long as it takes."""
-        with contextlib.suppress(RetryableError):  # without NATS they are delivered again, which does no harm
+    async def _extend_ack_wait(self) -> None:
+        """Keep JetStream from redelivering the held messages until this task is cancelled."""
+        with contextlib.suppress(RetryableError):  # without NATS they are redelivered, which is harmless
             while True:
                 await asyncio.sleep(self._settings.ack_wait.total_seconds() / 3)
-                for message in self._held():
+                for message in self._held_messages():
                     await message.in_progress()
 
-    async def _stop_keeper(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
+    async def _stop_ack_extender(self) -> None:
+        task, self._ack_extender = self._ack_extender, None
+        if task is not None:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await keeper
+                await task
 
     async def _terminate(self, message: Message, reason: str) -> None:
         logger.error("message terminated", stream_seq=message.stream_sequence, reason=reason)
         await message.term(reason)
         self.counts["terminated"] += 1
 
-    async def _return(self, message: Message, reason: str) -> None:
-        """Return one message that failed by itself; at max-deliver JetStream makes a dead letter of it."""
+    async def _return_failed(self, message: Message, reason: str) -> None:
+        """Return one message that could not be recorded; at max-deliver it becomes a dead letter."""
         logger.error(
             "message failed, returned for redelivery",
             stream_seq=message.stream_sequence,
-            deliveries=message.deliveries,
+            deliveries=message.delivery_count,
             reason=reason,
         )
-        await message.nak(self._delay(message))
+        await message.nak(self._redelivery_delay(message))
         self.counts["returned"] += 1
 
-    async def _return_all(self, messages: Sequence[Message]) -> None:
-        """Return messages after a fault that is not theirs: not even the last delivery ends in a dead letter."""
+    async def _return_messages(self, messages: Sequence[Message]) -> None:
+        """Return messages after an outage; none becomes a dead letter, not even on its last delivery."""
         self.counts["returned"] += len(messages)
         for message in messages:
             try:
-                if message.deliveries >= self._settings.max_deliver:
-                    await self._requeue(message)
+                if message.delivery_count >= self._settings.max_deliver:
+                    await self._republish(message)
                 else:
-                    await message.nak(self._delay(message))
+                    await message.nak(self._redelivery_delay(message))
             except GrantwireError as error:
-                logger.error("could not return message", reason=str(error), deliveries=message.deliveries)
+                logger.error("could not return message", reason=str(error), deliveries=message.delivery_count)
 
-    def _delay(self, message: Message) -> float:
-        """Seconds until the next delivery; they double with each."""
-        seconds = self._settings.ack_wait.total_seconds() * 2 ** min(message.deliveries - 1, 30)
-        return float(min(_LONGEST_DELAY_SECONDS, seconds))
+    def _redelivery_delay(self, message: Message) -> float:
+        """Return the seconds until the next delivery: the ack wait, doubled with each delivery, up to ten minutes."""
+        seconds = self._settings.ack_wait.total_seconds() * 2 ** min(message.delivery_count - 1, 30)
+        return float(min(_MAX_DELAY_SECONDS, seconds))
 
-    async def _requeue(self, message: Message) -> None:
-        """Put a message at the end of its stream: the event is the same, the deliveries are counted anew."""
-        own = text_headers(message.headers).items()
-        headers = {name: value for name, value in own if not name.startswith("Nats-")}
+    async def _republish(self, message: Message) -> None:
+        """Publish a message again at the end of its stream; the event is the same, its delivery count starts at 1."""
+        headers = {name: value for name, value in text_headers(message.headers).items() if not name.startswith("Nats-")}
         headers["Nats-Msg-Id"] = f"{self._settings.stream}:{message.stream_sequence}:again"
         await self._publisher.publish(message.subject, message.data, headers)
         await message.ack()

@@ -1,4 +1,4 @@
-"""The columns that a notification carries: from its event, into its dead letter, and back when it is redriven."""
+"""The columns that `notifications` and `notification_dlq` share: copied to the dead letter, and back by a redrive."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from grantwire.database import sql
 if TYPE_CHECKING:
     from typing import LiteralString
 
-# `notifications` and `notification_dlq` both have them, which a test checks; what else they have is their own.
-CARRIED = (
+# A test checks that both tables have these columns. The other columns of each table are not copied.
+SHARED_COLUMNS = (
     "notification_id",
     "event_id",
     "event_type",
@@ -22,6 +22,7 @@ CARRIED = (
 )
 
 
-def carrying(statement: LiteralString) -> bytes:
-    """Complete a statement: `{carried}` is the list of these columns."""
-    return sql.SQL(statement).format(carried=sql.SQL(", ").join(map(sql.Identifier, CARRIED))).as_bytes()
+def expand_shared_columns(statement: LiteralString) -> bytes:
+    """Replace `{shared_columns}` in an SQL statement with the list of shared columns."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, SHARED_COLUMNS))
+    return sql.SQL(statement).format(shared_columns=columns).as_bytes()

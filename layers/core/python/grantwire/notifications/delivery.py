@@ -1,9 +1,9 @@
-"""From PostgreSQL to a receiver: claim what is due, send it, write what came of it (D1, D2).
+"""The delivery worker: claims notifications that are due, sends them and writes the outcomes (D1, D2).
 
-While PostgreSQL is out of reach nothing is claimed, so nothing is sent that could not be recorded. While the circuit to
-the receiver is open nothing is claimed either, except one notification after each rest, as a trial. What fails then is
-the receiver and costs no attempt, so an outage of any length makes no dead letters of what waits for its end (C10). No
-invocation ends with a lease held: what it cannot finish it gives back.
+While PostgreSQL is unavailable nothing is claimed, so nothing is sent whose outcome could not be recorded. While the
+circuit breaker is open nothing is claimed either, except one notification as a trial after each rest. A failed trial
+costs the notification no attempt, so an outage of the receiver creates no dead letters however long it lasts (C10).
+An invocation releases the claims that it cannot finish, so none ends while it holds a lease.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ClassVar
 
 from grantwire.notifications import store
-from grantwire.notifications.delivery_batch import Batch
+from grantwire.notifications.delivery_batch import DeliveryBatch
 from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.store import Notification
 from grantwire.observability import MetricUnit, logger, metrics
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class Delivery(Worker):
-    """Sends notifications with one sender, behind a circuit breaker if there is one.
+    """Worker that sends notifications with one sender, behind a circuit breaker if one is given.
 
-    `now` is None in production: time is the database's.
+    `now` returns None in production, which means the database's clock.
     """
 
     name = "deliver_notifications"
@@ -48,7 +48,7 @@ class Delivery(Worker):
         "leases_lost": None,
     }
 
-    def __init__(  # noqa: PLR0913 - what it works with, then time and chance
+    def __init__(  # noqa: PLR0913 - five collaborators, then clock and randomness for tests
         self,
         database: Database,
         sender: Sender,
@@ -70,45 +70,48 @@ class Delivery(Worker):
         self._now = now
         self._rand = rand
         self._pool = ThreadPoolExecutor(sender.concurrency, thread_name_prefix="sender")
-        self._paused = 0.0
+        self._paused_seconds = 0.0
 
     async def begin(self) -> None:
-        """Nothing is paused yet."""
-        self._paused = 0.0
+        """Reset the time spent waiting for the receiver."""
+        self._paused_seconds = 0.0
 
     async def step(self, budget: Budget) -> bool:
-        """Claim one batch and send it; false if nothing was due. One notification is enough to try an open circuit."""
+        """Claim one batch and send it; return false if nothing was due.
+
+        If the circuit breaker is due for a trial, the batch is a single notification.
+        """
         if (seconds := 0.0 if self._breaker is None else self._breaker.open_for()) > 0:
             return await self._wait_for_receiver(seconds, budget)
-        trial = self._breaker is not None and not self._breaker.closed
+        is_trial = self._breaker is not None and not self._breaker.closed
         lease = Lease[Notification](store, self._settings, self._worker, self._now)
         with self._database.session() as tx:
-            claimed = lease.claim(tx, 1 if trial else None)
+            claimed = lease.claim(tx, 1 if is_trial else None)
         if claimed:
-            batch = Batch(self._database, self._settings, lease, self.counts, self._rand, breaker=self._breaker)
+            batch = DeliveryBatch(self._database, self._settings, lease, self.counts, self._rand, breaker=self._breaker)
             await batch.run(claimed, self._sender, self._pool, budget)
         return bool(claimed)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until the bridge notifies, or for the poll interval."""
+        """Wait for a wake-up from the bridge, at most for the poll interval."""
         await self._listener.wait(min(self._settings.poll_interval.total_seconds(), seconds))
 
     async def end(self) -> None:
-        """Stop listening, and report how long the receiver kept everything waiting."""
+        """Stop listening, and report how long the worker waited for the receiver."""
         self._listener.close()
-        if self._paused:
-            metrics.add_metric("SenderPaused", MetricUnit.Seconds, round(self._paused, 3))
+        if self._paused_seconds:
+            metrics.add_metric("SenderPaused", MetricUnit.Seconds, round(self._paused_seconds, 3))
 
     def close(self) -> None:
-        """End the threads; the connections belong to the runtime."""
+        """Stop the sender threads; the runtime closes the connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _wait_for_receiver(self, seconds: float, budget: Budget) -> bool:
-        """Wait until it is time for a trial, or for the end; there is nothing to do for a worker that may not wait."""
+        """Wait until the next trial is due or the budget ends; return false immediately with `until_idle`."""
         if budget.until_idle:
             return False
-        pause = min(seconds, budget.remaining())
-        logger.warning("receiver unavailable, waiting", delay_s=round(pause, 1))
-        await asyncio.sleep(pause)
-        self._paused += pause
+        delay = min(seconds, budget.remaining())
+        logger.warning("receiver unavailable, waiting", delay_s=round(delay, 1))
+        await asyncio.sleep(delay)
+        self._paused_seconds += delay
         return True

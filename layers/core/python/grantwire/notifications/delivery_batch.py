@@ -1,4 +1,4 @@
-"""What one claim of notifications holds, from the claim to the last of its outcomes."""
+"""Sends the notifications of one claim and writes the outcome of each."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-# Outcomes are written together, and not much later than they are known.
-_TICK_SECONDS = 0.25
-# How long after the end of the budget an answer is waited for.
+# How often outcomes are written: rarely enough to write several together.
+_WRITE_INTERVAL_SECONDS = 0.25
+# How long running sends may take to finish after the budget has ended.
 _GRACE_SECONDS = 3.5
-_LONGEST_ERROR = 500
+_MAX_ERROR_LENGTH = 500
 
 
-class Batch:
-    """The notifications of one claim; everything that it writes goes through the lease."""
+class DeliveryBatch:
+    """The notifications of one claim. Every write checks that the lease is still held."""
 
     def __init__(
         self,
@@ -55,17 +55,20 @@ class Batch:
         self._running: dict[Future[None], Notification] = {}
 
     async def run(self, claimed: Sequence[Notification], sender: Sender, pool: Executor, budget: Budget) -> None:
-        """Send them all, or as many as the budget allows; raises LeaseLostError if the claim did not last."""
-        spent = [n for n in claimed if n.attempt_count >= self._settings.max_attempts]
-        # Those that took their worker with them each time are not tried again.
+        """Send the claimed notifications, or as many as the budget allows.
+
+        Raises LeaseLostError if the lease ends before the outcomes are written.
+        """
+        exhausted = [n for n in claimed if n.attempt_count >= self._settings.max_attempts]
+        # Their last attempt ended with an expired lease: sending them again could end this worker, too.
         await self._fail(
-            [Failure(n.notification_id, RetryDecision(n.attempt_count, None), LEASE_EXPIRED) for n in spent], budget
+            [Failure(n.notification_id, RetryDecision(n.attempt_count, None), LEASE_EXPIRED) for n in exhausted], budget
         )
         due = [n for n in claimed if n.attempt_count < self._settings.max_attempts]
         self._running = {pool.submit(sender.send, n): n for n in due}
         try:
             while self._running and not budget.is_over():
-                await self._wait(min(_TICK_SECONDS, budget.remaining()))
+                await self._wait(min(_WRITE_INTERVAL_SECONDS, budget.remaining()))
                 await self._write_outcomes(budget)
                 if self._running and self._lease.should_renew:
                     await self._persist(self._lease.renew, budget)
@@ -79,7 +82,7 @@ class Batch:
         await asyncio.to_thread(wait, self._running, timeout=seconds)
 
     async def _write_outcomes(self, budget: Budget) -> None:
-        """Write the outcomes that are known."""
+        """Write the outcomes of all sends that have finished."""
         done = {future: n for future, n in self._running.items() if future.done()}
         outcomes = [(n, future.exception()) for future, n in done.items()]
         await self._complete([n.notification_id for n, error in outcomes if error is None], budget)
@@ -90,21 +93,25 @@ class Batch:
             del self._running[future]
 
     async def _stop(self, budget: Budget) -> None:
-        """The budget is over: release what was not begun, wait a little for the rest, and leave no lease behind."""
-        not_begun = {future: n for future, n in self._running.items() if future.cancel()}
-        self._running = {future: n for future, n in self._running.items() if future not in not_begun}
-        await self._release(_ids(not_begun.values()), budget)
+        """Finish after the end of the budget: release unsent notifications, then wait briefly for running sends.
+
+        A send that is still running after that fails with a retryable error, so that no lease stays held.
+        """
+        unsent = {future: n for future, n in self._running.items() if future.cancel()}
+        self._running = {future: n for future, n in self._running.items() if future not in unsent}
+        await self._release(_ids(unsent.values()), budget)
         await self._wait(_GRACE_SECONDS)
         await self._write_outcomes(budget)
-        late = RetryableError("no answer before the worker had to stop")
-        await self._fail([self._failure(n, late) for n in self._running.values()], budget)
+        error = RetryableError("no response before the worker had to stop")
+        await self._fail([self._failure(n, error) for n in self._running.values()], budget)
         self._running = {}
 
     def _failure(self, notification: Notification, error: BaseException) -> Failure:
-        """Decide about a failed sending.
+        """Decide whether and when a failed notification is retried.
 
-        An error that no sender should raise is a bug that a later version may have fixed: it is retried. While the
-        receiver fails for every notification it is not this one's fault: it is put off, and no attempt is counted.
+        An unexpected error is a bug in a sender; it is retried, because a later version may have fixed it. While the
+        circuit breaker is not closed, the receiver is at fault: the notification is retried later without counting an
+        attempt.
         """
         if not isinstance(error, RejectedError | RetryableError):
             logger.error(
@@ -116,7 +123,7 @@ class Batch:
         else:
             permanent = isinstance(error, RejectedError)
             decision = decide_retry(self._settings, attempts, self._rand, permanent=permanent)
-        reason = (str(error) or repr(error))[:_LONGEST_ERROR].replace("\x00", "")
+        reason = (str(error) or repr(error))[:_MAX_ERROR_LENGTH].replace("\x00", "")
         return Failure(notification.notification_id, decision, reason)
 
     async def _complete(self, sent: Sequence[UUID], budget: Budget) -> None:
@@ -124,9 +131,9 @@ class Batch:
             done = await self._persist(lambda tx: self._lease.complete(tx, sent), budget)
             self._counts["sent"] += len(done)
 
-    async def _release(self, untried: Sequence[UUID], budget: Budget) -> None:
-        if untried:
-            released = await self._persist(lambda tx: self._lease.release(tx, untried), budget)
+    async def _release(self, unsent: Sequence[UUID], budget: Budget) -> None:
+        if unsent:
+            released = await self._persist(lambda tx: self._lease.release(tx, unsent), budget)
             self._counts["released"] += len(released)
 
     async def _fail(self, failures: Sequence[Failure], budget: Budget) -> None:
@@ -141,9 +148,9 @@ class Batch:
                 logger.error("notification failed", notification_id=str(failure.id), reason=failure.reason)
 
     async def _persist(self, change: Callable[[Connection], R], budget: Budget) -> R:
-        async def run(use: Callable[[Connection], R]) -> R:
+        async def run(operation: Callable[[Connection], R]) -> R:
             with self._database.session() as tx:
-                return use(tx)
+                return operation(tx)
 
         return await self._lease.persist(run, change, budget)
 

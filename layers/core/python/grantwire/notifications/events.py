@@ -1,4 +1,4 @@
-"""Events as they come from the stream: parsed, checked, and ready to be recorded (N1, N5)."""
+"""Decoding and validation of the events in messages of the stream (N1, N5)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from grantwire.identifiers import uuid7_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, which its text gets in the end
-_SECOND = 1_000_000_000
-_IS_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; _occurred_at appends the "Z"
+_NANOS_PER_SECOND = 1_000_000_000
+_CANONICAL_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Above any event: the longest names in four-byte characters are below 3 KiB.
-LARGEST_EVENT = 64 * 1024
-_LONGEST_TRACE = 256
-_LONGEST_ENCODED_TRACE = 12 * _LONGEST_TRACE
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Larger than any valid event: with the longest names in four-byte characters an event has less than 3 KiB.
+MAX_EVENT_BYTES = 64 * 1024
+_MAX_TRACE_ID_LENGTH = 256
+# A percent-encoded character has up to four bytes of three characters each.
+_MAX_ENCODED_TRACE_ID_LENGTH = 12 * _MAX_TRACE_ID_LENGTH
 
 
 class Event(NamedTuple):
-    """One event and the notification that it leads to, should it be new."""
+    """One event, and the id and trace id of the notification that is created if the event is new."""
 
     event_id: str
     notification_id: str
@@ -39,16 +40,16 @@ class Event(NamedTuple):
 
 
 def decode(data: bytes, headers: Mapping[str, str]) -> Event:
-    """The event in a message, or RejectedError with what is wrong.
+    """Decode the event in a message; raises RejectedError with the reason if it is invalid.
 
-    Nothing but the payload says which event it is: a message that was sent again may carry another Nats-Msg-Id (N4).
+    The event id comes from the payload only, because a redriven message has another Nats-Msg-Id (N4).
     """
-    payload = payload_of(data)
+    payload = decode_payload(data)
     return Event(payload["event_id"], uuid7_text(), _trace_id(headers), payload)
 
 
 def probe_event() -> Event:
-    """A valid event that never happened: it is written and rolled back, to see whether any event can be recorded."""
+    """Return a valid event that never happened, to test whether PostgreSQL can record any event; never committed."""
     event_id = str(uuid4())
     payload = {
         "event_id": event_id,
@@ -63,9 +64,12 @@ def probe_event() -> Event:
     return Event(event_id, uuid7_text(), None, payload)
 
 
-def payload_of(data: bytes) -> dict[str, Any]:
-    """An event's fields as the outbox has them, or RejectedError; how long names may be is the database's to say."""
-    if len(data) > LARGEST_EVENT:
+def decode_payload(data: bytes) -> dict[str, Any]:
+    """Decode the fields of an event, named as in the outbox; raises RejectedError if one is missing or invalid.
+
+    The length of names is not checked here, because the constraints of the tables check it.
+    """
+    if len(data) > MAX_EVENT_BYTES:
         raise RejectedError(f"not an EntitlementEvent: {len(data)} bytes")
     message = EntitlementEvent()
     try:
@@ -91,8 +95,8 @@ def payload_of(data: bytes) -> dict[str, Any]:
 
 
 def _event_id(text: str) -> str:
-    """As PostgreSQL writes a UUID, which other spellings are brought to."""
-    if _IS_UUID(text):
+    """Return a UUID in the form that PostgreSQL writes."""
+    if _CANONICAL_UUID.fullmatch(text):  # the usual case, and faster than a UUID object
         return text
     try:
         return str(UUID(text))
@@ -101,21 +105,22 @@ def _event_id(text: str) -> str:
 
 
 def _occurred_at(message: EntitlementEvent) -> str:
-    """RFC 3339 in UTC with microseconds, as everywhere."""
+    """Return the time of the event as RFC 3339 in UTC with microseconds."""
     if not message.HasField("occurred_at"):
         raise RejectedError("occurred_at is missing")
     time = message.occurred_at
     try:
-        if not 0 <= time.nanos < _SECOND:
-            raise RejectedError("occurred_at is not a time")
-        moment = _EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
+        if not 0 <= time.nanos < _NANOS_PER_SECOND:
+            raise RejectedError("occurred_at is not a valid time")
+        occurred_at = _EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
     except OverflowError:
-        raise RejectedError("occurred_at is not a time") from None
-    return moment.isoformat(timespec="microseconds") + "Z"
+        raise RejectedError("occurred_at is not a valid time") from None
+    return occurred_at.isoformat(timespec="microseconds") + "Z"
 
 
 def _trace_id(headers: Mapping[str, str]) -> str | None:
-    """A trace is a help, never a reason to refuse an event: what is no decent text is left out."""
+    """Return the trace id of a message, or None if it is missing or malformed: it never makes an event invalid."""
     encoded = str(headers.get("trace_id", ""))
-    trace_id = unquote(encoded) if len(encoded) <= _LONGEST_ENCODED_TRACE else ""
-    return trace_id if 0 < len(trace_id) <= _LONGEST_TRACE and not _CONTROL.search(trace_id) else None
+    trace_id = unquote(encoded) if len(encoded) <= _MAX_ENCODED_TRACE_ID_LENGTH else ""
+    is_valid = 0 < len(trace_id) <= _MAX_TRACE_ID_LENGTH and not _CONTROL_CHARACTERS.search(trace_id)
+    return trace_id if is_valid else None

@@ -1,4 +1,4 @@
-"""A user's notifications, for people who look whether one arrived (D4)."""
+"""Lists a user's notifications, to check whether one was sent (D4)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import LONGEST_NAME, clean_text, page_size
+from grantwire.validation import MAX_NAME_LENGTH, clean_text, parse_page_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
     from grantwire.database import Database
 
-_MOST = 100
+_MAX_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class NotificationPage:
-    """The newest `limit` notifications of a user."""
+class NotificationPageRequest:
+    """A request for the newest `limit` notifications of a user."""
 
     user_id: str
     limit: int
 
     @classmethod
     def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
-        """Check a path's user_id and the query parameter `limit`."""
+        """Validate the user_id of the path and the query parameter `limit`; raises BadRequestError."""
         for name, values in query.items():
             if name != "limit":
-                raise BadRequestError(f"unknown query parameter {name[:LONGEST_NAME]!a}; known is limit")
+                raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; allowed: limit")
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
-        limit = page_size(query.get("limit", [str(_MOST)])[0], largest=_MOST)
-        return cls(clean_text("user_id", user_id, longest=LONGEST_NAME), limit)
+        limit = parse_page_size(query.get("limit", [str(_MAX_LIMIT)])[0], maximum=_MAX_LIMIT)
+        return cls(clean_text("user_id", user_id, longest=MAX_NAME_LENGTH), limit)
 
 
-# What was bridged in one batch has one time; of one right, the version tells which is newer.
-# JSON made by PostgreSQL is half the cost of making it here, and `||` keeps the order of the members.
+# All notifications of one batch of the bridge have the same created_at, so the version orders those of an entitlement.
+# Building the JSON in PostgreSQL costs half of building it in Python, and `||` keeps the order of the keys.
 _LIST = """
 WITH page AS (
   SELECT *, row_number() OVER (ORDER BY created_at DESC, version DESC, event_id DESC) AS position
@@ -58,13 +58,13 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"notifications":['
 """
 
 
-class Inbox:
-    """Notifications as they stand."""
+class NotificationList:
+    """Read access to the notifications of users."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def of_user(self, page: NotificationPage) -> str:
-        """A user's notifications, the newest first, as the JSON text to answer with; raises RetryableError only."""
+    def list_for_user(self, page: NotificationPageRequest) -> str:
+        """Return the JSON response body with a user's notifications, newest first; raises only RetryableError."""
         (body,) = self._database.fetch_row(_LIST, {"user_id": page.user_id, "limit": page.limit})
         return str(body)

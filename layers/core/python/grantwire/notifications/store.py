@@ -1,7 +1,7 @@
-"""The SQL of notifications on their way out: claimed, renewed, released, sent, failed (D1, D2).
+"""The SQL that delivery uses on `notifications`: claim, renew, release, complete and fail (D1, D2).
 
-Every change after the claim names the claim and the state and returns how many rows it changed. What was still the
-claim's is changed even if other rows were not: it was sent, and saying so spares a second sending.
+Every update after the claim changes only rows that still have its claim token, and returns their number. Those rows are
+changed even if others were lost: they were sent, and recording it avoids a second send.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.workers.leases import Failure
 
-LEASE_EXPIRED = "the lease ran out while it was being sent"
+LEASE_EXPIRED = "lease expired while the notification was being sent"
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A notification that was claimed; `attempt_count` counts the failed attempts before this one."""
+    """A claimed notification; `attempt_count` is the number of failed attempts so far."""
 
     notification_id: UUID
     event_type: str
@@ -37,11 +37,11 @@ class Notification:
     attempt_count: int
 
     def body(self) -> dict[str, Any]:
-        """What a receiver is told."""
+        """Return the content that is sent to the receiver."""
         return {"notification_id": str(self.notification_id), **self.payload}
 
 
-# Reclaiming an expired lease counts as a failed attempt: whoever held it died or hung (O2).
+# Claiming a row with an expired lease counts as a failed attempt: the worker that held it crashed or hung (O2).
 _CLAIM = (
     sql.SQL("""
 WITH due AS MATERIALIZED (
@@ -69,14 +69,14 @@ RETURNING {columns}
 def claim(
     tx: Connection, token: str, *, limit: int, lease: timedelta, now: datetime | None = None
 ) -> list[Notification]:
-    """Claim what is due, what has been due longest first, and what another claim has left behind."""
+    """Claim notifications that are due, longest due first, including those with an expired lease."""
     parameters = {"token": token, "limit": limit, "lease": lease, "now": now, "expired": LEASE_EXPIRED}
     with tx.cursor(row_factory=class_row(Notification)) as cursor:
         return cursor.execute(_CLAIM, parameters).fetchall()
 
 
-def id_of(notification: Notification) -> UUID:
-    """The key of a claimed row."""
+def get_id(notification: Notification) -> UUID:
+    """Return the primary key of a claimed notification."""
     return notification.notification_id
 
 
@@ -87,7 +87,7 @@ UPDATE notifications SET lease_until = coalesce(%(now)s::timestamptz, now()) + %
 
 
 def renew(tx: Connection, token: str, ids: Sequence[UUID], *, lease: timedelta, now: datetime | None = None) -> int:
-    """Keep notifications for another lease; how many were still the claim's."""
+    """Renew the lease of claimed notifications; return how many were still held."""
     return tx.execute(_RENEW, {"token": token, "ids": list(ids), "lease": lease, "now": now}).rowcount
 
 
@@ -98,7 +98,7 @@ UPDATE notifications SET status = 'PENDING', locked_by = NULL, locked_at = NULL,
 
 
 def release(tx: Connection, token: str, ids: Sequence[UUID]) -> int:
-    """Give notifications back as they were, which costs no attempt; how many were still the claim's."""
+    """Release claimed notifications without counting an attempt; return how many were still held."""
     return tx.execute(_RELEASE, {"token": token, "ids": list(ids)}).rowcount
 
 
@@ -111,7 +111,7 @@ UPDATE notifications
 
 
 def complete(tx: Connection, token: str, ids: Sequence[UUID], *, now: datetime | None = None) -> int:
-    """Mark notifications as sent; how many were still the claim's."""
+    """Mark claimed notifications SENT; return how many were still held."""
     return tx.execute(_COMPLETE, {"token": token, "ids": list(ids), "now": now}).rowcount
 
 
@@ -129,9 +129,9 @@ RETURNING n.notification_id, n.status
 
 
 def fail(tx: Connection, token: str, failures: Sequence[Failure], *, now: datetime | None = None) -> int:
-    """Put failed notifications off or give them up, each as decided; how many were still the claim's.
+    """Schedule a retry for failed notifications or mark them FAILED, as decided; return how many were still held.
 
-    Those that are given up get their dead letters in the same transaction (D2).
+    The dead letters of FAILED notifications are written in the same transaction (D2).
     """
     parameters = {
         "token": token,

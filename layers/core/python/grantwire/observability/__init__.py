@@ -1,14 +1,13 @@
 """Logs and metrics: JSON lines on standard output, written by Powertools for AWS Lambda.
 
-`logger` is Powertools' Logger and `metrics` its collector, which writes CloudWatch's embedded metric format. Both are
-created when they are first used, so that importing reads no environment; on Lambda `configure` does it in the init
-phase, and brings the lines of all other libraries into the same format.
+`logger` is Powertools' Logger. `metrics` is Powertools' metrics collector, which writes CloudWatch's embedded metric
+format. Both are created on first use, so that importing this package reads no environment variable. On Lambda,
+`configure` creates them in the init phase and gives the log lines of all other libraries the same format.
 
-Neither a request body nor an idempotency key is ever logged at INFO: `key_fingerprint` is what a log may say about a
-key.
+Request bodies and idempotency keys are never logged at INFO or above; log `key_fingerprint` of a key instead.
 """
 
-from grantwire.observability.identifiers import trace_id_of
+from grantwire.observability.identifiers import trace_id_from_headers
 from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, logger, metrics, write_metric
 from grantwire_idempotency.logs import key_fingerprint
 
@@ -19,6 +18,6 @@ __all__ = [
     "key_fingerprint",
     "logger",
     "metrics",
-    "trace_id_of",
+    "trace_id_from_headers",
     "write_metric",
 ]

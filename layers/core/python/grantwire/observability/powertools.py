@@ -1,4 +1,4 @@
-"""The wiring of Powertools' Logger and Metrics (ADR 0024)."""
+"""Configuration of Powertools' Logger and Metrics (ADR 0024)."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ __all__ = ["LineMetrics", "MetricUnit", "begin_invocation", "configure", "logger
 
 T = TypeVar("T")
 
-# The idempotency library is ours and uses standard logging: it follows the service's level down to DEBUG.
-_LIBRARY = "grantwire_idempotency"
+# The idempotency library uses standard logging. Unlike other libraries, it may log at DEBUG.
+_IDEMPOTENCY_LOGGER = "grantwire_idempotency"
 
-# Only ASCII, and anything can be written: a line must not be lost to a caller's text or to the type of a field.
+# The output is ASCII and values of any type are accepted, so that no text of a caller and no field prevents a log line.
 _encode = json.JSONEncoder(separators=(",", ":"), default=str, skipkeys=True).encode
 
 
 @cache
 def _output() -> logging.Handler:
-    """Return the one handler that writes every line."""
+    """Return the handler that writes all log lines."""
     return logging.StreamHandler(sys.stdout)
 
 
 class LineMetrics(EphemeralMetrics):
-    """Powertools' metrics, whose every document is one whole line and leaves nothing behind for the next one.
+    """A metrics collector that writes each document as one line and keeps no state between documents.
 
-    The ephemeral kind, because all instances of Powertools' `Metrics` share one state. Powertools prints a document
-    and the end of its line separately, and a collector of 100 values flushes itself in `add_metric`: both hold the
-    lock of the log's handler, so that lines of other threads stay lines and no value is lost between two threads.
+    It extends EphemeralMetrics because all instances of Powertools' `Metrics` share one state. Every write holds the
+    lock of the log handler, for two reasons: Powertools prints a document and its line break separately, and
+    `add_metric` flushes on its own at 100 values. Without the lock, lines of threads could mix and values be lost.
     """
 
-    def __init__(self, writing: AbstractContextManager[Any]) -> None:
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
         super().__init__()
-        self.writing = writing
+        self.lock = lock
         self.disabled = is_metrics_disabled()
 
     @contextmanager
     def line(self) -> Iterator[None]:
-        """Write what is added inside as one line, also after an exception."""
-        with self.writing:
+        """Write the metrics that are added in this context as one line, also after an exception."""
+        with self.lock:
             try:
                 yield
             finally:
@@ -64,28 +64,28 @@ class LineMetrics(EphemeralMetrics):
     def write_document(
         self, metrics: dict[str, dict[str, Any]], *, dimensions: dict[str, str], metadata: dict[str, Any]
     ) -> None:
-        """Write one document at once, past the collector; its dimensions must contain `service`.
+        """Write one document directly, without the collector; `dimensions` must contain `service`.
 
-        For a request, which knows all of its values at the same time. `metrics` has the form of Powertools'
+        A request uses this, because all its values are known together. `metrics` has the format of Powertools'
         `metric_set`: `{"Latency": {"Unit": "Milliseconds", "Value": [1.5]}}`.
         """
         if self.disabled:
             return
         document = self.serialize_metric_set(metrics, dimensions, metadata)
-        with self.writing:
+        with self.lock:
             sys.stdout.write(_encode(document) + "\n")
             sys.stdout.flush()
 
     def add_metric(
         self, name: str, unit: MetricUnit | str, value: float, resolution: MetricResolution | int = 60
     ) -> None:
-        """Add a value; the one that fills the collector writes it, with the same dimensions."""
-        with self.writing:
+        """Add a value. If the collector is full, write it; the dimensions stay for the values that follow."""
+        with self.lock:
             super().add_metric(name, unit, value, resolution)
 
     def flush_metrics(self, raise_on_empty_metrics: bool = False) -> None:
-        """Write the collected values, if there are any; values, dimensions and metadata are gone afterwards."""
-        with self.writing:
+        """Write the collected values, if any, then clear values, dimensions and metadata."""
+        with self.lock:
             try:
                 if self.metric_set or raise_on_empty_metrics:
                     super().flush_metrics(raise_on_empty_metrics)
@@ -97,7 +97,7 @@ class LineMetrics(EphemeralMetrics):
 
 @cache
 def _metrics() -> LineMetrics:
-    """Create the collector; Powertools reads its namespace and service from the environment."""
+    """Create the metrics collector; Powertools reads namespace and service from the environment."""
     metrics = LineMetrics(_output().lock or nullcontext())
     metrics.namespace = metrics.namespace or "Grantwire"
     metrics.service = metrics.service or "grantwire"
@@ -106,77 +106,81 @@ def _metrics() -> LineMetrics:
 
 @cache
 def _logger() -> Logger:
-    """Create the logger; Powertools reads its level and sampling rate from the environment."""
+    """Create the logger; Powertools reads level and sampling rate from the environment."""
     return Logger(
         service=_metrics().service,
         logger_handler=_output(),
         json_serializer=_encode,
-        use_rfc3339=True,  # Lambda reads a line's level only beside such a timestamp
+        use_rfc3339=True,  # Lambda reads the level only of lines with an RFC 3339 timestamp
         utc=True,
-        serialize_stacktrace=False,  # `exception` has it as text
+        serialize_stacktrace=False,  # `exception` contains it as text
         name="%(name)s",
     )
 
 
-class _Lazy(Generic[T]):
-    """Stands for an object that is created when it is first used; its methods are then called directly."""
+class _LazyProxy(Generic[T]):
+    """A proxy for an object that is created on first use. It caches the bound methods that were used."""
 
     def __init__(self, create: Callable[[], T]) -> None:
         self._create = create
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._create(), name)
-        if callable(found):
-            setattr(self, name, found)
-        return found
+        attribute = getattr(self._create(), name)
+        if callable(attribute):
+            setattr(self, name, attribute)
+        return attribute
 
 
-logger = cast("Logger", _Lazy(_logger))
-metrics = cast("LineMetrics", _Lazy(_metrics))
+logger = cast("Logger", _LazyProxy(_logger))
+metrics = cast("LineMetrics", _LazyProxy(_metrics))
 
 
 def write_metric(name: str, unit: MetricUnit, value: float) -> None:
-    """Write one metric in a line of its own with `service` as its only dimension: one alarm watches all workers."""
-    common = _metrics()
-    if common.disabled:
+    """Write one metric as a separate document.
+
+    `service` is its only dimension, so that one alarm covers all workers.
+    """
+    collector = _metrics()
+    if collector.disabled:
         return
-    dimensions = {"service": str(common.service)}
-    with common.writing:
+    dimensions = {"service": str(collector.service)}
+    with collector.lock:
         with single_metric(
-            name=name, unit=unit, value=value, namespace=common.namespace, default_dimensions=dimensions
+            name=name, unit=unit, value=value, namespace=collector.namespace, default_dimensions=dimensions
         ):
             pass
         sys.stdout.flush()
 
 
 def configure(environ: Mapping[str, str]) -> None:
-    """Create both, and write the lines of all other libraries like our own; ConfigError names a bad variable.
+    """Create the logger and the metrics collector, and log all other libraries in the same format.
 
-    For a process that is ours alone, as a Lambda function is: it replaces the handlers of the root logger. The level is
-    POWERTOOLS_LOG_LEVEL whatever Lambda's own level is, which Powertools would prefer: that one must stay at or below
-    INFO, because Lambda takes a document of metrics for an INFO line and would drop it.
+    Raises ConfigError that names an invalid variable. It replaces the handlers of the root logger, so the process must
+    be a Grantwire function. The level is always POWERTOOLS_LOG_LEVEL. Powertools would prefer the log level that is
+    configured in Lambda, but that must stay at INFO or below: Lambda treats a metrics document as an INFO line and
+    drops it above that level.
     """
-    name = environ.get("POWERTOOLS_LOG_LEVEL") or "INFO"
-    level = logging.getLevelNamesMapping().get(name)
+    level_name = environ.get("POWERTOOLS_LOG_LEVEL") or "INFO"
+    level = logging.getLevelNamesMapping().get(level_name)
     if level is None:
-        raise ConfigError([f"POWERTOOLS_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {name!r}"])
+        raise ConfigError([f"POWERTOOLS_LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, not {level_name!r}"])
     try:
         _metrics().disabled = is_metrics_disabled()
         logger = _logger()
-        logger.initial_log_level = name
+        logger.initial_log_level = level_name
         logger.refresh_sample_rate_calculation()
     except (ValueError, InvalidLoggerSamplingRateError) as error:
         raise ConfigError([f"Powertools cannot read its environment variables: {error}"]) from error
-    # Libraries never below INFO: botocore's DEBUG lines contain the secrets that it reads.
+    # Other libraries never log at DEBUG: botocore's DEBUG lines contain the secrets that it reads.
     logging.basicConfig(handlers=[_output()], level=max(level, logging.INFO), force=True)
     logging.getLogger(logger.name).propagate = False
-    logging.getLogger(_LIBRARY).setLevel(level)
-    logging.getLogger("botocore.credentials").setLevel(logging.WARNING)  # else a line for each client that is made
+    logging.getLogger(_IDEMPOTENCY_LOGGER).setLevel(level)
+    logging.getLogger("botocore.credentials").setLevel(logging.WARNING)  # INFO has a line for each new client
     logging.captureWarnings(capture=True)
 
 
 def begin_invocation(**keys: object) -> None:
-    """Put `keys` on every line of this invocation, and decide anew whether its DEBUG lines are sampled."""
+    """Add `keys` to every log line of this invocation, and decide whether its DEBUG lines are sampled."""
     logger = _logger()
     if logger.sampling_rate:
         logger.refresh_sample_rate_calculation()

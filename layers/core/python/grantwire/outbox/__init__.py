@@ -1,16 +1,20 @@
-"""The transactional outbox: events that were committed with their cause, and how they reach the stream.
+"""The transactional outbox: events are committed together with the change that caused them, then published.
 
-SQL's `outbox_enqueue` adds an event in the transaction of the change. `relay.Relay` claims, publishes and completes
-events: each event reaches the stream at least once, with its id as Nats-Msg-Id, and the first
-appearances of one aggregate's events are in the order of their versions, whatever fails and however many relays run.
-What cannot be published ends FAILED and holds back its own aggregate only. It never ends with a lease that it could
-release.
+How an event reaches the stream:
 
-`store.redrive` and `store.discard` are an operator's two ways out of FAILED, in the caller's transaction; both return
-the ids that they changed, and events in any other state stay as they are.
-`store.promote_stuck` repairs what should never break, and says how often it did.
+1. Enqueue: the SQL function `outbox_enqueue` adds the event as PENDING, in the transaction of the change.
+2. Claim: a relay claims a batch of heads and the runs behind them. They are IN_FLIGHT until the lease expires.
+3. Publish: the relay sends each event to JetStream and waits for the acknowledgement. Aggregates are published in
+   parallel, the events of one aggregate one after the other.
+4. Complete: the relay marks acknowledged events PUBLISHED, which makes the next event of each aggregate claimable.
+5. Otherwise: a failed event is retried after a backoff, or becomes FAILED and blocks only its own aggregate. An event
+   that was not sent is released, which costs no attempt.
 
-`encoding.encode_event` makes the protocol buffer of a payload, or raises RejectedError.
+Each event reaches the stream at least once, with its id as Nats-Msg-Id, so that JetStream drops repeats. The first
+appearances of one aggregate's events are in version order. Both hold for any failure and for any number of relays.
 
-Only modules are here, no names: the sweep and the operators' commands import neither NATS nor protocol buffers.
+An operator can redrive (`store.redrive`) or discard (`store.discard`) a FAILED event.
+
+Read `store`, `relay`, `publication`, `wakeup`, `connections` and `encoding`, in this order. This package exports no
+names: the sweep and the operators' commands use `store` without loading NATS or protocol buffers.
 """

@@ -1,4 +1,4 @@
-"""A relay's connections to its database: one, and a second one in parallel while there is a backlog."""
+"""The relay's database connections: one, and a second one in parallel while there is a backlog."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 class Connections:
-    """The first is used in the event loop; inside `parallel` both are, by threads, and the loop goes on meanwhile."""
+    """Two connections of one relay.
+
+    Outside `parallel`, actions run on the first connection, in the event loop's thread. Inside `parallel`, they run on
+    both connections in worker threads, and the event loop is not blocked.
+    """
 
     def __init__(self, first: Database, second: Database) -> None:
         self._first = first
@@ -29,7 +33,7 @@ class Connections:
 
     @contextlib.contextmanager
     def parallel(self) -> Iterator[None]:
-        """From here on two at a time; the second is open for no longer than this."""
+        """Run up to two actions at a time inside the block; close the second connection at its end."""
         try:
             with ThreadPoolExecutor(2, thread_name_prefix="relay-database") as self._threads:
                 yield
@@ -37,24 +41,27 @@ class Connections:
             self._threads = None
             self._second.close()
 
-    async def run(self, use: Callable[[Connection], T]) -> T:
-        """Use a connection, in autocommit; raises what `Database.session` raises."""
+    async def run(self, action: Callable[[Connection], T]) -> T:
+        """Run an action on a connection in autocommit mode and return its result.
+
+        Raises the errors of `Database.session`.
+        """
         if self._threads is None:
             with self._first.session() as tx:
-                return use(tx)
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._run_in_thread, use)
+                return action(tx)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, self._run_in_thread, action)
         try:
-            return await asyncio.shield(work)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await asyncio.wait({work})  # nothing else may touch the same rows before it has ended
-            work.exception()
+            # A thread cannot be cancelled, and the caller must not touch the same rows while it still runs.
+            await asyncio.wait({future})
+            future.exception()
             raise
 
-    def _run_in_thread(self, use: Callable[[Connection], T]) -> T:
-        """There is a connection for each thread."""
-        database = self._free.get_nowait()
+    def _run_in_thread(self, action: Callable[[Connection], T]) -> T:
+        database = self._free.get_nowait()  # never empty: there are as many connections as threads
         try:
             with database.session() as tx:
-                return use(tx)
+                return action(tx)
         finally:
             self._free.put(database)

@@ -1,4 +1,4 @@
-"""An event as it travels: payload and headers (N1, O3). What cannot be encoded never will be (O5)."""
+"""Encodes an outbox event as a message: payload and headers (N1, O3)."""
 
 from __future__ import annotations
 
@@ -18,38 +18,42 @@ if TYPE_CHECKING:
 
     from grantwire.outbox.store import ClaimedEvent
 
-_TEXTS = ("event_id", "event_type", "user_id", "stock_keeping_unit", "source", "source_id")
-_FIELDS = frozenset({*_TEXTS, "occurred_at", "version"})
-_texts_of = itemgetter(*_TEXTS)
+_TEXT_FIELDS = ("event_id", "event_type", "user_id", "stock_keeping_unit", "source", "source_id")
+_FIELDS = frozenset({*_TEXT_FIELDS, "occurred_at", "version"})
+_get_text_fields = itemgetter(*_TEXT_FIELDS)
 
-# Everything that may stand in a header as it is: visible ASCII but for the escape itself.
-_SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
-_IS_SAFE = re.compile(r"[!-$&-~]*").fullmatch
-_IS_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+# Characters that a header may contain unescaped: visible ASCII except the escape character itself.
+_SAFE_CHARACTERS = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+_is_safe = re.compile(r"[!-$&-~]*").fullmatch
+_is_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 def encode_event(payload: Mapping[str, Any]) -> bytes:
-    """The protocol buffer of a payload as the outbox keeps it; RejectedError says what is wrong with it."""
+    """Encode the JSON payload of an outbox event as a protocol buffer.
+
+    Raises RejectedError, which says what is wrong, if the payload is not a valid event. Retrying cannot help (O5).
+    """
     if not isinstance(payload, dict) or payload.keys() != _FIELDS:
         raise RejectedError(f"the payload must have exactly these fields: {', '.join(sorted(_FIELDS))}")
-    if not all(_texts_of(payload)):
-        raise RejectedError(f"none of these may be empty: {', '.join(_TEXTS)}")
+    if not all(_get_text_fields(payload)):
+        raise RejectedError(f"these fields must not be empty: {', '.join(_TEXT_FIELDS)}")
     if type(payload["version"]) is not int or payload["version"] < 1:
-        raise RejectedError("version must be a whole number from 1 on")
+        raise RejectedError("version must be an integer of at least 1")
     try:
-        if not _IS_UUID(payload["event_id"]):
+        if not _is_uuid(payload["event_id"]):
             raise RejectedError("event_id must be a UUID")
         if payload["event_type"] not in EVENT_TYPES:
             raise RejectedError(f"event_type must be one of {', '.join(sorted(EVENT_TYPES))}")
-        return EntitlementEvent(**(payload | _moment(payload["occurred_at"]))).SerializeToString()
+        return EntitlementEvent(**(payload | _encode_occurred_at(payload["occurred_at"]))).SerializeToString()
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error
 
 
-def headers_of(event: ClaimedEvent) -> dict[str, str]:
-    """The headers of an event (O3); a value is visible ASCII, and `unquote` gives it back.
+def build_headers(event: ClaimedEvent) -> dict[str, str]:
+    """Return the message headers of an event (O3).
 
-    JetStream recognises a repeat by Nats-Msg-Id.
+    Each value is visible ASCII; `urllib.parse.unquote` restores the original. JetStream detects duplicates by
+    Nats-Msg-Id.
     """
     headers = {
         "Nats-Msg-Id": event.event_id,
@@ -60,19 +64,19 @@ def headers_of(event: ClaimedEvent) -> dict[str, str]:
     }
     if event.trace_id:
         headers["trace_id"] = event.trace_id
-    if _IS_SAFE("".join(headers.values())):
+    if _is_safe("".join(headers.values())):
         return headers
-    return {name: header_value(value) for name, value in headers.items()}
+    return {name: encode_header_value(value) for name, value in headers.items()}
 
 
-def header_value(value: str) -> str:
-    """`value` in visible ASCII, percent-encoded where it is not."""
-    return value if _IS_SAFE(value) else quote(value, safe=_SAFE)
+def encode_header_value(value: str) -> str:
+    """Percent-encode every character that is not visible ASCII, and `%`."""
+    return value if _is_safe(value) else quote(value, safe=_SAFE_CHARACTERS)
 
 
-def _moment(value: str) -> dict[str, dict[str, int]]:
-    """A time in RFC 3339, as the fields of a protocol buffer's Timestamp."""
-    moment = datetime.fromisoformat(value)
-    if moment.tzinfo is None:
+def _encode_occurred_at(value: str) -> dict[str, dict[str, int]]:
+    """Convert an RFC 3339 time to the fields of a protocol buffer Timestamp."""
+    occurred_at = datetime.fromisoformat(value)
+    if occurred_at.tzinfo is None:
         raise RejectedError("occurred_at must have a time zone")
-    return {"occurred_at": {"seconds": floor(moment.timestamp()), "nanos": moment.microsecond * 1000}}
+    return {"occurred_at": {"seconds": floor(occurred_at.timestamp()), "nanos": occurred_at.microsecond * 1000}}

@@ -1,4 +1,4 @@
-"""A batch on its way to the stream: each aggregate a chain, all chains in flight together (O8)."""
+"""Publishes one batch of events: aggregates in parallel, the events of one aggregate in order (O8)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import logger
-from grantwire.outbox.encoding import encode_event, headers_of
+from grantwire.outbox.encoding import build_headers, encode_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from grantwire.jetstream.publisher import Publisher, Result
     from grantwire.outbox.store import ClaimedEvent
 
-# After this many messages the socket gets a turn: the server works on the first while the next are encoded.
-_STRIDE = 64
+# Yield to the event loop after this many messages, so that the server can store the first messages while the next ones
+# are encoded.
+_MESSAGES_PER_TURN = 64
 
 
-class _Chain:
-    """One aggregate's events; `position` is the one that is to be sent, is in flight, or has failed."""
+class _AggregateRun:
+    """The claimed events of one aggregate, in version order.
+
+    `position` is the index of the current event: the one to send next, in flight, or failed.
+    """
 
     __slots__ = ("events", "failed", "position")
 
@@ -31,26 +35,29 @@ class _Chain:
         self.position = 0
         self.failed = False
 
+    @property
+    def current(self) -> ClaimedEvent:
+        """The event to send next, in flight, or failed."""
+        return self.events[self.position]
 
-def _chains(events: Sequence[ClaimedEvent]) -> Iterator[_Chain]:
-    """One for each aggregate; the events are sorted by aggregate."""
-    chain: _Chain | None = None
+
+def _group_by_aggregate(events: Sequence[ClaimedEvent]) -> list[_AggregateRun]:
+    """Group events, which must be sorted by aggregate, into one run for each aggregate."""
+    runs: list[_AggregateRun] = []
     for event in events:
-        if chain is not None and chain.events[-1].aggregate_key == event.aggregate_key:
-            chain.events.append(event)
-            continue
-        if chain is not None:
-            yield chain
-        chain = _Chain(event)
-    if chain is not None:
-        yield chain
+        if runs and runs[-1].events[-1].aggregate_key == event.aggregate_key:
+            runs[-1].events.append(event)
+        else:
+            runs.append(_AggregateRun(event))
+    return runs
 
 
-class Publication:
-    """Publishes events that are sorted by aggregate and version.
+class BatchPublication:
+    """Publishes a batch of events that is sorted by aggregate and version.
 
-    The next event of an aggregate is sent when the one before it is acknowledged, and not at all when that one failed.
-    An event that was never sent because the connection is gone, or because of `stop`, has not failed: it is `untried`.
+    An event is sent after its predecessor in the aggregate was acknowledged. If an event fails, its successors are not
+    sent. An event that was not sent, because the connection was lost or sending was stopped, has not failed: it is
+    `unresolved`.
     """
 
     def __init__(self, publisher: Publisher, subject: str, events: Sequence[ClaimedEvent]) -> None:
@@ -58,68 +65,71 @@ class Publication:
         self.failed: list[tuple[ClaimedEvent, GrantwireError]] = []
         self._publisher = publisher
         self._subject = subject
-        self._chains = list(_chains(events))
-        self._ready = deque(self._chains)
-        self._changed = asyncio.Event()
+        self._runs = _group_by_aggregate(events)
+        self._ready = deque(self._runs)
+        self._progress = asyncio.Event()
         self._in_flight = 0
-        self._stopped = False
-        self._halted = False
+        self._sending_stopped = False
+        self._ended = False
 
     async def run(self) -> None:
-        """Return when every chain has come to its end, or on `halt`."""
+        """Publish until no event can be sent and none is in flight, or until `abort`."""
         sent = 0
-        while not self._halted:
-            while self._ready and not self._stopped and self._publisher.is_connected:
+        while not self._ended:
+            while self._ready and not self._sending_stopped and self._publisher.is_connected:
                 await self._send(self._ready.popleft())
                 sent += 1
-                if sent % _STRIDE == 0:
+                if sent % _MESSAGES_PER_TURN == 0:
                     await asyncio.sleep(0)
             if not self._in_flight:
                 break
-            self._changed.clear()
-            await self._changed.wait()
-        self._halted = True
+            self._progress.clear()
+            await self._progress.wait()
+        self._ended = True
 
-    def stop(self) -> None:
-        """Send nothing more; what is in flight may still be acknowledged."""
-        self._stopped = True
+    def stop_sending(self) -> None:
+        """Send no further events; wait only for the events in flight."""
+        self._sending_stopped = True
 
-    def halt(self) -> None:
-        """Wait no longer, and ignore what is acknowledged from now on."""
-        self._stopped = self._halted = True
-        self._changed.set()
+    def abort(self) -> None:
+        """End `run` immediately and ignore later acknowledgements."""
+        self._sending_stopped = self._ended = True
+        self._progress.set()
 
     @property
-    def untried(self) -> Iterator[str]:
-        """What was neither published nor failed; after `halt`, also what was still in flight."""
-        for chain in self._chains:
-            for event in chain.events[chain.position + chain.failed :]:
+    def unresolved(self) -> Iterator[str]:
+        """Ids of events that were neither published nor failed; after `abort` this includes events in flight."""
+        for run in self._runs:
+            for event in run.events[run.position + run.failed :]:
                 yield event.event_id
 
-    async def _send(self, chain: _Chain) -> None:
-        event = chain.events[chain.position]
+    async def _send(self, run: _AggregateRun) -> None:
+        event = run.current
         self._in_flight += 1
         try:
-            payload, headers = encode_event(event.payload), headers_of(event)
-            await self._publisher.send(self._subject, payload, headers, partial(self._on_result, chain))
+            payload, headers = encode_event(event.payload), build_headers(event)
+            await self._publisher.send(self._subject, payload, headers, partial(self._on_result, run))
         except GrantwireError as error:
-            self._on_result(chain, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it counts against this event and no other
+            self._on_result(run, error)
+        except Exception as error:  # noqa: BLE001 - a bug that one event triggers must fail only this event
             logger.exception("unexpected error publishing event", event_id=event.event_id)
-            self._on_result(chain, RetryableError(f"unexpected: {error!r}"))
+            self._on_result(run, RetryableError(f"unexpected: {error!r}"))
 
-    def _on_result(self, chain: _Chain, result: Result) -> None:
-        """Take a result; a duplicate is a success: an earlier try of this event was stored after all (O3)."""
-        if self._halted:
+    def _on_result(self, run: _AggregateRun, result: Result) -> None:
+        """Record the result of the run's current event and make its successor ready to send.
+
+        A duplicate counts as published: an earlier attempt to send this event was stored after all (O3).
+        """
+        if self._ended:
             return
         self._in_flight -= 1
         if isinstance(result, GrantwireError):
-            chain.failed = True
-            self.failed.append((chain.events[chain.position], result))
+            run.failed = True
+            self.failed.append((run.current, result))
         else:
-            self.published.append(chain.events[chain.position].event_id)
-            chain.position += 1
-            if chain.position < len(chain.events):
-                self._ready.append(chain)
+            self.published.append(run.current.event_id)
+            run.position += 1
+            if run.position < len(run.events):
+                self._ready.append(run)
         if self._ready or not self._in_flight:
-            self._changed.set()
+            self._progress.set()

@@ -1,6 +1,6 @@
-"""The SQL of outbox_events: how events are claimed, kept, closed, put off and given back (O2), redriven and discarded.
+"""The SQL of the table outbox_events: claim, renew, complete, fail and release events (O2), redrive and discard them.
 
-Whatever closes an event or wakes one from FAILED is an SQL function, because it takes two statements
+Completing, redriving and discarding take two statements each, so they are SQL functions
 (infra/sql/functions/outbox_*.sql).
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ClaimedEvent(NamedTuple):
-    """An event that is ours until its lease runs out; `reclaimed` means that somebody let it go before."""
+    """A claimed outbox event; `reclaimed` means that an earlier claim of it expired."""
 
     event_id: str
     event_type: str
@@ -32,14 +32,17 @@ class ClaimedEvent(NamedTuple):
     reclaimed: bool
 
 
-_ORDER = attrgetter("aggregate_key", "aggregate_version")
+_by_aggregate_and_version = attrgetter("aggregate_key", "aggregate_version")
 
 
-# Heads, oldest first, and behind each head that was never in trouble a run of its successors, cut at the first gap. Of
-# the heads whose lease ran out only one: it may be the one that killed its worker, and must not count against others.
-# Two things keep the planner to the indexes, whatever its statistics say: with CASE it cannot believe that so few heads
-# are due that all of them had better be read and sorted, and an array is short to it, where a join might be long. The
-# rows are found by event_id, not by ctid: a head that changed since the snapshot has moved.
+# Claims due heads, oldest first. Behind each head that never failed it claims a run of successors, up to the first gap.
+# It reclaims at most one head whose lease expired: that event may have killed its worker, and the others must not lose
+# an attempt if it does so again.
+#
+# Two details keep the planner on the indexes even with stale statistics. The CASE has no statistics, so the planner
+# cannot assume that few heads are due and that sorting all of them is cheap. It expects an array to be short, while it
+# might expect a join to be large. Rows are updated by event_id, not by ctid, because the ctid of a head that another
+# transaction has updated since the snapshot is outdated.
 CLAIM = """
 WITH heads AS MATERIALIZED (
   SELECT event_id, aggregate_key, aggregate_version, status, attempt_count
@@ -71,7 +74,7 @@ UPDATE outbox_events o
    SET status = 'IN_FLIGHT', locked_by = %(token)s, locked_at = coalesce(%(now)s::timestamptz, now()),
        lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
        attempt_count = o.attempt_count + (o.status = 'IN_FLIGHT')::integer,
-       last_error = CASE o.status WHEN 'IN_FLIGHT' THEN 'the lease of ' || o.locked_by || ' ran out' END
+       last_error = CASE o.status WHEN 'IN_FLIGHT' THEN 'the lease of ' || o.locked_by || ' expired' END
  WHERE o.event_id = ANY (ARRAY(
          SELECT event_id FROM heads WHERE status = 'PENDING'
          UNION ALL (SELECT event_id FROM heads WHERE status = 'IN_FLIGHT' LIMIT 1)
@@ -80,30 +83,32 @@ RETURNING o.event_id::text, o.event_type, o.aggregate_key, o.aggregate_version, 
           o.attempt_count, o.last_error IS NOT NULL
 """
 
-# PostgreSQL's own JSON needs no second look at its encoding, nor for what may stand around it.
-_decode = json.JSONDecoder().raw_decode
+# Faster than json.loads, which also detects the encoding and skips surrounding whitespace. PostgreSQL's JSON text needs
+# neither.
+_decode_json = json.JSONDecoder().raw_decode
 
 
 def claim(
     tx: Connection, token: str, *, limit: int, lease: timedelta, now: datetime | None = None
 ) -> list[ClaimedEvent]:
-    """Claim up to `limit` events: due heads and the runs behind them, in the order of aggregate and version.
+    """Claim up to `limit` events: due heads and the runs behind them, sorted by aggregate and version.
 
-    Taking over an event whose lease ran out counts as one failed attempt; the caller must fail it if that was the last.
+    Reclaiming an event whose lease expired counts as one failed attempt. If that was the last attempt, the caller must
+    fail the event.
     """
     rows = tx.execute(CLAIM, {"token": token, "limit": limit, "lease": lease, "now": now}).fetchall()
-    events = [ClaimedEvent._make((*row[:4], _decode(row[4])[0], *row[5:])) for row in rows]
-    events.sort(key=_ORDER)
+    events = [ClaimedEvent._make((*row[:4], _decode_json(row[4])[0], *row[5:])) for row in rows]
+    events.sort(key=_by_aggregate_and_version)
     return events
 
 
-def id_of(event: ClaimedEvent) -> str:
-    """The key of a claimed row."""
+def get_id(event: ClaimedEvent) -> str:
+    """Return the id of a claimed event."""
     return event.event_id
 
 
-def _array(event_ids: Sequence[str]) -> str:
-    """Ids as PostgreSQL writes an array."""
+def _to_array(event_ids: Sequence[str]) -> str:
+    """Format ids as the text of a PostgreSQL array."""
     return "{" + ",".join(event_ids) + "}"
 
 
@@ -115,16 +120,16 @@ UPDATE outbox_events
 
 
 def renew(tx: Connection, token: str, ids: Sequence[str], *, lease: timedelta, now: datetime | None = None) -> int:
-    """Keep events for another lease; how many were still the claim's."""
-    return tx.execute(_RENEW, {"token": token, "ids": _array(ids), "lease": lease, "now": now}).rowcount
+    """Extend the lease of events; return how many still belonged to the claim."""
+    return tx.execute(_RENEW, {"token": token, "ids": _to_array(ids), "lease": lease, "now": now}).rowcount
 
 
 _COMPLETE = "SELECT outbox_finalise(%(token)s, %(ids)s::uuid[], %(now)s)"
 
 
 def complete(tx: Connection, token: str, ids: Sequence[str], *, now: datetime | None = None) -> int:
-    """Mark events as published and let their successors follow; how many were still the claim's."""
-    row = tx.execute(_COMPLETE, {"token": token, "ids": _array(ids), "now": now}).fetchone()
+    """Mark events PUBLISHED and make their successors claimable; return how many still belonged to the claim."""
+    row = tx.execute(_COMPLETE, {"token": token, "ids": _to_array(ids), "now": now}).fetchone()
     return 0 if row is None else int(row[0])
 
 
@@ -142,7 +147,7 @@ UPDATE outbox_events o
 
 
 def fail(tx: Connection, token: str, failures: Sequence[Failure], *, now: datetime | None = None) -> int:
-    """Put failed events off or give them up, each as decided; how many were still the claim's."""
+    """Retry events later or mark them FAILED, each as decided; return how many still belonged to the claim."""
     return tx.execute(
         _FAIL,
         {
@@ -164,15 +169,15 @@ UPDATE outbox_events
 
 
 def release(tx: Connection, token: str, ids: Sequence[str]) -> int:
-    """Give events back as they were; how many were still the claim's."""
-    return tx.execute(_RELEASE, {"token": token, "ids": _array(ids)}).rowcount
+    """Make events PENDING again without counting an attempt; return how many still belonged to the claim."""
+    return tx.execute(_RELEASE, {"token": token, "ids": _to_array(ids)}).rowcount
 
 
 _REDRIVE = "SELECT outbox_redrive(%(ids)s, %(now)s)"
 
 
 def redrive(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
-    """Try FAILED events again, as if for the first time, with the same ids; those that were FAILED."""
+    """Make FAILED events PENDING again, with no attempt counted; return the ids of those that were FAILED."""
     return [event_id for (event_id,) in tx.execute(_REDRIVE, {"ids": list(event_ids), "now": now})]
 
 
@@ -180,7 +185,7 @@ _DISCARD = "SELECT outbox_discard(%(ids)s, %(now)s)"
 
 
 def discard(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
-    """Close FAILED events unpublished and let their successors follow; those that were FAILED."""
+    """Mark FAILED events DISCARDED and make their successors claimable; return the ids of those that were FAILED."""
     return [event_id for (event_id,) in tx.execute(_DISCARD, {"ids": list(event_ids), "now": now})]
 
 
@@ -193,8 +198,8 @@ SELECT extract(epoch FROM coalesce(%(now)s::timestamptz, now()) - created_at)::d
 """
 
 
-def oldest_age(tx: Connection, now: datetime | None = None) -> float:
-    """Seconds that the oldest event has waited which may be published; 0 if there is none."""
+def oldest_age_seconds(tx: Connection, now: datetime | None = None) -> float:
+    """Return the age in seconds of the oldest head that is not FAILED; 0 if there is none."""
     row = tx.execute(_OLDEST_AGE, {"now": now}).fetchone()
     return 0.0 if row is None else max(0.0, float(row[0]))
 
@@ -203,6 +208,6 @@ _PROMOTE_STUCK = "SELECT outbox_promote_stuck()"
 
 
 def promote_stuck(tx: Connection) -> int:
-    """Let aggregates flow that stand still for no reason; how many. More than zero is a bug to be told about."""
+    """Make heads claimable that wrongly are not, and return how many; more than zero indicates a bug."""
     row = tx.execute(_PROMOTE_STUCK).fetchone()
     return 0 if row is None else int(row[0])

@@ -1,13 +1,14 @@
-"""The read model of each user's rights, built from the events (P1, P2).
+"""The read model of each user's entitlements, built from the events (P1, P2).
 
-`model.project` brings rights up to a batch of events. The bridge calls it in the transaction of its inbox, so an event
-is recorded and projected or neither; an older event never overwrites a newer one, gaps are accepted, and a repeat
-changes nothing. `summary` reads a user's rows. The read model follows the system of record by the way of an event,
-usually some ten milliseconds: what must be exact is read from `entitlements`.
+`model.project` applies a batch of events. The bridge does the same in the statement that writes its inbox, so an event
+is recorded and projected, or neither. An older event never overwrites a newer one, gaps are accepted, and a repeated
+event changes nothing. `summary` reads the rows of one user. The read model lags behind the system of record, usually by
+some ten milliseconds: code that needs the exact state reads `entitlements`.
 
-It can be rebuilt at any time, while events flow, by one of two ways. `record` compares it with the system of record in
-one statement and mends every difference. `stream` replays the events that JetStream still has: it brings up what is
-missing or behind, and nothing else. Both raise RetryableError if a server fails; repeating is harmless.
+The read model can be rebuilt at any time, while events are processed, from one of two sources. `from_record` compares
+it with the system of record in one statement and repairs every difference. `from_stream` projects the events that
+JetStream still has; it only adds entitlements that are missing and updates those that are behind. Both raise
+RetryableError if a dependency fails, and repeating them is harmless.
 
-Only modules are here, no names: a function that answers callers imports neither NATS nor protocol buffers.
+This package exports no names: a function of the API must not import NATS or protocol buffers.
 """

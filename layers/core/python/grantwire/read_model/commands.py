@@ -1,4 +1,4 @@
-"""What an operator asks for: from where to rebuild the read model, and how far. Parsed and checked here."""
+"""Parsing and validation of an operator's command to rebuild the read model."""
 
 from __future__ import annotations
 
@@ -16,45 +16,48 @@ if TYPE_CHECKING:
 SOURCES = ("record", "stream")
 
 
-def _sequence(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
-        raise BadRequestError("from_sequence must be a whole number from 1 on")
+MAX_SEQUENCE = (1 << 63) - 1
+
+
+def _parse_sequence(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SEQUENCE:
+        raise BadRequestError(f"from_sequence must be a whole number between 1 and {MAX_SEQUENCE}")
     return value
 
 
-def _budget(value: object) -> timedelta:
+def _parse_budget(value: object) -> timedelta:
     try:
         return parse_duration(str(value))
     except ValueError as error:
         raise BadRequestError(f"budget {error}") from None
 
 
-_STREAM_ONLY: dict[str, Callable[[object], Any]] = {"from_sequence": _sequence, "budget": _budget}
-_FIELDS = ("source", "dry_run", *_STREAM_ONLY)
+_STREAM_FIELDS: dict[str, Callable[[object], Any]] = {"from_sequence": _parse_sequence, "budget": _parse_budget}
+_FIELDS = ("source", "dry_run", *_STREAM_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildCommand:
-    """One call of an operator; a replay of the stream begins at `from_sequence` and goes on for `budget` at most."""
+    """A command to rebuild the read model; from the stream, it starts at `from_sequence` and runs at most `budget`."""
 
     source: str
     dry_run: bool = False
     from_sequence: int = 1
-    # The function has 15 minutes.
+    # Below the function's timeout of 15 minutes.
     budget: timedelta = timedelta(minutes=13)
 
     @classmethod
     def parse(cls, event: Mapping[str, Any]) -> Self:
-        """Check every field; the error says what to write instead."""
+        """Validate every field of a function's event; BadRequestError names the field and what is allowed."""
         for name in event:
             if name not in _FIELDS:
-                raise BadRequestError(f"unknown field {name!a}; known are {', '.join(_FIELDS)}")
+                raise BadRequestError(f"unknown field {name!a}; allowed: {', '.join(_FIELDS)}")
         source, dry_run = event.get("source"), event.get("dry_run", False)
         if source not in SOURCES:
             raise BadRequestError(f"source must be one of {', '.join(SOURCES)}, not {source!a}")
         if not isinstance(dry_run, bool):
             raise BadRequestError("dry_run must be true or false")
-        given = {name: event[name] for name in _STREAM_ONLY if name in event}
-        if source == "record" and given:
-            raise BadRequestError(f"{', '.join(given)}: only for the source stream; the record is one statement")
-        return cls(source, dry_run, **{name: _STREAM_ONLY[name](value) for name, value in given.items()})
+        stream_fields = {name: event[name] for name in _STREAM_FIELDS if name in event}
+        if source == "record" and stream_fields:
+            raise BadRequestError(f"{', '.join(stream_fields)}: allowed only with source stream")
+        return cls(source, dry_run, **{name: _STREAM_FIELDS[name](value) for name, value in stream_fields.items()})

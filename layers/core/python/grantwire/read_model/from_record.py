@@ -1,7 +1,7 @@
-"""The read model against the system of record: what differs, and one statement that mends it (P2).
+"""Rebuild of the read model from the system of record, in one statement (P2).
 
-A right is committed before its event can be projected. So whatever one snapshot shows ahead of the record in the same
-snapshot is wrong; whatever is newer than the snapshot came from an event, and stays.
+An entitlement is committed before its event can be projected. So a row of the read model that is ahead of the system of
+record in the same snapshot is wrong. A row that is newer than the snapshot was written by an event and is kept.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection, Database
 
-# A version that the record never had, or a right that it does not have.
+# No event can cause these: a version that the entitlement never had, or an entitlement that does not exist.
 _IMPOSSIBLE = ("ahead", "extra")
 DIFFERENCES = ("missing", "behind", "wrong", *_IMPOSSIBLE)
-_MOST_PASSES = 5
+_MAX_PASSES = 5
 
 _COMPARE = "SELECT difference, count(*) FROM user_entitlements_differences GROUP BY difference"
 
-# Only rows that differ are touched, sorted as the bridge sorts them. After its lock a row is overwritten if it is older
-# than the record, or still what this statement's snapshot shows (`seen`); one that has moved on since is right. Rows
-# without a right go last, and only if nobody has them in hand: a wait here could close a circle.
-_MEND = """
+# Only rows that differ are locked, in the same order as the bridge locks them. A locked row is overwritten if it is
+# older than the system of record, or if it is unchanged since the snapshot of the statement (`seen`). If an event has
+# changed it since, it is correct. Rows without an entitlement are deleted last, and only if no other transaction
+# has locked them: waiting could cause a deadlock.
+_REPAIR = """
 WITH compared AS MATERIALIZED (
   SELECT * FROM user_entitlements_differences),
-mended AS (
+repaired AS (
   INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
   SELECT user_id, stock_keeping_unit, status, version, updated_at FROM compared
    WHERE difference <> 'extra'
@@ -46,59 +47,62 @@ removed AS (
     SELECT r.ctid FROM compared c JOIN user_entitlements r
         ON (r.user_id, r.stock_keeping_unit, r.status, r.version, r.changed_at)
          = (c.user_id, c.stock_keeping_unit, c.seen_status, c.seen_version, c.seen_changed_at)
-     WHERE c.difference = 'extra' AND (SELECT count(*) FROM mended) >= 0
+     WHERE c.difference = 'extra' AND (SELECT count(*) FROM repaired) >= 0
        FOR UPDATE OF r SKIP LOCKED))
   RETURNING 1)
 SELECT difference, count(*) FROM compared GROUP BY difference
-UNION ALL SELECT 'mended', count(*) FROM mended
+UNION ALL SELECT 'repaired', count(*) FROM repaired
 UNION ALL SELECT 'removed', count(*) FROM removed
 """
 
-# One rebuild at a time; nobody else notices this lock.
-_TAKE_TURNS = "LOCK TABLE user_entitlements IN SHARE UPDATE EXCLUSIVE MODE"
+# Allows one rebuild at a time, and conflicts with no other statement of Grantwire.
+_LOCK = "LOCK TABLE user_entitlements IN SHARE UPDATE EXCLUSIVE MODE"
 
 
 @dataclass(slots=True)
 class RecordRebuildReport:
-    """How many rows differed at first sight and how, what was done about it, and whether nothing impossible is left."""
+    """How many rows differed in the first pass, by kind of difference, and how many were repaired and removed.
+
+    `complete` is false if rows that no event can explain are left.
+    """
 
     dry_run: bool
-    found: Counter[str] = field(default_factory=Counter)
-    mended: int = 0
+    differences: Counter[str] = field(default_factory=Counter)
+    repaired: int = 0
     removed: int = 0
     complete: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer."""
-        done = {} if self.dry_run else {"mended": self.mended, "removed": self.removed, "complete": self.complete}
-        return {"source": "record", "dry_run": self.dry_run, "found": dict(self.found), **done}
+        """Return the function's result."""
+        done = {} if self.dry_run else {"mended": self.repaired, "removed": self.removed, "complete": self.complete}
+        return {"source": "record", "dry_run": self.dry_run, "found": dict(self.differences), **done}
 
 
 def compare(database: Database) -> RecordRebuildReport:
-    """Count the differences and change nothing. What is behind or missing may be an event on its way."""
+    """Count the differences and change nothing; a row that is behind or missing may only wait for its event."""
     with database.session() as connection:
-        return RecordRebuildReport(dry_run=True, found=_counted(connection, _COMPARE))
+        return RecordRebuildReport(dry_run=True, differences=_count(connection, _COMPARE))
 
 
 def rebuild(database: Database) -> RecordRebuildReport:
-    """Make the read model what the record says, while events flow; a healthy one is not touched.
+    """Make the read model equal to the system of record while events are processed; correct rows are not changed.
 
-    While a row is ahead, the events of its right look old and are dropped. So after one was mended the record is asked
-    once more: by then it has those changes, and from then on no event is dropped.
+    While a row is ahead, the projection ignores the events of its entitlement as old. So a pass that found such a row
+    is followed by another. By then the system of record has the ignored changes, and no further event is ignored.
     """
     report = RecordRebuildReport(dry_run=False, complete=False)
-    for _ in range(_MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         with database.session() as connection, connection.transaction():
-            connection.execute(_TAKE_TURNS)
-            counted = _counted(connection, _MEND)
-        report.mended += counted.pop("mended")
-        report.removed += counted.pop("removed")
-        report.found = report.found or counted
-        report.complete = not any(counted[name] for name in _IMPOSSIBLE)
+            connection.execute(_LOCK)
+            counts = _count(connection, _REPAIR)
+        report.repaired += counts.pop("repaired")
+        report.removed += counts.pop("removed")
+        report.differences = report.differences or counts
+        report.complete = not any(counts[name] for name in _IMPOSSIBLE)
         if report.complete:
             break
     return report
 
 
-def _counted(connection: Connection, statement: LiteralString) -> Counter[str]:
+def _count(connection: Connection, statement: LiteralString) -> Counter[str]:
     return Counter(dict.fromkeys(DIFFERENCES, 0) | dict(connection.execute(statement).fetchall()))

@@ -1,7 +1,7 @@
-"""The read model from the events that JetStream still has (P2).
+"""Rebuild of the read model from the events that JetStream still has (P2).
 
-A consumer of the replay's own reads them; the bridge's is not touched, and neither are inbox and notifications. The
-guard of the projection makes it harmless at any time: what is known already, or better, stays.
+The rebuild reads with a temporary consumer. It does not touch the bridge's consumer, the inbox or notifications. It is
+safe at any time, because the projection ignores an event that is not newer than the row.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from grantwire.jetstream.pull_consumer import PullConsumer
     from grantwire.workers.budget import Budget
 
-_BATCH = 1000
-# A replay that was killed leaves its consumer behind for so long.
+_BATCH_SIZE = 1000
 
 
 @dataclass(slots=True)
 class StreamRebuildReport:
-    """How far a replay has come: everything from `first` to `reached`, of which `last` was the end when it began."""
+    """The progress of a rebuild: the messages `first` to `reached` are done.
+
+    `last` was the last sequence of the stream when the rebuild began.
+    """
 
     dry_run: bool
     first: int
@@ -42,11 +44,11 @@ class StreamRebuildReport:
 
     @property
     def complete(self) -> bool:
-        """Whether it has come to the end."""
+        """Whether the rebuild has reached `last`."""
         return self.reached >= self.last
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer; if there is more to do, with the `from_sequence` to go on with."""
+        """Return the function's result; `continue_from` is the next `from_sequence` of an incomplete rebuild."""
         return {
             "source": "stream",
             "dry_run": self.dry_run,
@@ -61,9 +63,9 @@ class StreamRebuildReport:
 
 
 class StreamRebuild:
-    """Reads one stream from some message on. Belongs to one event loop, like its connection.
+    """Projects the events of one stream. Belongs to one event loop, like its connection.
 
-    `decode` makes the payload of an event out of a message's bytes, or raises RejectedError.
+    `decode` returns the payload of the event in a message, or raises RejectedError.
     """
 
     def __init__(
@@ -82,9 +84,10 @@ class StreamRebuild:
         dry_run: bool = False,
         on_batch: Callable[[StreamRebuildReport], None] = lambda _: None,
     ) -> StreamRebuildReport:
-        """Project every event from `first` to the last one that there is now, or as far as the budget allows.
+        """Project every event from `first` to the last one in the stream now, or as many as the budget allows.
 
-        Later ones are the bridge's. With `dry_run` they are only read. A RetryableError says where to go on.
+        Events published later are left to the bridge. With `dry_run` events are only read. The text of a RetryableError
+        names the `from_sequence` to continue with.
         """
         await self._nats.connect()
         report = StreamRebuildReport(dry_run, first, await self._nats.last_sequence(self._stream), first - 1)
@@ -93,7 +96,7 @@ class StreamRebuild:
                 async with temporary_consumer(self._nats, self._stream, first=first) as consumer:
                     await self._read(consumer, report, budget, on_batch)
         except RetryableError as error:
-            raise RetryableError(f"{error}; go on with from_sequence {report.reached + 1}") from error
+            raise RetryableError(f"{error}; continue with from_sequence {report.reached + 1}") from error
         return report
 
     async def _read(
@@ -105,23 +108,23 @@ class StreamRebuild:
     ) -> None:
         delivered = 0
         while not report.complete and not budget.is_over():
-            messages = await consumer.pull(_BATCH, 0)
+            messages = await consumer.pull(_BATCH_SIZE, 0)
             if not messages:
-                # The rest has left the stream since.
+                # The remaining messages have been deleted from the stream meanwhile.
                 report.reached = report.last
                 return
             for message in messages:
                 delivered += 1
                 if message.consumer_sequence != delivered:
-                    raise RetryableError("messages were lost on their way from JetStream")
+                    raise RetryableError("messages were lost between JetStream and the rebuild")
             await self._apply(messages, report)
             on_batch(report)
 
     async def _apply(self, messages: Sequence[Message], report: StreamRebuildReport) -> None:
-        """Project a batch in one statement; what is no event, or what the database refuses, is told and left out."""
-        wanted = [message for message in messages if message.stream_sequence <= report.last]
+        """Project a batch in one statement; log and skip messages that are invalid or that the database refuses."""
+        relevant = [message for message in messages if message.stream_sequence <= report.last]
         events: list[tuple[int, Mapping[str, Any]]] = []
-        for message in wanted:
+        for message in relevant:
             sequence = message.stream_sequence
             try:
                 events.append((sequence, self._decode(message.data)))
@@ -131,7 +134,7 @@ class StreamRebuild:
             report.events += len(events)
         else:
             await asyncio.to_thread(self._project, events, report)
-        report.reached = wanted[-1].stream_sequence if len(wanted) == len(messages) else report.last
+        report.reached = relevant[-1].stream_sequence if len(relevant) == len(messages) else report.last
 
     def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamRebuildReport) -> None:
         try:
@@ -142,8 +145,8 @@ class StreamRebuild:
             if len(events) == 1:
                 _skip(report, events[0][0], error)
                 return
-            for one in events:
-                self._project([one], report)
+            for event in events:
+                self._project([event], report)
 
 
 def _skip(report: StreamRebuildReport, sequence: int, error: RejectedError) -> None:

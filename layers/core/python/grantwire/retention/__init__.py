@@ -1,9 +1,12 @@
-"""Retention: what is past its time goes, in bounded batches; what must never be is told about.
+"""Retention: deleting rows that are past their retention, in bounded batches.
 
-`Sweep.run` works through the policies of `policies` (R1-R3, Q4) batch by batch, each a transaction of its own, within
-its budget; the next run goes on, and two at once share the work (R4). It keeps the months of the audit three ahead and
-drops old ones only if a setting says so (A1). It raises the first RetryableError or InternalError of a step, after all
-the others had their turn. What operators did (`operator_actions`) and open dead letters are never deleted.
+The sweep applies the policies in `policies` (R1-R3, Q4) batch by batch. Each batch is a transaction of its own. When
+the budget ends, the next run continues; sweeps that overlap share the work (R4). The sweep also creates the partitions
+of the audit three months ahead, and drops old ones only if a setting allows it (A1). It checks invariants and logs
+violations.
+
+If a task fails, the others still run; then the sweep raises the first RetryableError or InternalError. Operator actions
+(`operator_actions`) and open dead letters are never deleted.
 """
 
 from grantwire.retention.policies import POLICIES, Policy

@@ -1,4 +1,4 @@
-"""The months of the audit: made ahead, moved out of DEFAULT, dropped when a setting says so (A1)."""
+"""The monthly partitions of the audit: created ahead, filled from DEFAULT, dropped if a setting allows it (A1)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ SELECT entitlement_audit_ensure_partitions(%(ahead)s, coalesce(%(now)s::timestam
 """
 
 
-def ensure_months(tx: Connection, now: datetime | None = None) -> list[str]:
-    """Make the partitions of this month and of the three that follow; those that were missing."""
+def ensure_partitions(tx: Connection, now: datetime | None = None) -> list[str]:
+    """Create the partitions of this month and the next three, and return the names of the created ones."""
     return [row[0] for row in tx.execute(_ENSURE, {"ahead": MONTHS_AHEAD, "now": now})]
 
 
-_IN_DEFAULT = """
+_COUNT_DEFAULT_ROWS = """
 SELECT date_trunc('month', occurred_at AT TIME ZONE 'UTC') AT TIME ZONE 'UTC', count(*)
   FROM entitlement_audit_default
  GROUP BY 1 ORDER BY 1
 """
 
 
-def empty_default(tx: Connection) -> int:
-    """Tell about rows that no month took, and give each of their months a partition; how many rows there were.
+def empty_default_partition(tx: Connection) -> int:
+    """Log the rows in the DEFAULT partition, create partitions for their months, and return how many rows there were.
 
-    Inserts wait while the rows of a month that has begun are moved.
+    Creating a partition moves its rows. Inserts wait meanwhile if the month has already begun.
     """
-    months = tx.execute(_IN_DEFAULT).fetchall()
+    months = tx.execute(_COUNT_DEFAULT_ROWS).fetchall()
     rows: int = sum(count for _, count in months)
     if rows:
         metrics.add_metric("AuditRowsInDefault", MetricUnit.Count, rows)
@@ -50,7 +50,7 @@ SELECT entitlement_audit_drop_oldest(%(months)s, coalesce(%(now)s::timestamptz, 
 """
 
 
-def drop_oldest_month(tx: Connection, months: int, now: datetime | None = None) -> str | None:
-    """Drop the oldest month that is out of its time; its name, None if there is none."""
+def drop_oldest_partition(tx: Connection, months: int, now: datetime | None = None) -> str | None:
+    """Drop the oldest partition that is past its retention. Return its name, or None if there is none."""
     row = tx.execute(_DROP_OLDEST, {"months": months, "now": now}).fetchone()
     return None if row is None else row[0]

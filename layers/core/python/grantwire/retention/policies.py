@@ -1,8 +1,8 @@
-"""What is deleted, when, in which order and by which index: one policy for each kind of row (R1-R3, Q4, C7).
+"""Retention policies: which rows are deleted, and when; one policy for each kind of row (R1-R3, Q4, C7).
 
-One statement deletes for all of them. A batch locks what it deletes and passes over what another transaction has
-locked, so that sweeps that overlap share the work and none waits. It takes the oldest first, from an index that holds
-nothing else.
+All policies use the same statement. A batch locks the rows that it deletes and skips rows that another transaction has
+locked. Sweeps that overlap therefore share the work without waiting for each other. A batch deletes the oldest rows
+first, and an index finds them without reading rows that must stay.
 """
 
 from __future__ import annotations
@@ -25,32 +25,36 @@ if TYPE_CHECKING:
 _DELETE = sql.SQL("""
 DELETE FROM {table} WHERE ctid = ANY(ARRAY(
   SELECT ctid FROM {table}
-   WHERE {time} {older} coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AND {condition}
-   ORDER BY {time} LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+   WHERE {time_column} {older} coalesce(%(now)s::timestamptz, now()) - %(retention)s::interval AND {condition}
+   ORDER BY {time_column} LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
 """)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Rows of `table` go when `time` is older than `keep` and `condition` holds; `index` finds them."""
+    """Delete rows of `table` whose `time_column` is older than the retention and that match `condition`.
+
+    `index` is the index that finds these rows; a test checks that the plan uses it.
+    """
 
     name: str
     table: LiteralString
-    time: LiteralString
+    time_column: LiteralString
     index: str
-    keep: Callable[[RetentionSettings], timedelta]
+    retention: Callable[[RetentionSettings], timedelta]
     condition: LiteralString = "true"
-    # Whether a row goes that is exactly as old as `keep`.
-    edge_goes: bool = False
-    of_notifications: bool = False
+    # Whether a row is deleted whose age equals the retention exactly.
+    inclusive: bool = False
+    # Whether NOTIFICATION_RETENTION_ENABLED switches this policy (R5).
+    is_notification_data: bool = False
 
     @property
-    def delete(self) -> sql.Composed:
-        """The statement; it takes %(now)s, %(keep)s and %(limit)s."""
+    def delete_statement(self) -> sql.Composed:
+        """The statement that deletes one batch, with the parameters %(now)s, %(retention)s and %(limit)s."""
         return _DELETE.format(
             table=sql.Identifier(self.table),
-            time=sql.Identifier(self.time),
-            older=sql.SQL("<=") if self.edge_goes else sql.SQL("<"),
+            time_column=sql.Identifier(self.time_column),
+            older=sql.SQL("<=") if self.inclusive else sql.SQL("<"),
             condition=sql.SQL(self.condition),
         )
 
@@ -59,87 +63,87 @@ POLICIES = (
     Policy(
         name="idempotency_keys",
         table="idempotency_keys",
-        time="expires_at",
+        time_column="expires_at",
         index="idempotency_keys_expiry",
-        keep=lambda _: timedelta(0),
-        edge_goes=True,
+        retention=lambda _: timedelta(0),
+        inclusive=True,
     ),
     Policy(
         name="outbox_published",
         table="outbox_events",
-        time="published_at",
+        time_column="published_at",
         index="outbox_events_published_at",
-        keep=attrgetter("outbox"),
+        retention=attrgetter("outbox"),
         condition="status = 'PUBLISHED'",
     ),
     Policy(
         name="outbox_discarded",
         table="outbox_events",
-        time="discarded_at",
+        time_column="discarded_at",
         index="outbox_events_discarded_at",
-        keep=attrgetter("outbox"),
+        retention=attrgetter("outbox"),
         condition="status = 'DISCARDED'",
     ),
     Policy(
         name="processed_events",
         table="processed_events",
-        time="processed_at",
+        time_column="processed_at",
         index="processed_events_time",
-        keep=attrgetter("inbox"),
-        of_notifications=True,
+        retention=attrgetter("inbox"),
+        is_notification_data=True,
     ),
-    # What is neither SENT nor FAILED after all this time stays, and is reported (checks).
+    # Unfinished notifications are not deleted; checks.py reports them.
     Policy(
         name="notifications",
         table="notifications",
-        time="created_at",
+        time_column="created_at",
         index="notifications_created_at",
-        keep=attrgetter("inbox"),
+        retention=attrgetter("inbox"),
         condition="status IN ('SENT', 'FAILED')",
-        of_notifications=True,
+        is_notification_data=True,
     ),
     Policy(
         name="notification_dlq",
         table="notification_dlq",
-        time="closed_at",
+        time_column="closed_at",
         index="notification_dlq_closed_at",
-        keep=attrgetter("dead_letters"),
+        retention=attrgetter("dead_letters"),
         condition="status <> 'OPEN'",
-        of_notifications=True,
+        is_notification_data=True,
     ),
     Policy(
         name="notification_nats_dlq",
         table="notification_nats_dlq",
-        time="closed_at",
+        time_column="closed_at",
         index="notification_nats_dlq_closed",
-        keep=attrgetter("dead_letters"),
+        retention=attrgetter("dead_letters"),
         condition="status <> 'OPEN'",
-        of_notifications=True,
+        is_notification_data=True,
     ),
     Policy(
         name="processed_messages",
         table="processed_messages",
-        time="expires_at",
+        time_column="expires_at",
         index="processed_messages_expiry",
-        keep=attrgetter("processed_messages"),
+        retention=attrgetter("processed_messages"),
     ),
-    # A lock whose owner never came back is free to be taken as soon as its lease has ended.
+    # A lock can be acquired again as soon as its lease has ended, so an old row is not needed.
     Policy(
         name="distributed_locks",
         table="distributed_locks",
-        time="lease_until",
+        time_column="lease_until",
         index="distributed_locks_expiry",
-        keep=attrgetter("locks"),
+        retention=attrgetter("locks"),
     ),
 )
 
 
-def policies(settings: RetentionSettings) -> Iterator[Policy]:
-    """The policies that are switched on (R5)."""
-    return (policy for policy in POLICIES if settings.notifications or not policy.of_notifications)
+def enabled_policies(settings: RetentionSettings) -> Iterator[Policy]:
+    """Return the policies that the settings enable (R5)."""
+    return (policy for policy in POLICIES if settings.notifications_enabled or not policy.is_notification_data)
 
 
 def delete_batch(tx: Connection, policy: Policy, settings: RetentionSettings, now: datetime | None = None) -> int:
-    """Delete the oldest rows that may go, at most one batch; how many."""
-    parameters = {"now": now, "keep": policy.keep(settings), "limit": settings.batch_size}
-    return tx.execute(policy.delete, parameters).rowcount
+    """Delete one batch of the oldest rows past their retention, and return how many rows were deleted."""
+    parameters = {"now": now, "retention": policy.retention(settings), "limit": settings.batch_size}
+    return tx.execute(policy.delete_statement, parameters).rowcount

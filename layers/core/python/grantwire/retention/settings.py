@@ -1,4 +1,4 @@
-"""How long everything is kept."""
+"""Settings of the sweep."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """The variables of R1 to R5 and of the audit's months, which are kept for ever unless that is set."""
+    """How long each kind of row is kept (R1-R5). The audit is kept for ever unless `audit_months` is set."""
 
-    notifications: bool = setting("NOTIFICATION_RETENTION_ENABLED", flag, default="true")
-    days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
+    notifications_enabled: bool = setting("NOTIFICATION_RETENTION_ENABLED", flag, default="true")
+    inbox_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
     dead_letters: timedelta = setting("NOTIFICATION_DEAD_LETTERS_RETENTION", duration(low="1h"), default="30d")
     outbox: timedelta = setting("ENTITLEMENT_OUTBOX_RETENTION", duration(low="1m"), default="24h")
     audit_months: int | None = setting("ENTITLEMENT_AUDIT_RETENTION_MONTHS", integer(low=1, high=1200), optional=True)
@@ -27,8 +27,8 @@ class RetentionSettings:
     stream_max_age: timedelta = setting("ENTITLEMENT_NATS_MAX_AGE", duration(low="1m"), default="14d")
 
     def problems(self) -> Iterator[str]:
-        """The inbox must remember an event for longer than the stream can deliver it."""
-        if self.notifications and self.stream_max_age >= self.inbox:
+        """Yield a problem if the inbox can forget an event that the stream can still deliver."""
+        if self.notifications_enabled and self.stream_max_age >= self.inbox:
             yield (
                 "NOTIFICATION_RETENTION_RETENTION_DAYS must be longer than ENTITLEMENT_NATS_MAX_AGE, "
                 "or the inbox could forget an event that the stream still delivers"
@@ -36,5 +36,5 @@ class RetentionSettings:
 
     @property
     def inbox(self) -> timedelta:
-        """How long the inbox and the notifications are kept."""
-        return timedelta(days=self.days)
+        """The retention of the inbox and of notifications."""
+        return timedelta(days=self.inbox_days)

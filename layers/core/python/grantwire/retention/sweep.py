@@ -1,4 +1,8 @@
-"""One run of the sweep: checks and months first, which are quick, then the policies in turn while time is left (R4)."""
+"""The worker that deletes rows past their retention.
+
+A run begins with the checks and the partitions of the audit, which are fast. Then the policies take turns until all are
+done or the budget ends (R4).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import logger
-from grantwire.retention.checks import promote_stuck, report_forgotten
-from grantwire.retention.partitions import drop_oldest_month, empty_default, ensure_months
-from grantwire.retention.policies import delete_batch, policies
+from grantwire.retention.checks import promote_stuck_events, report_unfinished_notifications
+from grantwire.retention.partitions import drop_oldest_partition, empty_default_partition, ensure_partitions
+from grantwire.retention.policies import delete_batch, enabled_policies
 from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from grantwire.retention.settings import RetentionSettings
     from grantwire.workers.budget import Budget
 
-    # One task of a run; true if it is to be repeated after the others have had their turn.
+    # One task of a run. It returns true if it must run again, after the other tasks.
     Task = Callable[[], bool]
 
 T = TypeVar("T")
@@ -31,7 +35,10 @@ _PING = "SELECT 1"
 
 
 class Sweep(Worker):
-    """Deletes what is past its time; any number may run at once. `now` is None in production: the database's time."""
+    """Deletes rows past their retention. Several sweeps may run at the same time.
+
+    `now` is None in production, which means the time of the database; tests pass a time.
+    """
 
     name = "sweep_retention"
     counters: ClassVar[Mapping[str, str | None]] = {"swept": "RowsSwept"}
@@ -43,35 +50,36 @@ class Sweep(Worker):
         self._settings = settings
         self._now = now
         self._tasks: deque[Task] = deque()
-        self._reached = False
-        self._found: dict[str, Any] = {}
+        self._is_connected = False
+        self._findings: dict[str, Any] = {}
         self._deleted: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._failures: list[GrantwireError] = []
 
     async def begin(self) -> None:
-        """List the tasks of a run: the checks, the months of the audit, the policies."""
-        self._reached = False
+        """Queue the tasks of a run: the checks, the partitions of the audit, the policies."""
+        self._is_connected = False
         self._failures = []
         self._deleted, self._batches = Counter(), Counter()
-        self._found = {"stuck": 0, "forgotten": 0, "in_default": 0, "months_made": [], "months_dropped": []}
-        self._tasks = deque([partial(self._check, "stuck", promote_stuck)])
-        if self._settings.notifications:
-            report = partial(report_forgotten, settings=self._settings, now=self._now)
+        self._findings = {"stuck": 0, "forgotten": 0, "in_default": 0, "months_made": [], "months_dropped": []}
+        self._tasks = deque([partial(self._check, "stuck", promote_stuck_events)])
+        if self._settings.notifications_enabled:
+            report = partial(report_unfinished_notifications, settings=self._settings, now=self._now)
             self._tasks.append(partial(self._check, "forgotten", report))
-        self._tasks.append(partial(self._check, "in_default", empty_default))
-        self._tasks.append(partial(self._check, "months_made", partial(ensure_months, now=self._now)))
-        self._tasks.append(self._drop_month)
-        self._tasks.extend(partial(self._delete, policy) for policy in policies(self._settings))
+        self._tasks.append(partial(self._check, "in_default", empty_default_partition))
+        self._tasks.append(partial(self._check, "months_made", partial(ensure_partitions, now=self._now)))
+        self._tasks.append(self._drop_partition)
+        self._tasks.extend(partial(self._delete_batch, policy) for policy in enabled_policies(self._settings))
 
     async def step(self, budget: Budget) -> bool:  # noqa: ARG002 - one task is short
-        """Run the next task, in a transaction of its own; false when none is left.
+        """Run the next task in a transaction of its own. Return false if no task is left.
 
-        A task that fails does not keep the others from their work; the first failure is raised at the end of the run.
+        If a task fails, the others still run. `result` raises the first failure.
         """
-        if not self._reached:
+        if not self._is_connected:
+            # An unavailable database is one error, not one for each task.
             self._database.fetch_row(_PING, {})
-            self._reached = True
+            self._is_connected = True
         if not self._tasks:
             return False
         task = self._tasks.popleft()
@@ -83,9 +91,12 @@ class Sweep(Worker):
         return True
 
     def result(self) -> dict[str, Any]:
-        """What was found and deleted; `complete` if nothing is left for the next run. Raises the first failure."""
+        """Return what the run found and deleted, or raise the first failure.
+
+        `complete` is true if nothing is left for the next run.
+        """
         deleted = {"deleted": dict(self._deleted), "batches": dict(self._batches), "complete": not self._tasks}
-        result = self._found | deleted
+        result = self._findings | deleted
         if self._failures:
             logger.error("sweep incomplete", result=result, failures=[str(failure) for failure in self._failures])
             raise self._failures[0]
@@ -95,34 +106,34 @@ class Sweep(Worker):
         """Close the connection."""
         self._database.close()
 
-    def _run(self, action: Callable[[Connection], T]) -> T:
+    def _run_in_transaction(self, action: Callable[[Connection], T]) -> T:
         with self._database.session() as tx, tx.transaction():
             return action(tx)
 
     def _check(self, name: str, check: Callable[[Connection], Any]) -> bool:
-        self._found[name] = None
-        self._found[name] = self._run(check)
+        self._findings[name] = None
+        self._findings[name] = self._run_in_transaction(check)
         return False
 
-    def _drop_month(self) -> bool:
-        """Drop the oldest month of the audit. One that is in use stays until the next run, which is no failure."""
+    def _drop_partition(self) -> bool:
+        """Drop the oldest audit partition. A partition that is in use stays until the next run; this is no failure."""
         months = self._settings.audit_months
         if months is None:
             return False
         try:
-            name = self._run(partial(drop_oldest_month, months=months, now=self._now))
+            name = self._run_in_transaction(partial(drop_oldest_partition, months=months, now=self._now))
         except RetryableError as error:
             logger.warning("could not drop audit partition, retrying next run", reason=str(error))
             return False
         if name is None:
             return False
         logger.info("audit partition dropped", partition=name, keep_months=months)
-        self._found["months_dropped"].append(name)
+        self._findings["months_dropped"].append(name)
         return True
 
-    def _delete(self, policy: Policy) -> bool:
-        """Delete one batch; policies take turns, so that a large backlog of one does not keep the others waiting."""
-        count = self._run(partial(delete_batch, policy=policy, settings=self._settings, now=self._now))
+    def _delete_batch(self, policy: Policy) -> bool:
+        """Delete one batch. Policies take turns, so that a large backlog of one does not delay the others."""
+        count = self._run_in_transaction(partial(delete_batch, policy=policy, settings=self._settings, now=self._now))
         if count:
             self._deleted[policy.name] += count
             self._batches[policy.name] += 1

@@ -1,7 +1,7 @@
-"""The composition root: the only place where settings, connections and capabilities meet.
+"""The composition root: it connects settings, connections and capabilities.
 
-A runtime is what one function, or one family of them, needs, and no more; each has a module of its own, so that a
-function imports only its own. It is built once for each execution environment: in the init phase on Lambda, so that a
-bad setting stops the function before it takes a request, and at the first call elsewhere, so that importing a handler
-needs no environment.
+A runtime holds the objects that one function, or a family of functions, needs. Each runtime has its own module, so that
+a function imports only the code that it uses. A runtime is built once for each execution environment. On Lambda that is
+in the init phase, so that an invalid setting stops the function before it receives a request. Elsewhere it is at the
+first call, so that importing a handler needs no environment variables.
 """

@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """What grant, revoke and query read from their environment."""
+    """The settings of grant, revoke and query."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     idempotency: IdempotencySettings = group(IdempotencySettings)
 
     def problems(self) -> Iterator[str]:
-        """A wait for a key must end before the statement that waits is cut off."""
+        """Yield a problem if the wait for an idempotency key could exceed the timeout of its statement."""
         if self.idempotency.lock_wait >= self.database.statement_timeout:
             yield "IDEMPOTENCY_LOCK_WAIT must be shorter than DATABASE_STATEMENT_TIMEOUT"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRuntime:
-    """What grant, revoke and query work with."""
+    """The objects that grant, revoke and query need."""
 
     entitlements: Entitlements
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; the connection is made when it is first used."""
+        """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(ApiSettings, environ)
         return cls(Entitlements(Database(settings.database), settings.idempotency))

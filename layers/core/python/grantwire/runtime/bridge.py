@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """What bridge_events reads from its environment."""
+    """The settings of bridge_events."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
@@ -30,13 +30,13 @@ class BridgeSettings:
 
 
 class BridgeRuntime(WorkerRuntime):
-    """What bridge_events works with."""
+    """The objects that bridge_events needs."""
 
     __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; connections are made when they are first used."""
+        """Build the runtime from environment variables; connections are opened on first use."""
         settings = load(BridgeSettings, environ)
         database = Database(settings.database, application_name="grantwire-bridge")
         nats = NatsConnection(settings.nats, name="grantwire-bridge")

@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-_ENVIRONMENT = re.compile(r"[a-z0-9]{1,16}")
+_ENVIRONMENT_NAME = re.compile(r"[a-z0-9]{1,16}")
 
 
-def _environment(value: str) -> str:
-    if not _ENVIRONMENT.fullmatch(value):
+def _parse_environment_name(value: str) -> str:
+    if not _ENVIRONMENT_NAME.fullmatch(value):
         raise ValueError(f"must be 1 to 16 lower-case letters and digits, not {value!r}")
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class CallerSettings:
-    """What authorize_caller and manage_clients read from their environment."""
+    """The settings of authorize_caller and manage_clients."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    # Part of every token: one of another environment is refused without looking it up.
-    environment: str = setting("TOKEN_ENVIRONMENT", _environment)
+    # Part of every token, so that a token of another environment is rejected without a database query.
+    environment: str = setting("TOKEN_ENVIRONMENT", _parse_environment_name)
 
 
 @dataclass(frozen=True, slots=True)
 class CallerRuntime:
-    """What authorize_caller and manage_clients work with."""
+    """The objects that authorize_caller and manage_clients need."""
 
     database: Database
     clients: Clients
@@ -43,12 +43,12 @@ class CallerRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; the connection is made when it is first used."""
+        """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(CallerSettings, environ)
         database = Database(settings.database)
         clients = Clients(database, settings.environment)
         return cls(database, clients, Authorizer(clients, settings.environment))
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the database connection."""
         self.database.close()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """What deliver_notifications reads from its environment."""
+    """The settings of deliver_notifications."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     leases: LeaseSettings = group(LeaseSettings, prefix="NOTIFICATION_DELIVERY_")
@@ -30,15 +30,15 @@ class DeliverySettings:
 
 
 class DeliveryRuntime(WorkerRuntime):
-    """What deliver_notifications works with."""
+    """The objects that deliver_notifications needs."""
 
     __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; connections are made when they are first used."""
+        """Build the runtime from environment variables; connections are opened on first use."""
         settings = load(DeliverySettings, environ)
-        # A claim that was planned on an empty table must not read all of it for as long as the connection lives.
+        # PostgreSQL caches the plan of the claim. A plan made for an empty table would keep scanning the whole table.
         session = {"enable_seqscan": "off"}
         database = Database(settings.database, application_name="grantwire-delivery", session=session)
         delivery = Delivery(

@@ -1,4 +1,4 @@
-"""What the Lambda runtime puts into the environment anew for each invocation."""
+"""Environment variables that the Lambda runtime sets for each invocation."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def xray_header() -> str | None:
-    """Return the X-Ray header of this invocation; None where there is no Lambda runtime."""
+    """Return the X-Ray trace header of this invocation; None outside Lambda."""
     return os.environ.get("_X_AMZN_TRACE_ID")

@@ -1,4 +1,4 @@
-"""When a runtime is built."""
+"""Building of runtimes, once for each execution environment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ R = TypeVar("R")
 
 
 class LazyRuntime(Generic[R]):
-    """A runtime that is built once: in the init phase on Lambda, with its logs; elsewhere when it is first used."""
+    """A runtime that is built once: on Lambda in the init phase, elsewhere on first use."""
 
     def __init__(self, build: Callable[[Mapping[str, str]], R]) -> None:
         self._build = build
-        self._built: R | None = None
+        self._runtime: R | None = None
         if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
-            self._start()
+            self._initialize()
 
-    def _start(self) -> None:
-        """Configure the logs and build the runtime, or raise one ConfigError with the problems of both."""
+    def _initialize(self) -> None:
+        """Configure logging and build the runtime; raise one ConfigError with the problems of both."""
         problems: list[str] = []
         for step in (lambda: configure(os.environ), self.get):
             try:
@@ -35,7 +35,7 @@ class LazyRuntime(Generic[R]):
             raise ConfigError(problems)
 
     def get(self) -> R:
-        """Return the runtime, or raise ConfigError."""
-        if self._built is None:
-            self._built = self._build(os.environ)
-        return self._built
+        """Return the runtime. Raises ConfigError if a setting is invalid."""
+        if self._runtime is None:
+            self._runtime = self._build(os.environ)
+        return self._runtime

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MigrationSettings:
-    """What migrate_database reads from its environment: the way to the database as its owner."""
+    """The settings of migrate_database, which connects to the database as its owner."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    # The sweep has the same variable; this one is what the owner allows, and the sweep's cannot go below it.
+    # sweep_retention has the same variable. This value is the minimum that the database enforces on the sweep.
     audit_months: int | None = setting("ENTITLEMENT_AUDIT_RETENTION_MONTHS", integer(low=1, high=1200), optional=True)
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationRuntime:
-    """What migrate_database works with."""
+    """The objects that migrate_database needs."""
 
     database: DatabaseSettings
     audit_months: int | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; the task opens a connection of its own."""
+        """Build the runtime from environment variables; the task opens its own connection."""
         settings = load(MigrationSettings, environ)
         return cls(settings.database, settings.audit_months)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.notifications.listing import Inbox
+from grantwire.notifications.listing import NotificationList
 from grantwire.settings import flag, group, load, setting
 
 if TYPE_CHECKING:
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NotificationListSettings:
-    """What show_inbox reads from its environment."""
+    """The settings of show_inbox."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    # It shows anybody's notifications to whoever asks: for development, not for production.
+    # The route shows the notifications of any user to any caller. Enable it for development only.
     enabled: bool = setting("NOTIFICATION_INBOX_ENABLED", flag, default="false")
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationListRuntime:
-    """What show_inbox works with: nothing, unless it is switched on."""
+    """The objects that show_inbox needs; None if the route is not enabled."""
 
-    inbox: Inbox | None
+    notification_list: NotificationList | None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; the connection is made when it is first used."""
+        """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(NotificationListSettings, environ)
-        return cls(Inbox(Database(settings.database)) if settings.enabled else None)
+        return cls(NotificationList(Database(settings.database)) if settings.enabled else None)

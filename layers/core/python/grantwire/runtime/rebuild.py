@@ -1,4 +1,4 @@
-"""The runtime of rebuild_read_model, and of the command that does the same."""
+"""The runtime of rebuild_read_model and of its command line tool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.notifications.events import payload_of
+from grantwire.notifications.events import decode_payload
 from grantwire.read_model.from_record import RecordRebuildReport, compare, rebuild
 from grantwire.read_model.from_stream import StreamRebuild, StreamRebuildReport
 from grantwire.settings import group, load, setting, text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RebuildSettings:
-    """What rebuild_read_model reads from its environment."""
+    """The settings of rebuild_read_model."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
@@ -34,35 +34,35 @@ class RebuildSettings:
 
 @dataclass(frozen=True, slots=True)
 class RebuildRuntime:
-    """What rebuild_read_model works with."""
+    """The objects that rebuild_read_model needs."""
 
     runner: asyncio.Runner
     database: Database
     nats: NatsConnection
-    replay: StreamRebuild
+    stream_rebuild: StreamRebuild
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; connections are made when they are first used, to NATS only for a replay."""
+        """Build the runtime from environment variables; connections are opened on first use, to NATS only if needed."""
         settings = load(RebuildSettings, environ)
         name = "grantwire-rebuild"
         database = Database(settings.database, application_name=name)
         nats = NatsConnection(settings.nats, name=name)
-        return cls(asyncio.Runner(), database, nats, StreamRebuild(database, nats, settings.stream, payload_of))
+        return cls(asyncio.Runner(), database, nats, StreamRebuild(database, nats, settings.stream, decode_payload))
 
     def execute(
-        self, order: RebuildCommand, on_batch: Callable[[StreamRebuildReport], None] = lambda _: None
+        self, command: RebuildCommand, on_batch: Callable[[StreamRebuildReport], None] = lambda _: None
     ) -> RecordRebuildReport | StreamRebuildReport:
-        """Do what the order says; a replay reports after each batch."""
-        if order.source == "record":
-            return compare(self.database) if order.dry_run else rebuild(self.database)
-        budget = Budget(time.monotonic() + order.budget.total_seconds())
+        """Execute the command. A rebuild from the stream calls `on_batch` after each batch."""
+        if command.source == "record":
+            return compare(self.database) if command.dry_run else rebuild(self.database)
+        budget = Budget(time.monotonic() + command.budget.total_seconds())
         return self.runner.run(
-            self.replay.run(budget, first=order.from_sequence, dry_run=order.dry_run, on_batch=on_batch)
+            self.stream_rebuild.run(budget, first=command.from_sequence, dry_run=command.dry_run, on_batch=on_batch)
         )
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the connections and the event loop."""
         self.runner.run(self.nats.close())
         self.runner.close()
         self.database.close()

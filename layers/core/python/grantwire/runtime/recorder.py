@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """What record_advisories reads from its environment."""
+    """The settings of record_advisories."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
@@ -29,13 +29,13 @@ class RecorderSettings:
 
 
 class RecorderRuntime(WorkerRuntime):
-    """What record_advisories works with."""
+    """The objects that record_advisories needs."""
 
     __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; connections are made when they are first used."""
+        """Build the runtime from environment variables; connections are opened on first use."""
         settings = load(RecorderSettings, environ)
         database = Database(settings.database, application_name="grantwire-recorder")
         nats = NatsConnection(settings.nats, name="grantwire-recorder")

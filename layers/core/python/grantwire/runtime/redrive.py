@@ -1,4 +1,4 @@
-"""The runtime of redrive_dead_letters, and of the command that does the same."""
+"""The runtime of redrive_dead_letters and of its command line tool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RedriveSettings:
-    """What redrive_dead_letters reads from its environment."""
+    """The settings of redrive_dead_letters."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
@@ -31,14 +31,14 @@ class RedriveSettings:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRuntime:
-    """What redrive_dead_letters works with."""
+    """The objects that redrive_dead_letters needs."""
 
     dead_letters: DeadLetters
     runner: asyncio.Runner
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; connections are made when they are first used, to NATS only if something goes there."""
+        """Build the runtime from environment variables; connections are opened on first use, to NATS only if needed."""
         settings = load(RedriveSettings, environ)
         name = "grantwire-redrive"
         runner = asyncio.Runner()
@@ -51,7 +51,7 @@ class RedriveRuntime:
         return cls(dead_letters, runner)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the connections and the event loop."""
         self.dead_letters.republisher.close()
         self.dead_letters.database.close()
         self.runner.close()

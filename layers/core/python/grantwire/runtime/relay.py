@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-# What it writes down repeats itself, so no commit waits for the disk (ADR 0022). And a claim that was planned on an
-# empty table must not read all of it for as long as the connection lives.
+# synchronous_commit: a commit does not wait for the disk, because the work of a lost commit can be repeated (ADR 0022).
+# enable_seqscan: PostgreSQL caches the plan of the claim. A plan made for an empty table would keep scanning the whole
+# table.
 SESSION = {"synchronous_commit": "off", "enable_seqscan": "off"}
 
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """What relay_outbox reads from its environment."""
+    """The settings of relay_outbox."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
@@ -39,7 +40,10 @@ class RelaySettings:
     wakeup: bool = setting("ENTITLEMENT_OUTBOX_WAKEUP", flag, default="true")
 
     def problems(self) -> Iterator[str]:
-        """JetStream must still know an event when a relay that died, or a timeout, makes it be published again."""
+        """Yield a problem if JetStream could forget an event before it is published a second time.
+
+        An event is published again after a crash, when its lease has expired, and after a timeout.
+        """
         if self.topology.events.duplicate_window <= self.leases.lease + 2 * self.leases.backoff_max:
             yield (
                 "ENTITLEMENT_NATS_DUPLICATE_WINDOW must exceed"
@@ -47,19 +51,22 @@ class RelaySettings:
             )
 
     @property
-    def listening(self) -> DatabaseSettings | None:
-        """Where to wait for a wake-up; None if that is switched off."""
+    def listener_settings(self) -> DatabaseSettings | None:
+        """The database to listen to for wake-ups; None if they are disabled."""
         return self.database if self.wakeup else None
 
 
 class RelayRuntime(WorkerRuntime):
-    """What relay_outbox works with."""
+    """The objects that relay_outbox needs."""
 
     __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str], clock: Callable[[], datetime | None] = lambda: None) -> Self:
-        """Read the settings; connections are made when they are first used. The database's clock is `clock`'s None."""
+        """Build the runtime from environment variables; connections are opened on first use.
+
+        `clock` returns the time for the outbox; None means the database clock.
+        """
         settings = load(RelaySettings, environ)
         database, second = (
             Database(settings.database, application_name="grantwire-relay", session=SESSION) for _ in range(2)
@@ -69,7 +76,7 @@ class RelayRuntime(WorkerRuntime):
             Connections(database, second),
             nats,
             Publisher(nats),
-            Wakeup(settings.listening),
+            Wakeup(settings.listener_settings),
             topology=settings.topology,
             leases=settings.leases,
             worker=worker_name(environ),

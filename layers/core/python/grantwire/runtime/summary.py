@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRuntime:
-    """What show_summary works with."""
+    """The objects that show_summary needs."""
 
     summaries: Summaries
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; the connection is made when it is first used."""
+        """Build the runtime from environment variables; it connects to the database on first use."""
         return cls(Summaries(Database(load(DatabaseSettings, environ))))

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    """What sweep_retention reads from its environment."""
+    """The settings of sweep_retention."""
 
     database: DatabaseSettings = group(DatabaseSettings)
     retention: RetentionSettings = group(RetentionSettings)
 
 
 class SweepRuntime(WorkerRuntime):
-    """What sweep_retention works with."""
+    """The objects that sweep_retention needs."""
 
     __slots__ = ()
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Read the settings; the connection is made when work begins."""
+        """Build the runtime from environment variables; the connection is opened when work begins."""
         settings = load(SweepSettings, environ)
         sweep = Sweep(Database(settings.database, application_name="grantwire-sweep"), settings.retention)
         return cls(sweep, (sweep.close,))

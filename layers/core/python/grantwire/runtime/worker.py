@@ -1,4 +1,4 @@
-"""What the runtimes of all workers have in common."""
+"""The base class of the runtimes of workers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
-    """A worker, the event loop that it and its connections belong to, and how to close them.
+    """A worker, its event loop, and the functions that close its connections.
 
-    The loop outlives an invocation, because a connection to NATS belongs to its loop.
+    The event loop lives longer than one invocation, because a NATS connection belongs to the loop that opened it.
     """
 
     worker: Worker
-    closes: tuple[Callable[[], Any], ...] = ()
+    close_functions: tuple[Callable[[], Any], ...] = ()
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     def run(self, budget: Budget) -> dict[str, Any]:
-        """Work until the budget ends."""
+        """Run the worker until the budget ends and return its result."""
         return self.runner.run(loop.run(self.worker, budget))
 
     def close(self) -> None:
         """Close the connections and the event loop."""
-        for close in self.closes:
-            closing = close()
-            if closing is not None:
-                self.runner.run(closing)
+        for close in self.close_functions:
+            awaitable = close()
+            if awaitable is not None:
+                self.runner.run(awaitable)
         self.runner.close()

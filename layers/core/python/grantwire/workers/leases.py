@@ -1,11 +1,11 @@
-"""Leases: rows that one worker has claimed for a while (O2, D1).
+"""Leases: rows that one worker has claimed for a limited time (O2, D1).
 
-A claim has a token that no other claim has, `<worker>/<uuid>`. Every later statement names the token and the state and
-counts the rows that it changed: fewer than expected means that the lease ran out and another worker has the rows. Then
-the worker stops and touches nothing else (LeaseLostError). The SQL is in the table's own store; this module is the
-protocol around it: claim, renew, complete, fail, release.
+Each claim has a unique token, `<worker>/<uuid>`. Every later statement changes only rows with this token and counts
+them. If it changed fewer rows than expected, the lease has expired and another worker may have the rows. The worker
+then raises LeaseLostError and changes nothing else. The SQL is in the store module of each table; this module
+implements the protocol: claim, renew, complete, fail, release.
 
-Time is the database's: `now` is None in production and a fixed time in tests. Randomness is passed in.
+The database clock decides: `now` is None in production and a fixed time in tests. Randomness is a parameter.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.workers.budget import Budget
 
-# After the end of the budget, how long an outcome is still tried to be written; an invocation keeps five seconds.
-_LAST_SECONDS = 4.5
+# How long after the deadline `persist` still retries. Must be below the shutdown reserve of 5 s in `budget`.
+_PERSIST_OVERRUN_SECONDS = 4.5
 
 Item = TypeVar("Item")
 R = TypeVar("R")
 
 
 def worker_name(environ: Mapping[str, str]) -> str:
-    """What people search for in `locked_by`: the Lambda log stream, else HOSTNAME, else the host's name."""
+    """Return the name of this worker in `locked_by`: the Lambda log stream, else HOSTNAME, else the host name.
+
+    With the log stream, an operator finds the log lines of the worker that holds a row.
+    """
     return environ.get("AWS_LAMBDA_LOG_STREAM_NAME") or environ.get("HOSTNAME") or socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """How work is claimed, kept and retried: `ENTITLEMENT_OUTBOX_LEASE`, `NOTIFICATION_DELIVERY_LEASE` and so on."""
+    """Claims and retries of one table. The variables have a prefix, for example `ENTITLEMENT_OUTBOX_LEASE`."""
 
     poll_interval: timedelta = setting("POLL_INTERVAL", duration(low="10ms", high="1m"), default="200ms")
     batch_size: int = setting("BATCH_SIZE", integer(low=1, high=1000), default="200")
@@ -58,7 +61,7 @@ class LeaseSettings:
     backoff_jitter_max: float = setting("BACKOFF_JITTER_MAX", number(low=0, high=10), default="1.5")
 
     def problems(self) -> Iterator[str]:
-        """Bounds must be in order."""
+        """Yield a problem for each lower bound that exceeds its upper bound."""
         if self.backoff_jitter_min > self.backoff_jitter_max:
             yield "BACKOFF_JITTER_MIN must not exceed BACKOFF_JITTER_MAX"
         if self.backoff_min > self.backoff_max:
@@ -68,7 +71,7 @@ class LeaseSettings:
 
     @property
     def backoff(self) -> Backoff:
-        """How long to wait after a failure."""
+        """The backoff between attempts."""
         return Backoff(
             self.backoff_base, self.backoff_max, self.backoff_min, self.backoff_jitter_min, self.backoff_jitter_max
         )
@@ -76,21 +79,21 @@ class LeaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """The attempts made so far, and when to try again; None means never (FAILED)."""
+    """The number of failed attempts and the delay before the next one; None means no retry (FAILED)."""
 
     attempt_count: int
     retry_after: timedelta | None
 
     @property
     def is_final(self) -> bool:
-        """Whether it is not tried again."""
+        """Whether there is no further attempt."""
         return self.retry_after is None
 
 
 def decide_retry(
     settings: LeaseSettings, attempts_before: int, rand: Callable[[], float], *, permanent: bool = False
 ) -> RetryDecision:
-    """Decide after one more failed attempt: a permanent failure, or the last attempt, is not retried (O5)."""
+    """Decide whether a failed attempt is retried: not after a permanent failure or the last attempt (O5)."""
     attempts = attempts_before + 1
     if permanent or attempts >= settings.max_attempts:
         return RetryDecision(attempts, None)
@@ -98,7 +101,7 @@ def decide_retry(
 
 
 class Failure(NamedTuple):
-    """A row whose work failed: what is decided about it, and why it failed."""
+    """The failed attempt of a row: the retry decision and the reason of the failure."""
 
     id: Any
     decision: RetryDecision
@@ -106,33 +109,33 @@ class Failure(NamedTuple):
 
 
 class LeasedTable(Protocol[Item]):
-    """The SQL of a table whose rows are leased.
+    """The statements of a table whose rows are claimed.
 
-    Every statement after the claim changes only rows that carry the token and are still in the claimed state, and
-    returns how many it changed.
+    Every statement after the claim changes only rows that have the token and are still in the claimed state. It
+    returns the number of changed rows.
     """
 
     def claim(self, tx: Connection, token: str, *, limit: int, lease: timedelta, now: datetime | None) -> list[Item]:
-        """Claim up to `limit` rows that are due; taking over an expired lease counts as a failed attempt."""
+        """Claim up to `limit` rows that are due. Claiming a row with an expired lease counts as a failed attempt."""
 
-    def id_of(self, item: Item) -> Any:
-        """The key of a claimed row."""
+    def get_id(self, item: Item) -> Any:
+        """Return the primary key of a claimed row."""
 
     def renew(self, tx: Connection, token: str, ids: Sequence[Any], *, lease: timedelta, now: datetime | None) -> int:
-        """Keep rows for another lease."""
+        """Extend the lease of rows."""
 
     def complete(self, tx: Connection, token: str, ids: Sequence[Any], *, now: datetime | None) -> int:
-        """Mark rows as done."""
+        """Mark rows as completed."""
 
     def fail(self, tx: Connection, token: str, failures: Sequence[Failure], *, now: datetime | None) -> int:
-        """Put rows off or give them up, each as decided."""
+        """Schedule the next attempt of each row, or mark it FAILED, as its retry decision says."""
 
     def release(self, tx: Connection, token: str, ids: Sequence[Any]) -> int:
-        """Give rows back as they were."""
+        """Make rows available again, unchanged."""
 
 
 class Lease(Generic[Item]):
-    """What one claim holds. Each outcome that is written makes it smaller; it is renewed as a whole."""
+    """The rows of one claim. Writing the outcome of a row removes it; the remaining rows are renewed together."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class Lease(Generic[Item]):
         self.held: dict[Any, Item] = {}
 
     def claim(self, tx: Connection, limit: int | None = None) -> list[Item]:
-        """Claim up to `limit` rows that are due; by default a batch."""
+        """Claim up to `limit` rows that are due, by default the batch size of the settings."""
         self._expires_at = time.monotonic() + self._settings.lease.total_seconds()
         items = self._table.claim(
             tx,
@@ -158,16 +161,16 @@ class Lease(Generic[Item]):
             lease=self._settings.lease,
             now=self._clock(),
         )
-        self.held = {self._table.id_of(item): item for item in items}
+        self.held = {self._table.get_id(item): item for item in items}
         return items
 
     @property
     def should_renew(self) -> bool:
-        """Whether a third of the lease has passed."""
+        """Whether at least a third of the lease has passed."""
         return time.monotonic() > self._expires_at - 2 * self._settings.lease.total_seconds() / 3
 
     def renew(self, tx: Connection) -> None:
-        """Keep everything that is held for another lease, or nothing: LeaseLostError if any of it is no longer ours."""
+        """Extend the lease of all held rows; raise LeaseLostError and extend none if any of them is lost."""
         ids = list(self.held)
         expires_at = time.monotonic() + self._settings.lease.total_seconds()
         with tx.transaction():
@@ -176,23 +179,28 @@ class Lease(Generic[Item]):
         self._expires_at = expires_at
 
     def complete(self, tx: Connection, ids: Sequence[Any]) -> list[Any]:
-        """Mark rows as done; those that could be. LeaseLostError, after the rest was marked, if some were not ours."""
+        """Mark rows as completed and return the ids of those that PostgreSQL accepted.
+
+        Raises LeaseLostError if some rows were lost; the others are marked nevertheless.
+        """
         now = self._clock()
-        return self._write(tx, ids, "complete", lambda some: self._table.complete(tx, self.token, some, now=now))
+        return self._write_outcome(
+            tx, ids, "complete", lambda batch: self._table.complete(tx, self.token, batch, now=now)
+        )
 
     def fail(self, tx: Connection, failures: Sequence[Failure]) -> list[Any]:
-        """Put failed rows off or give them up, each as decided; else as `complete`."""
+        """Schedule the next attempt of each row or mark it FAILED; otherwise like `complete`."""
         by_id = {failure.id: failure for failure in failures}
 
-        def write(some: Sequence[Any]) -> int:
-            return self._table.fail(tx, self.token, [by_id[one] for one in some], now=self._clock())
+        def write(batch: Sequence[Any]) -> int:
+            return self._table.fail(tx, self.token, [by_id[row_id] for row_id in batch], now=self._clock())
 
-        return self._write(tx, list(by_id), "fail", write)
+        return self._write_outcome(tx, list(by_id), "fail", write)
 
     def release(self, tx: Connection, ids: Sequence[Any] | None = None) -> list[Any]:
-        """Give rows back as they were, which costs no attempt: these, or all that is held; else as `complete`."""
-        chosen = list(self.held) if ids is None else ids
-        return self._write(tx, chosen, "release", lambda some: self._table.release(tx, self.token, some))
+        """Release rows without counting an attempt, by default all held rows; otherwise like `complete`."""
+        to_release = list(self.held) if ids is None else ids
+        return self._write_outcome(tx, to_release, "release", lambda batch: self._table.release(tx, self.token, batch))
 
     async def persist(
         self,
@@ -200,9 +208,9 @@ class Lease(Generic[Item]):
         change: Callable[[Connection], R],
         budget: Budget,
     ) -> R:
-        """Write an outcome, through a short absence of PostgreSQL too, for as long as the lease lasts.
+        """Write an outcome, and retry while PostgreSQL is unavailable until the lease expires.
 
-        What was done and is not recorded would be done again. `run` runs `change` on a connection.
+        Work whose outcome is not recorded would be repeated. `run` executes `change` on a connection.
         """
         delays = reconnect_delays()
         while True:
@@ -211,28 +219,30 @@ class Lease(Generic[Item]):
             except LeaseLostError:
                 raise
             except RetryableError:
-                if time.monotonic() >= self._expires_at or budget.overrun() >= _LAST_SECONDS:
+                if time.monotonic() >= self._expires_at or budget.overrun() >= _PERSIST_OVERRUN_SECONDS:
                     raise
                 await asyncio.sleep(next(delays))
 
-    def _write(self, tx: Connection, ids: Sequence[Any], what: str, write: Callable[[Sequence[Any]], int]) -> list[Any]:
-        """Write an outcome; a row that PostgreSQL refuses does not hold back the others, its lease runs out."""
+    def _write_outcome(
+        self, tx: Connection, ids: Sequence[Any], action: str, write: Callable[[Sequence[Any]], int]
+    ) -> list[Any]:
+        """Write an outcome. A row that PostgreSQL rejects does not affect the others; its lease expires."""
         if not ids:
             return []
         written = write_isolated(tx, ids, write)
         for fault in written.faults:
-            logger.error("could not write outcome", action=what, id=str(fault.item), reason=fault.reason)
-        for one in ids:
-            self.held.pop(one, None)
-        refused = {fault.item for fault in written.faults}
-        done = [one for one in ids if one not in refused]
-        ensure_claim_held(written.result or 0, len(done), what)
-        return done
+            logger.error("could not write outcome", action=action, id=str(fault.item), reason=fault.reason)
+        for row_id in ids:
+            self.held.pop(row_id, None)
+        rejected = {fault.item for fault in written.faults}
+        accepted = [row_id for row_id in ids if row_id not in rejected]
+        ensure_claim_held(written.result or 0, len(accepted), action)
+        return accepted
 
 
 def ensure_claim_held(changed: int, expected: int, action: str) -> None:
-    """Stop a worker whose lease ran out before its statement arrived: LeaseLostError."""
+    """Raise LeaseLostError if a statement changed fewer rows than expected, because the lease had expired."""
     if changed < expected:
         metrics.add_metric("LeasesLost", MetricUnit.Count, expected - changed)
         logger.error("lease lost", action=action, expected=expected, changed=changed)
-        raise LeaseLostError(f"{action}: {changed} of {expected} rows were still ours")
+        raise LeaseLostError(f"{action}: {changed} of {expected} rows were still claimed")

@@ -1,7 +1,7 @@
-"""Waits for a notification of PostgreSQL, or until it is time to poll anyway.
+"""Wake-ups by PostgreSQL's LISTEN, with polling as the fallback.
 
-LISTEN needs a connection that stays with its session, so not one through RDS Proxy: `DATABASE_LISTEN_HOST` leads past
-it, and every worker that listens can also do without. A notification that is missed costs one poll interval.
+LISTEN needs a connection that keeps its session, which RDS Proxy does not give; `DATABASE_LISTEN_HOST` names the host
+to connect to instead. Every worker that listens also polls, so a lost notification delays work by one poll interval.
 """
 
 from __future__ import annotations
@@ -19,43 +19,44 @@ if TYPE_CHECKING:
 
     from grantwire.database import BoundedConnection, DatabaseSettings
 
-# How long to leave a server alone to which no connection could be made.
-_RECONNECT_SECONDS = 5.0
+# Delay before the next connection attempt after a failure.
+_RECONNECT_DELAY_SECONDS = 5.0
 
 
 class Listener:
-    """LISTEN on one channel, over a connection of its own; without settings it just waits. It never raises."""
+    """LISTEN on one channel over a separate connection. Without settings it only sleeps. It never raises."""
 
     def __init__(self, settings: DatabaseSettings | None, channel: LiteralString) -> None:
         self._settings = settings
         self._channel = channel
         self._connection: BoundedConnection | None = None
-        self._not_before = 0.0
+        self._next_connect_at = 0.0
 
     @property
     def enabled(self) -> bool:
-        """Whether there is more than polling."""
+        """Whether wake-ups are enabled; otherwise the worker only polls."""
         return self._settings is not None
 
     @property
     def connected(self) -> bool:
-        """Whether a notification would be received."""
+        """Whether there is a connection that receives notifications."""
         return self._connection is not None
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for a notification, at most that long; true if one came, or if it has only just begun to listen.
+        """Wait for a notification, at most `seconds`; return true if there may be work.
 
-        What was committed before it began to listen sent it no notification, so there may be work.
+        That is the case after a notification, and when the connection was just made: commits before it sent this
+        listener no notification.
         """
         if self._connection is None:
-            if self.use(lambda _: None):
+            if self.try_run(lambda _: None):
                 return True
             await asyncio.sleep(seconds)
             return False
-        return await self._readable(self._connection, seconds) and self.use(_drain)
+        return await self._wait_readable(self._connection, seconds) and self.try_run(_drain)
 
-    async def _readable(self, connection: BoundedConnection, seconds: float) -> bool:
-        """Wait in the event loop, which goes on with its other work."""
+    async def _wait_readable(self, connection: BoundedConnection, seconds: float) -> bool:
+        """Wait until the socket is readable, without blocking the event loop; false after `seconds`."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(connection.fileno(), readable.set)
@@ -68,9 +69,9 @@ class Listener:
             loop.remove_reader(connection.fileno())
         return True
 
-    def use(self, action: Callable[[BoundedConnection], object]) -> bool:
-        """Do something on the connection, made if need be; false if that failed, or a lock was not free in time."""
-        if self._settings is None or (self._connection is None and time.monotonic() < self._not_before):
+    def try_run(self, action: Callable[[BoundedConnection], object]) -> bool:
+        """Run `action` on the connection, connecting if needed; false if it failed or a lock was not available."""
+        if self._settings is None or (self._connection is None and time.monotonic() < self._next_connect_at):
             return False
         try:
             if self._connection is None:
@@ -81,19 +82,19 @@ class Listener:
         except (Error, GrantwireError) as error:
             reason = str(error).partition("\n")[0]
             logger.warning("could not listen, polling instead", channel=self._channel, reason=reason)
-            self._not_before = time.monotonic() + _RECONNECT_SECONDS
+            self._next_connect_at = time.monotonic() + _RECONNECT_DELAY_SECONDS
             self.close()
             return False
         return True
 
     def close(self) -> None:
-        """Drop the connection: a frozen sandbox must keep no lock, and must not pile up notifications."""
+        """Close the connection, because a frozen execution environment must not hold locks or queue notifications."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
 
 def _drain(connection: BoundedConnection) -> None:
-    """Take every notification that has come: one or many, there is something to do."""
+    """Read all queued notifications; their number does not matter."""
     for _ in connection.notifies(timeout=0):
         pass

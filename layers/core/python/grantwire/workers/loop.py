@@ -1,10 +1,12 @@
-"""The loop of every worker: call its step until the budget ends.
+"""The loop of every worker, which calls `step` until the budget ends, and the error policy of all workers.
 
-The error policy is here and nowhere else. A dependency that is out of reach, and a fault of the system, are waited for
-with growing delays; nothing is given up meanwhile (N6). A lost lease ends the step, not the worker. Any other error of
-a step, a bug included, is logged and the step is tried again; if the last step of an invocation failed that way, its
-error is raised at the end, so that the function's error metric and its alarm see it. With `until_idle` nothing is
-waited for: the first error is raised.
+- RetryableError and SystemFaultError: a dependency is unavailable. The loop retries with increasing delays; no row or
+  message is marked as failed meanwhile (N6).
+- LeaseLostError: the step ends, the worker continues with the next step.
+- Any other error, including a bug: it is logged and the step is retried. If the last step of an invocation failed this
+  way, `run` raises its error at the end, so that the error metric of the function counts it and its alarm fires.
+
+With `until_idle` nothing is retried: the first error is raised, except LeaseLostError.
 """
 
 from __future__ import annotations
@@ -25,64 +27,65 @@ if TYPE_CHECKING:
 
     from grantwire.workers.budget import Budget
 
-# In its last moments a worker hands over to its successor and no longer sleeps, so that no second is unserved.
+# The end of an invocation, in which the worker hands over to the next one. It polls and does not wait for a wake-up, so
+# that there is no gap between the two.
 HANDOVER_SECONDS = 0.15
-_POLL_SECONDS = 0.005
+_HANDOVER_POLL_SECONDS = 0.005
 
-_RECONNECT = Backoff(
+_RECONNECT_BACKOFF = Backoff(
     base=timedelta(milliseconds=50), cap=timedelta(seconds=1), floor=timedelta(0), jitter_min=0.5, jitter_max=1.0
 )
 
 
 def reconnect_delays() -> Iterator[float]:
-    """Seconds to wait for a dependency that is out of reach: short enough for a hiccup at first, then a second."""
+    """Yield increasing delays, in seconds, for an unavailable dependency: at first 25 to 50 ms, at most 1 s."""
     attempt = 0
     while True:
         attempt += 1
-        yield _RECONNECT.delay(attempt, random.random).total_seconds()
+        yield _RECONNECT_BACKOFF.delay(attempt, random.random).total_seconds()
 
 
 class Worker:
-    """One worker: `step` does one unit of work and says whether there was any.
+    """The base class of workers. A subclass implements `step`, one unit of work; the other methods are optional hooks.
 
-    `counters` names what it counts, with the metric that each becomes at the end of an invocation, if any. A worker
-    belongs to one event loop. The other methods are hooks that most workers do not need.
+    `counters` maps each counter in the result to its metric, or to None if it has no metric. A worker belongs to one
+    event loop.
     """
 
     name: ClassVar[str] = "worker"
     counters: ClassVar[Mapping[str, str | None]] = {}
-    # A worker that has a fixed amount to do ends when it is done, also before its budget ends.
+    # For a worker with a fixed amount of work: `run` returns when it is done, even before the budget ends.
     stops_when_idle: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     async def begin(self) -> None:
-        """Prepare for an invocation, for example check connections of a sandbox that was frozen."""
+        """Prepare for an invocation, for example check connections after the execution environment was frozen."""
 
     async def step(self, budget: Budget) -> bool:
-        """Do one unit of work; false if there was nothing to do."""
+        """Do one unit of work; return false if there was nothing to do."""
         raise NotImplementedError
 
     async def wait(self, seconds: float) -> None:
-        """Wait until there may be work, at most that long."""
+        """Wait until there may be work, at most `seconds`."""
         await asyncio.sleep(seconds)
 
     def hand_over(self) -> None:
-        """Let the successor take over; called while the last moments of an invocation pass, perhaps repeatedly."""
+        """Hand over to the next invocation; called one or more times in the last HANDOVER_SECONDS of the budget."""
 
     async def end(self) -> None:
-        """Give back what is held, whatever happened; must not raise for a dependency that is out of reach."""
+        """Release everything that is held, also after an error. Must not raise if a dependency is unavailable."""
 
     def result(self) -> dict[str, Any]:
-        """What an invocation returns and logs."""
+        """Return the result of the invocation, which is also logged."""
         return dict(self.counts)
 
 
 async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
-    """Work until the budget ends, or with `until_idle` until there is nothing to do; the worker's result.
+    """Call `step` until the budget ends, or with `until_idle` until there is no work; return the worker's result.
 
-    Raises RetryableError or SystemFaultError only with `until_idle`, when a dependency is out of reach.
+    Raises RetryableError or SystemFaultError only with `until_idle`, if a dependency is unavailable.
     """
     worker.counts = Counter(dict.fromkeys(worker.counters, 0))
     outage = _Outage(worker.name)
@@ -93,7 +96,7 @@ async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
         try:
             await worker.end()
         finally:
-            _report(worker, outage)
+            _write_metrics(worker, outage)
     if outage.error is not None and not isinstance(outage.error, RetryableError | SystemFaultError):
         raise outage.error
     return worker.result()
@@ -101,8 +104,8 @@ async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
 
 async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
     while not budget.is_over():
-        last_moments = budget.remaining() <= HANDOVER_SECONDS
-        if last_moments:
+        handing_over = budget.remaining() <= HANDOVER_SECONDS
+        if handing_over:
             worker.hand_over()
         try:
             busy = await worker.step(budget)
@@ -112,21 +115,21 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
         except Exception as error:
             if budget.until_idle:
                 raise
-            await outage.wait(error, budget)
+            await outage.wait_after(error, budget)
             continue
-        outage.over()
+        outage.end()
         if busy:
             continue
         if budget.until_idle or worker.stops_when_idle:
             return
-        if last_moments:
-            await asyncio.sleep(min(_POLL_SECONDS, budget.remaining()))
+        if handing_over:
+            await asyncio.sleep(min(_HANDOVER_POLL_SECONDS, budget.remaining()))
         else:
             await worker.wait(budget.remaining() - HANDOVER_SECONDS)
 
 
 class _Outage:
-    """What keeps a worker from its work, and for how long."""
+    """The consecutive failed steps of a worker: the last error, and the total time that was spent waiting."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
@@ -134,8 +137,8 @@ class _Outage:
         self.error: Exception | None = None
         self.seconds = 0.0
 
-    async def wait(self, error: Exception, budget: Budget) -> None:
-        """Log an error and wait a little longer than the last time."""
+    async def wait_after(self, error: Exception, budget: Budget) -> None:
+        """Log the error of a step and wait, longer after each consecutive error."""
         delay = min(next(self._delays), budget.remaining())
         fields: dict[str, Any] = {"worker": self._worker, "delay_s": round(delay, 3), "reason": str(error)}
         if isinstance(error, RetryableError):
@@ -145,18 +148,18 @@ class _Outage:
         else:
             logger.error("worker step failed, retrying", exc_info=error, **fields)
         self.error = error
-        began = time.monotonic()
+        started = time.monotonic()
         await asyncio.sleep(delay)
-        self.seconds += time.monotonic() - began
+        self.seconds += time.monotonic() - started
 
-    def over(self) -> None:
-        """A step succeeded."""
+    def end(self) -> None:
+        """Reset the error and the delays after a step that succeeded."""
         if self.error is not None:
             self.error = None
             self._delays = reconnect_delays()
 
 
-def _report(worker: Worker, outage: _Outage) -> None:
+def _write_metrics(worker: Worker, outage: _Outage) -> None:
     for counter, metric in worker.counters.items():
         if metric is not None and worker.counts[counter]:
             metrics.add_metric(metric, MetricUnit.Count, worker.counts[counter])

@@ -1,11 +1,11 @@
-"""Ways to tell somebody: one interface, chosen by NOTIFICATION_SENDER (D3).
+"""Senders: one interface, with the implementation chosen by NOTIFICATION_SENDER (D3).
 
-`Sender.send` returns when the receiver has the notification. It raises RejectedError if the receiver will never take
-it, RetryableError if it may later. Whoever retries sends the same notification id, which every sender passes on as the
-idempotency key: the receiver can tell a repeat from news. The version says which of two states of a right is newer;
-notifications are not promised to arrive in order.
+`Sender.send` returns when the receiver has accepted the notification. It raises RejectedError if the receiver will
+never accept it, and RetryableError if a later attempt may succeed. Every attempt sends the same notification id as the
+idempotency key, so the receiver can recognise a repeat. Notifications may arrive out of order; the version shows which
+of two states of an entitlement is newer.
 
-A sender is used by several threads at once, as many as its `concurrency`.
+Up to `concurrency` threads use a sender at the same time.
 """
 
 from grantwire.notifications.senders.factory import SenderSettings, build_sender

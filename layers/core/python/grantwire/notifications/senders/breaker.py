@@ -1,4 +1,4 @@
-"""A sender that does not try a receiver that keeps failing (C10)."""
+"""A sender that stops calling a receiver that keeps failing (C10)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class BreakerSender:
-    """A sender behind a circuit breaker: CircuitOpenError means that the receiver was not told, and not asked."""
+    """A sender behind a circuit breaker; CircuitOpenError means that the receiver was not called."""
 
     def __init__(self, sender: Sender, breaker: CircuitBreaker) -> None:
         self._sender = sender

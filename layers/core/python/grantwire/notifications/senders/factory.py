@@ -1,4 +1,4 @@
-"""Which sender, and what it needs."""
+"""The settings of the senders, and the functions that build a sender and its circuit breaker from them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _TOPIC_ARN = re.compile(r"arn:[\w-]+:sns:[\w-]+:\d{12}:[\w-]{1,256}(\.fifo)?")
 
 
-def _kind(value: str) -> str:
+def _sender_kind(value: str) -> str:
     if value not in {"log", "webhook", "sns"}:
         raise ValueError(f"must be log, webhook or sns, not {value!r}")
     return value
 
 
-def _web_address(value: str) -> str:
+def _webhook_url(value: str) -> str:
     try:
         parts = urlsplit(value)
         _ = parts.port
@@ -49,11 +49,11 @@ def _topic_arn(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    """Who is told, and how."""
+    """Settings of the sender, its receiver and its circuit breaker."""
 
-    kind: str = setting("NOTIFICATION_SENDER", _kind, default="log")
-    # An address may carry a token of the receiver's.
-    webhook_url: str | None = setting("NOTIFICATION_WEBHOOK_URL", _web_address, optional=True, secret=True)
+    kind: str = setting("NOTIFICATION_SENDER", _sender_kind, default="log")
+    # Secret, because the URL may contain a token.
+    webhook_url: str | None = setting("NOTIFICATION_WEBHOOK_URL", _webhook_url, optional=True, secret=True)
     webhook_timeout: timedelta = setting("NOTIFICATION_WEBHOOK_TIMEOUT", duration(low="10ms", high="10s"), default="3s")
     webhook_concurrency: int = setting("NOTIFICATION_WEBHOOK_CONCURRENCY", integer(low=1, high=64), default="8")
     sns_topic_arn: str | None = setting("NOTIFICATION_SNS_TOPIC_ARN", _topic_arn, optional=True)
@@ -64,15 +64,15 @@ class SenderSettings:
     )
 
     def problems(self) -> Iterator[str]:
-        """A sender without its receiver."""
+        """Yield an error if the setting for the receiver of the chosen sender is missing."""
         if self.kind == "webhook" and self.webhook_url is None:
-            yield "NOTIFICATION_WEBHOOK_URL is missing, which NOTIFICATION_SENDER=webhook needs"
+            yield "NOTIFICATION_WEBHOOK_URL is missing: NOTIFICATION_SENDER=webhook requires it"
         if self.kind == "sns" and self.sns_topic_arn is None:
-            yield "NOTIFICATION_SNS_TOPIC_ARN is missing, which NOTIFICATION_SENDER=sns needs"
+            yield "NOTIFICATION_SNS_TOPIC_ARN is missing: NOTIFICATION_SENDER=sns requires it"
 
 
 def build_sender(settings: SenderSettings) -> Sender:
-    """The sender that the settings ask for."""
+    """Build the sender that the settings name."""
     if settings.kind == "webhook" and settings.webhook_url is not None:
         return WebhookSender(settings.webhook_url, settings.webhook_timeout, settings.webhook_concurrency)
     if settings.kind == "sns" and settings.sns_topic_arn is not None:
@@ -81,7 +81,7 @@ def build_sender(settings: SenderSettings) -> Sender:
 
 
 def build_breaker(settings: SenderSettings) -> CircuitBreaker | None:
-    """The circuit breaker of that sender; None for the log, which never fails, and if it is switched off."""
+    """Build the circuit breaker of that sender; None if it is disabled, and for the log, which never fails."""
     if settings.kind == "log" or settings.breaker_failures == 0:
         return None
     return CircuitBreaker(f"sender {settings.kind}", failures=settings.breaker_failures, rest=settings.breaker_rest)

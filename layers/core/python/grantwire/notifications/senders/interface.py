@@ -1,4 +1,4 @@
-"""What every sender is."""
+"""The interface of all senders."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ if TYPE_CHECKING:
 
 
 class Sender(Protocol):
-    """Tells one receiver of one notification."""
+    """Sends notifications to one receiver."""
 
     @property
     def concurrency(self) -> int:
-        """How many may be sent at once."""
+        """Number of notifications that may be sent at the same time."""
 
     def send(self, notification: Notification) -> None:
-        """Return when the receiver has it; RejectedError if it never will, RetryableError if it may later."""
+        """Send a notification and return when the receiver has accepted it.
+
+        Raises RejectedError if the receiver will never accept it, RetryableError if a later attempt may succeed.
+        """

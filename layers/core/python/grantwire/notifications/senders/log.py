@@ -1,4 +1,4 @@
-"""Tells whoever reads the log: the default, which needs no receiver."""
+"""The sender that writes to the log: the default, which needs no receiver."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class LogSender:
-    """One line for each notification, with its ids and without what it says about a person."""
+    """Writes one log line for each notification, with its ids and without personal data."""
 
     concurrency = 1
 
     def send(self, notification: Notification) -> None:
-        """Write the line."""
+        """Write the log line."""
         logger.info(
             "notification delivered",
             notification_id=str(notification.notification_id),

@@ -1,10 +1,10 @@
-"""Tells an SNS topic. The notification's id travels as an attribute, and on a FIFO topic as the deduplication id.
+"""The sender that publishes to an SNS topic, with the notification id as attribute and FIFO deduplication id.
 
-Only what is wrong with the notification itself is final. A missing permission, a topic that is not there, a disabled
-key are the operator's to mend, and the notification is as good as before once that is done; so they are temporary, as
-throttling and faults of the service are.
+Only errors in the notification itself are permanent. A missing permission, a missing topic or a disabled key is
+retried, because the notification can be sent once an operator has fixed the cause. So are throttling and service
+errors.
 
-boto3 costs half a second, so only a function that uses this sender imports it.
+Importing boto3 takes half a second, so it is imported only when this sender is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grantwire.errors import RejectedError, RetryableError
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
 
-_PERMANENT = {"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid", "ValidationError"}
+_PERMANENT_ERROR_CODES = {"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid", "ValidationError"}
 
 
 class SnsSender:
@@ -28,16 +28,16 @@ class SnsSender:
         import boto3  # noqa: PLC0415 - see the module's docstring
         from botocore.config import Config  # noqa: PLC0415
 
-        # boto's own limits are longer than a function lives, and the lease mechanism does the retrying.
-        limits = Config(
+        # boto's default timeouts exceed the function's timeout, and the delivery worker does the retries.
+        config = Config(
             connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 1}, max_pool_connections=concurrency
         )
         self.concurrency = concurrency
         self._topic_arn = topic_arn
-        self._client = boto3.client("sns", region_name=topic_arn.split(":")[3], config=limits)
+        self._client = boto3.client("sns", region_name=topic_arn.split(":")[3], config=config)
 
     def send(self, notification: Notification) -> None:
-        """Publish it."""
+        """Publish the notification to the topic."""
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError  # noqa: PLC0415
 
         try:
@@ -45,25 +45,26 @@ class SnsSender:
                 TopicArn=self._topic_arn,
                 Message=json.dumps(notification.body()),
                 MessageAttributes=_attributes(notification),
-                **self._order(notification),
+                **self._fifo_parameters(notification),
             )
         except ParamValidationError as error:
-            raise RejectedError(f"SNS cannot take it: {error}") from error
+            raise RejectedError(f"SNS does not accept the notification: {error}") from error
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
-            raise (RejectedError if code in _PERMANENT else RetryableError)(f"SNS answered {code}") from error
+            error_class = RejectedError if code in _PERMANENT_ERROR_CODES else RetryableError
+            raise error_class(f"SNS responded with {code}") from error
         except BotoCoreError as error:
-            raise RetryableError(f"no answer from SNS: {error}") from error
+            raise RetryableError(f"no response from SNS: {error}") from error
 
-    def _order(self, notification: Notification) -> dict[str, str]:
-        """What a FIFO topic wants to know: notifications of one right belong together."""
+    def _fifo_parameters(self, notification: Notification) -> dict[str, str]:
+        """Return the parameters of a FIFO topic; the notifications of one entitlement form a message group."""
         if not self._topic_arn.endswith(".fifo"):
             return {}
-        right = json.dumps([notification.user_id, notification.stock_keeping_unit])
+        entitlement = json.dumps([notification.user_id, notification.stock_keeping_unit])
         return {
             "MessageDeduplicationId": str(notification.notification_id),
-            # The names may be longer, and of other characters, than SNS takes.
-            "MessageGroupId": hashlib.sha256(right.encode()).hexdigest(),
+            # A hash, because the names may be longer than SNS allows, or contain other characters.
+            "MessageGroupId": hashlib.sha256(entitlement.encode()).hexdigest(),
         }
 
 

@@ -1,7 +1,7 @@
-"""Tells an HTTP receiver: one POST for each notification, with `Idempotency-Key` set to the notification's id.
+"""The webhook sender: one POST for each notification, with the notification id as `Idempotency-Key`.
 
-2xx means that the receiver has it. 408, 425, 429 and 5xx pass, and so does whatever keeps an answer from coming. Every
-other answer is final: a redirect too, because following it would send a person's data where nobody configured it.
+2xx means that the receiver has accepted the notification. 408, 425, 429, 5xx and a missing response are retried. Every
+other status is permanent. So is a redirect: following it would send personal data to a host that is not configured.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from grantwire.notifications.store import Notification
 
-_TEMPORARY = {408, 425, 429}
+_RETRYABLE_STATUSES = {408, 425, 429}
 
 
 class WebhookSender:
-    """A connection for each notification, so that none depends on what became of another."""
+    """Opens a connection for each notification, so that the failure of one does not affect another."""
 
     def __init__(self, url: str, timeout: timedelta, concurrency: int) -> None:
         parts = urlsplit(url)
@@ -34,16 +34,16 @@ class WebhookSender:
         self._timeout = timeout.total_seconds()
 
     def send(self, notification: Notification) -> None:
-        """POST it; every wait for the network ends after the timeout."""
+        """POST the notification; each network operation ends after the timeout."""
         connection = self._connect(self._host, self._port, timeout=self._timeout)
         try:
             connection.request("POST", self._target, json.dumps(notification.body()).encode(), _headers(notification))
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
-            raise RetryableError(f"no answer from the receiver: {error!r}") from error
+            raise RetryableError(f"no response from the receiver: {error!r}") from error
         finally:
             connection.close()
-        _judge(status)
+        _raise_for_status(status)
 
 
 def _headers(notification: Notification) -> dict[str, str]:
@@ -57,9 +57,9 @@ def _headers(notification: Notification) -> dict[str, str]:
     return headers
 
 
-def _judge(status: int) -> None:
+def _raise_for_status(status: int) -> None:
     if 200 <= status < 300:  # noqa: PLR2004 - HTTP's own numbers
         return
-    if status in _TEMPORARY or status >= 500:  # noqa: PLR2004
-        raise RetryableError(f"the receiver answered {status}")
-    raise RejectedError(f"the receiver answered {status}")
+    if status in _RETRYABLE_STATUSES or status >= 500:  # noqa: PLR2004
+        raise RetryableError(f"receiver responded with status {status}")
+    raise RejectedError(f"receiver responded with status {status}")

@@ -1,4 +1,4 @@
-"""What a worker's threads and libraries write: counted in one place, and in one format."""
+"""The output of a worker's threads and libraries: metrics from one thread only, and log lines in one format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
-from tests.support.workers.deliver_receiver import Received, Receiver
+from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 
 if TYPE_CHECKING:
     import pytest
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
-def test_a_sender_s_threads_add_no_metrics(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker that waits for them counts what they did: a metric belongs to an invocation, not to a thread."""
+def test_sender_threads_add_no_metrics(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker counts the outcomes of its threads: a metric belongs to an invocation, not to a thread."""
     rows.execute(
         """
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
@@ -30,18 +30,18 @@ def test_a_sender_s_threads_add_no_metrics(database_url: str, rows: Rows, monkey
           FROM generate_series(1, 20) n"""
     )
     added: list[tuple[str, str]] = []
-    receivers: list[str] = []
+    received_keys: list[str] = []
     add_metric = metrics.add_metric
 
-    def recorded(name: str, *values: Any) -> None:
+    def record(name: str, *values: Any) -> None:
         added.append((name, threading.current_thread().name))
         add_metric(name, *values)
 
-    def receive(request: Received) -> int:
-        receivers.append(request.key)
+    def receive(request: ReceivedRequest) -> int:
+        received_keys.append(request.key)
         return 204
 
-    monkeypatch.setattr(metrics, "add_metric", recorded)
+    monkeypatch.setattr(metrics, "add_metric", record)
     with Receiver(receive) as receiver:
         environ = {**PLAINTEXT, "DATABASE_URL": database_url, "NOTIFICATION_SENDER": "webhook"}
         runtime = DeliveryRuntime.build({**environ, "NOTIFICATION_WEBHOOK_URL": receiver.url})
@@ -49,7 +49,7 @@ def test_a_sender_s_threads_add_no_metrics(database_url: str, rows: Rows, monkey
             WorkerHandler("deliver_notifications", lambda _: runtime)({"until": "idle", "budget": "20s"}, None)
         finally:
             runtime.close()
-    assert len(receivers) == 20
+    assert len(received_keys) == 20
     assert added == [("NotificationsSent", threading.current_thread().name)]
 
 
@@ -64,9 +64,9 @@ except Exception:
 """
 
 
-def test_what_nats_py_says_by_itself_is_in_our_format() -> None:
+def test_log_lines_of_nats_py_are_json() -> None:
     """Its default callback logs every error, here a refused connection: JSON with level, name and stack trace."""
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", NATS_FAILS],
         env={"PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
@@ -75,7 +75,7 @@ def test_what_nats_py_says_by_itself_is_in_our_format() -> None:
         check=True,
         timeout=60,
     )
-    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
     assert lines
     for line in lines:
         assert (line["level"], line["name"], line["service"]) == ("ERROR", "nats.aio.client", "grantwire")

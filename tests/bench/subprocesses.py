@@ -1,4 +1,4 @@
-"""Work in a process of its own, as a function has it on Lambda."""
+"""Runs work in its own process, as each function has one on Lambda."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_PATIENCE = 600.0
+_TIMEOUT_SECONDS = 600.0
 
 
-def alone(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Run it in a process of its own, and its coroutine too if it makes one."""
+def run_in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, or run a coroutine function, in a new process and return its result."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
-        return executor.submit(_run, work, *arguments).result(_PATIENCE)
+        return executor.submit(_run, work, *arguments).result(_TIMEOUT_SECONDS)
 
 
-def become_function(environ: Mapping[str, str]) -> None:
-    """Give this process a function's environment.
+def use_function_environment(environ: Mapping[str, str]) -> None:
+    """Give this process the environment of a function, and send its standard output to the null device.
 
-    Its log lines go to the null device: they are made and written, as a caller pays for, and read by no one.
+    Log lines are still rendered and written, because a caller waits for that too.
     """
     os.environ.update(environ)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

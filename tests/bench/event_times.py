@@ -1,4 +1,4 @@
-"""Where the events of a deployed stack have been, and when: read afterwards from the tables and the stream."""
+"""When each event of a deployed stack was committed, stored and sent, read from the tables and the stream."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from infra.local.deployment.template import declared_parameters
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from infra.local.stack.embedded import Stack
+    from infra.local.stack.embedded import EmbeddedStack
 
-_PATIENCE = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 _SENT: LiteralString = """
 SELECT e.user_id, o.event_id::text, extract(epoch FROM e.updated_at)::float8, extract(epoch FROM n.sent_at)::float8
@@ -31,35 +31,38 @@ SELECT e.user_id, o.event_id::text, extract(epoch FROM e.updated_at)::float8, ex
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """When a grant was committed, when it was in the stream and when it was sent, in seconds."""
+class EventTimes:
+    """Unix times in seconds at which a grant was committed, stored in the stream and sent."""
 
     commit: float
     stream: float
     sent: float
 
 
-def ways_of(stack: Stack, users: Collection[str]) -> list[Way]:
-    """The way of every user's one grant; each must have gone it, and once."""
-    deadline = time.monotonic() + _PATIENCE
+def read_event_times(stack: EmbeddedStack, users: Collection[str]) -> list[EventTimes]:
+    """Wait until the one grant of every user is SENT, and return its times.
+
+    Raises RuntimeError unless each user has one sent notification and each event is in the stream exactly once.
+    """
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     with psycopg.connect(stack.database_url, autocommit=True) as connection:
         while len(rows := connection.execute(_SENT, (list(users),)).fetchall()) < len(users):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-    stored = asyncio.run(_stored(stack.nats_url))
+    stored = asyncio.run(_read_stored_times(stack.nats_url))
     if Counter(user for user, *_ in rows) != Counter(users):
-        raise RuntimeError(f"{len(users)} grants were acknowledged, but {len(rows)} notifications sent")
-    if doubled := [event for _, event, *_ in rows if len(stored.get(event, ())) != 1]:
-        raise RuntimeError(f"{len(doubled)} events are not in the stream once, such as {doubled[0]}")
-    return [Way(commit, stored[event][0], sent) for _, event, commit, sent in rows]
+        raise RuntimeError(f"{len(users)} grants were acknowledged, but {len(rows)} notifications were sent")
+    if wrong := [event for _, event, *_ in rows if len(stored.get(event, ())) != 1]:
+        raise RuntimeError(f"{len(wrong)} events are not in the stream exactly once, for example {wrong[0]}")
+    return [EventTimes(commit, stored[event][0], sent) for _, event, commit, sent in rows]
 
 
-async def _stored(nats_url: str) -> dict[str, list[float]]:
-    """When JetStream stored each event: once, if all is well."""
+async def _read_stored_times(nats_url: str) -> dict[str, list[float]]:
+    """Return the times at which JetStream stored each event: one time per event if there is no duplicate."""
     stream = declared_parameters()["EventStream"]
     connection = await nats.connect(nats_url)
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     try:
         context = connection.jetstream()
         state = (await context.stream_info(stream)).state
@@ -67,7 +70,7 @@ async def _stored(nats_url: str) -> dict[str, list[float]]:
             message = await context.get_msg(stream, number)
             assert message.time is not None
             assert message.headers is not None
-            found.setdefault(message.headers["event_id"], []).append(message.time.timestamp())
+            times.setdefault(message.headers["event_id"], []).append(message.time.timestamp())
     finally:
         await connection.close()
-    return found
+    return times

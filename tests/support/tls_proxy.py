@@ -1,4 +1,4 @@
-"""TLS in front of a PostgreSQL that has none: the one that wheels bring is built without it."""
+"""A TLS proxy for the embedded PostgreSQL, whose wheel is built without TLS."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ HOST = "127.0.0.1"
 _SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 
 
-class TlsFront:
-    """A way to the server at `url` that begins as PostgreSQL's does: the client asks for TLS, or is sent away.
+class TlsProxy:
+    """Proxy for the server at `url` that starts TLS with PostgreSQL's own handshake.
 
-    It counts the connections that TLS has secured, and those that began in clear.
+    A client that does not request TLS is disconnected. `secured` counts the connections with TLS, `in_clear` those
+    that were refused because they did not request it.
     """
 
     def __init__(self, url: str, certificate: Certificate) -> None:
@@ -30,14 +31,14 @@ class TlsFront:
         self._context = certificate.context()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
-        self._over = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
         self.secured = self.in_clear = 0
         self.address = ""
 
     @property
     def url(self) -> str:
-        """The same database, by way of this front."""
+        """Address of the same database through this proxy."""
         credentials = self._parts.netloc.rpartition("@")[0]
         return urlunsplit(self._parts._replace(netloc=f"{credentials}@{self.address}"))
 
@@ -49,20 +50,20 @@ class TlsFront:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._loop.close()
 
     async def _serve(self) -> None:
         clients: set[asyncio.Task[None]] = set()
 
-        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             clients.add(asyncio.ensure_future(self._receive(reader, writer)))
 
-        async with await asyncio.start_server(begin, HOST, 0) as server:
+        async with await asyncio.start_server(accept, HOST, 0) as server:
             self.address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
             self._ready.set()
-            await self._over.wait()
+            await self._stopping.wait()
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
@@ -75,21 +76,22 @@ class TlsFront:
             writer.write(b"S")
             await writer.start_tls(self._context)
             self.secured += 1
-            behind = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-            ways = [asyncio.ensure_future(_carry(*way)) for way in ((reader, behind[1]), (behind[0], writer))]
+            server_reader, server_writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+            directions = ((reader, server_writer), (server_reader, writer))
+            tasks = [asyncio.ensure_future(_forward(source, sink)) for source, sink in directions]
             try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
-                behind[1].close()
+                for task in tasks:
+                    task.cancel()
+                server_writer.close()
         except (OSError, EOFError):
             return
         finally:
             writer.close()
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while data := await source.read(65536):
             sink.write(data)

@@ -1,4 +1,4 @@
-"""Migrates a test's database: its servers speak without TLS, which no function's connection would accept."""
+"""Migrates the databases of tests. Test servers have no TLS, which the functions' connections require."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def migrate(url: str, migrations: Path = MIGRATIONS, sql: Path = SQL) -> list[str]:
-    """Bring the database up to the files; the names of those applied now."""
+    """Apply the migrations and SQL functions that the database lacks, and return the names of the applied ones."""
     with psycopg.connect(
         url, autocommit=True, row_factory=tuple_row, application_name="grantwire-migrate"
     ) as connection:

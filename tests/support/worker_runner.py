@@ -1,4 +1,4 @@
-"""Runs a worker that has no runtime: one that a test made with parts of its own."""
+"""Runs a worker that a test built from its own parts, without a runtime."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 
 def run_worker(worker: Worker, budget: Budget | None = None) -> dict[str, Any]:
-    """Run it until the budget ends; by default until there is nothing to do."""
+    """Run the worker until its budget ends, by default until it is idle, and return its result."""
     return asyncio.run(loop.run(worker, budget or Budget(time.monotonic() + 20, until_idle=True)))

@@ -1,0 +1,78 @@
+"""The runbook quotes error texts that exist, and links between pages lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RUNBOOK = ROOT / "docs" / "runbook.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+_CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_CODE_SPAN = re.compile(r"`([^`]+)`")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+# The first header cell of a table whose first column quotes texts of the code.
+_QUOTING_TABLE = "| error text |"
+
+
+def quoted_error_texts() -> Iterator[str]:
+    """Yield each quoted text in the first column of the runbook's tables of error texts."""
+    is_quoting = False
+    for line in RUNBOOK.read_text().splitlines():
+        if not line.startswith("|"):
+            is_quoting = False
+        elif line.startswith(_QUOTING_TABLE):
+            is_quoting = True
+        elif is_quoting:
+            yield from _CODE_SPAN.findall(line.split("|")[1])
+
+
+def texts_in_code() -> str:
+    """Return every string of the layers' code, and their SQL functions, as one text."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "layers").rglob("*.py")]
+    strings = [
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    folders = (ROOT / "layers", ROOT / "infra" / "sql")
+    return "\n".join([*strings, *(path.read_text() for folder in folders for path in folder.rglob("*.sql"))])
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = _HEADING.findall(_CODE_BLOCK.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_quoted_error_texts_are_in_the_code() -> None:
+    """An operator who compares an error with the runbook finds the same words."""
+    code = texts_in_code()
+    quoted = list(quoted_error_texts())
+    assert len(quoted) > 30
+    assert [text for text in quoted if text not in code] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """No page refers to a file or a heading that was renamed."""
+    broken = []
+    for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
