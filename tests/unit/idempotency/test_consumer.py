@@ -649,7 +649,7 @@ class TestPowertools:
     [
         ({"storage": None}, "the store must be a Store, not None"),
         ({"processor": None}, "processor must be a function, not None"),
-        ({"processor": lambda _: None}, "name is required"),
+        ({"processor": lambda _: None}, "name must not be empty"),
         ({"metrics": "none"}, "metrics must be IdempotencyMetrics"),
         ({"identify": None}, "identify must be a function"),
         ({"ttl": None}, "ttl must be a positive timedelta"),

@@ -285,7 +285,7 @@ def test_default_metrics_are_written_for_cloudwatch(capsys: pytest.CaptureFixtur
         ({"fail_mode": "open"}, "fail_mode must be"),
         ({"metrics": object()}, "metrics must be IdempotencyMetrics"),
         ({"name": "order:create"}, "name must be"),
-        ({"name": ""}, "name is required"),
+        ({"name": ""}, "name must not be empty"),
         ({"name": 7}, "name must be"),
         ({"name": "n" * 101}, "name must be"),
         ({"name": "größe"}, "name must be"),
@@ -339,7 +339,7 @@ class _Callable:
 @pytest.mark.parametrize("function", [lambda order: order, functools.partial(max, "a"), _Callable()])
 def test_function_without_unique_name_requires_name(function: Any) -> None:
     """Two lambda expressions would share their keys."""
-    with pytest.raises(ConfigError, match="name is required"):
+    with pytest.raises(ConfigError, match="name must not be empty"):
         idempotent(MemoryStore(), key=str)(function)
     assert idempotent(MemoryStore(), key=str, name="job", metrics=NO_METRICS)(function)("o_1") == "o_1"
 

@@ -10,8 +10,8 @@ from grantwire_idempotency.errors import BadRequestError
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def clean_text(name: str, value: object, *, longest: int) -> str:
-    """Return `value` if it is a non-blank string of at most `longest` characters without control characters.
+def clean_text(name: str, value: object, *, max_length: int) -> str:
+    """Return `value` if it is a non-blank string of at most `max_length` characters without control characters.
 
     Raises BadRequestError with the name of the field and the rule.
     """
@@ -19,8 +19,8 @@ def clean_text(name: str, value: object, *, longest: int) -> str:
         raise BadRequestError(f"{name} must be a string")
     if not value.strip():
         raise BadRequestError(f"{name} must not be empty")
-    if len(value) > longest:
-        raise BadRequestError(f"{name} must have at most {longest} characters")
+    if len(value) > max_length:
+        raise BadRequestError(f"{name} must have at most {max_length} characters")
     if _FORBIDDEN.search(value):
         raise BadRequestError(f"{name} must not contain control characters or lone surrogates")
     return value

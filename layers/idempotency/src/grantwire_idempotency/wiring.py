@@ -73,7 +73,7 @@ def job_rules(argument: str, function: object, name: str) -> list[Rule]:
 def name_rule(name: object) -> Rule:
     """Require a valid job name. A colon separates the name from the key, so a name must not contain one."""
     if name == "":
-        return False, "name is required, because the function has no unique name"
+        return False, "name must not be empty; it is required for a lambda expression, a partial or a callable object"
     return (
         isinstance(name, str) and bool(_NAME.fullmatch(name)),
         f"name must be 1 to {MAX_NAME_LENGTH} printable ASCII characters without spaces or colons, not {name!r:.120}",

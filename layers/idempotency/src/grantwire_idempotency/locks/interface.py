@@ -114,7 +114,7 @@ class LockManager(ABC):
         reentrant. Raises LockHeldError if the lock was not free within `wait`, and RetryableError if the server is
         unavailable.
         """
-        clean_text("lock key", key, longest=MAX_KEY_LENGTH)
+        clean_text("lock key", key, max_length=MAX_KEY_LENGTH)
         ttl = _valid_ttl(ttl)
         token = uuid.uuid4().hex
         deadline = self._monotonic() + wait.total_seconds()

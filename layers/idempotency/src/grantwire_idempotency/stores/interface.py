@@ -58,15 +58,15 @@ class Key:
 
     def __post_init__(self) -> None:
         """Validate all fields."""
-        clean_text("idempotency key", self.value, longest=MAX_KEY_LENGTH)
+        clean_text("idempotency key", self.value, max_length=MAX_KEY_LENGTH)
         if self.mark is not None and (isinstance(self.mark, bool) or not isinstance(self.mark, int)):
             raise BadRequestError("mark must be an integer")
         if self.mark is not None and not 0 <= self.mark <= MAX_MARK:
             raise BadRequestError(f"mark must be between 0 and {MAX_MARK}, not {self.mark}")
         if self.message_id:
-            clean_text("message id", self.message_id, longest=MAX_KEY_LENGTH)
+            clean_text("message id", self.message_id, max_length=MAX_KEY_LENGTH)
         if self.message_type:
-            clean_text("message type", self.message_type, longest=_MAX_TYPE_LENGTH)
+            clean_text("message type", self.message_type, max_length=_MAX_TYPE_LENGTH)
 
     def is_covered_by(self, completed_mark: int | None) -> bool:
         """Return whether a completion with this mark makes the key a duplicate.
