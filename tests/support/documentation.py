@@ -1,7 +1,7 @@
-"""Examples in the documents are parts of test files: `python -m tests.support.documentation` copies them in.
+"""Copies code examples from tests into the documentation: `python -m tests.support.documentation`.
 
-In a page, `<!-- example NAME -->` is followed by a block of code, which is what one of the files in
-tests/integration/examples has between the lines `# example NAME` and `# end of example`.
+An example is the code between the lines `# example NAME` and `# end of example` in a file of
+tests/integration/examples. In a page, it follows the line `<!-- example NAME -->`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 EXAMPLES = ROOT / "tests" / "integration" / "examples"
-_PLACE = re.compile(r"(<!-- example (?P<name>\S+) -->\n)(```python\n.*?\n```\n)?", re.DOTALL)
+_PLACEHOLDER = re.compile(r"(<!-- example (?P<name>\S+) -->\n)(```python\n.*?\n```\n)?", re.DOTALL)
 _EXAMPLE = re.compile(r"^ *# example (?P<name>\S+)\n(?P<code>.*?)^ *# end of example\n", re.DOTALL | re.MULTILINE)
 
 
-def examples() -> dict[str, str]:
-    """Every example by its name."""
-    found: dict[str, str] = {}
+def read_examples() -> dict[str, str]:
+    """Return the code of every example by its name."""
+    examples: dict[str, str] = {}
     for path in sorted(EXAMPLES.glob("test_*.py")):
         for match in _EXAMPLE.finditer(path.read_text()):
-            if match["name"] in found:
-                raise ValueError(f"{path.name}: there are two examples with the name {match['name']}")
-            found[match["name"]] = textwrap.dedent(match["code"]).strip("\n")
-    return found
+            if match["name"] in examples:
+                raise ValueError(f"{path.name}: duplicate example name {match['name']}")
+            examples[match["name"]] = textwrap.dedent(match["code"]).strip("\n")
+    return examples
 
 
-def shown(page: Path) -> list[str]:
-    """The names of the examples that a page has."""
-    return [match["name"] for match in _PLACE.finditer(page.read_text())]
+def list_example_names(page: Path) -> list[str]:
+    """Return the names of the examples in a page."""
+    return [match["name"] for match in _PLACEHOLDER.finditer(page.read_text())]
 
 
-def filled(page: Path) -> str:
-    """The page with every example as it is now in its file."""
-    code = examples()
-    return _PLACE.sub(lambda match: f"{match[1]}```python\n{code[match['name']]}\n```\n", page.read_text())
+def fill_examples(page: Path) -> str:
+    """Return the text of the page with the current code of every example."""
+    code = read_examples()
+    return _PLACEHOLDER.sub(lambda match: f"{match[1]}```python\n{code[match['name']]}\n```\n", page.read_text())
 
 
 if __name__ == "__main__":
-    for each in PAGES:
-        each.write_text(filled(each))
+    for page in PAGES:
+        page.write_text(fill_examples(page))

@@ -1,4 +1,4 @@
-"""Shows without a clock that a statement does not wait for a lock."""
+"""A short lock timeout, which proves that a statement does not wait for a lock."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 
 def never_wait(owner: psycopg.Connection[dict[str, Any]]) -> None:
-    """Let every later connection to this database fail instead of waiting for a lock; for half a second it may."""
+    """Make every new connection to this database fail if it waits for a lock for more than half a second."""
     (row,) = owner.execute("SELECT current_database() AS name").fetchall()
     owner.execute(sql.SQL("ALTER DATABASE {} SET lock_timeout = '500ms'").format(sql.Identifier(row["name"])))

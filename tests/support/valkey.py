@@ -1,4 +1,4 @@
-"""Valkey, which speaks Redis, from the wheel that the development environment brings."""
+"""A Valkey server, which is compatible with Redis, from a wheel of the development environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ValkeyServer(Server):
-    """Keeps nothing on disk: what it holds ends with it."""
+    """A Valkey server without persistence."""
 
     name: ClassVar[str] = "valkey"
     port_variable: ClassVar[str] = "GRANTWIRE_VALKEY_PORT"
@@ -28,13 +28,13 @@ class ValkeyServer(Server):
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The URL for clients."""
         return f"redis://{HOST}:{self.port}/0"
 
     def _command(self, port: int) -> Launch:
         options = ["--bind", HOST, "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(self.state)]
-        # The second port is for other nodes; by default it is 10,000 above the first, which may be more than there are.
-        alone = [
+        # By default the port for other nodes is the first port plus 10,000, which can exceed the valid range.
+        cluster = [
             "--cluster-enabled",
             "yes",
             "--cluster-config-file",
@@ -42,8 +42,7 @@ class ValkeyServer(Server):
             "--cluster-port",
             str(find_free_port()),
         ]
-        cluster = alone if self._cluster else []
-        return self._program(str(get_binary_path()), *options, *cluster)
+        return self._program(str(get_binary_path()), *options, *(cluster if self._cluster else []))
 
     def _is_ready(self) -> bool:
         try:

@@ -219,14 +219,14 @@ def test_failure_from_before_opening_does_not_count_after_closing(breaker: Circu
     assert breaker.closed
 
 
-def test_insisting_call_is_made_and_counts_like_a_trial_call(breaker: CircuitBreaker, clock: Clock) -> None:
+def test_forced_call_is_made_and_counts_like_a_trial_call(breaker: CircuitBreaker, clock: Clock) -> None:
     """C10: this holds while the circuit is open; a failure delays the next trial call, a success closes the circuit."""
     fail(breaker, 3)
     clock.now += 3
-    with pytest.raises(RetryableError, match="still unavailable"), breaker.guard(insist=True):
+    with pytest.raises(RetryableError, match="still unavailable"), breaker.guard(force=True):
         raise RetryableError("still unavailable")
     assert breaker.open_for() == 5
-    with breaker.guard(insist=True):
+    with breaker.guard(force=True):
         pass
     assert breaker.closed
 
@@ -234,7 +234,7 @@ def test_insisting_call_is_made_and_counts_like_a_trial_call(breaker: CircuitBre
 def test_only_one_of_many_threads_makes_the_trial_call(breaker: CircuitBreaker, clock: Clock) -> None:
     """C10: repeated with real threads; while the circuit is closed, guarded calls run in parallel."""
     for _ in range(20):
-        with pytest.raises(RetryableError), breaker.guard(insist=True):
+        with pytest.raises(RetryableError), breaker.guard(force=True):
             raise RetryableError("unavailable")
         if breaker.closed:
             fail(breaker, 2)
@@ -297,7 +297,7 @@ def test_opening_and_closing_are_logged_once(
 @pytest.mark.parametrize(("failures", "rest"), [(0, REST), (-1, REST), (1, timedelta(0))])
 def test_invalid_circuit_parameters_are_a_config_error(failures: int, rest: timedelta) -> None:
     """The number of failures must be at least 1, and the rest longer than 0."""
-    with pytest.raises(ConfigError, match="opens after 1 failure or more"):
+    with pytest.raises(ConfigError, match="failures must be at least 1"):
         CircuitBreaker("receiver", failures=failures, rest=rest)
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    """What a function makes of its environment, once."""
+    """Return a database connection, as a function creates it once."""
     with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))) as database:
         yield database
 
 
 @pytest.fixture
 def sent() -> list[str]:
-    """Where an example's effects can be seen."""
+    """Return the list that collects the effects of an example."""
     return []

@@ -1,4 +1,4 @@
-"""The examples of docs/idempotency.md: the guard, the wrapper, the consumer, compensation."""
+"""The examples of docs/idempotency.md: transaction guard, wrapper, consumer, compensation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,29 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
+def test_quick_start(database: Database, sent: list[str]) -> None:
+    """A repeated call returns the stored result and has no second effect."""
+
+    def send_mail(invoice: str) -> str:
+        sent.append(invoice)
+        return f"mail-{len(sent)}"
+
+    # example quick-start
+    from grantwire_idempotency import PostgresStore, business_key, idempotent
+
+    @idempotent(PostgresStore(database), key=business_key("invoice-mail", "invoice_id"))
+    def handler(event: Mapping[str, Any], context: object) -> dict[str, str]:
+        return {"mail_id": send_mail(event["invoice_id"])}
+
+    first = handler({"invoice_id": "2026-001"}, None)  # sends the mail
+    again = handler({"invoice_id": "2026-001"}, None)  # sends nothing and returns the same result
+    # end of example
+    assert first == again == {"mail_id": "mail-1"}
+    assert sent == ["2026-001"]
+
+
 def test_transaction_guard(database: Database, rows: Rows) -> None:
-    """A handler of its own, with the guarantee of grant and revoke."""
+    """The transaction guard gives any handler the guarantee of grant and revoke."""
     rows.execute("CREATE TABLE orders (order_id int GENERATED ALWAYS AS IDENTITY, customer text, total int)")
     rows.execute("GRANT SELECT, INSERT ON orders TO grantwire_functions")
     # example transaction-guard
@@ -39,7 +60,7 @@ def test_transaction_guard(database: Database, rows: Rows) -> None:
             ).fetchone()
             return StoredResponse(201, json.dumps({"order_id": row[0] if row else None}))
 
-        # The caller, the route, the Idempotency-Key header and a hash of the fields: RequestIdentity.
+        # The RequestIdentity: caller, route, Idempotency-Key header and a hash of the fields.
         return Response.from_stored(guard.run(request.identity(order), work))
 
     # end of example
@@ -53,7 +74,7 @@ def test_transaction_guard(database: Database, rows: Rows) -> None:
 
 
 def test_wrapper(database: Database, sent: list[str]) -> None:
-    """A Lambda handler whose effect is elsewhere."""
+    """The wrapper guards a Lambda handler with an effect outside the database."""
 
     def send_mail(to: str, invoice: str) -> str:
         sent.append(f"{invoice} to {to}")
@@ -65,8 +86,8 @@ def test_wrapper(database: Database, sent: list[str]) -> None:
     @idempotent(
         PostgresStore(database),
         key=business_key("invoice-mail", "invoice_id", "to"),
-        fail_mode=FailMode.CLOSED,  # rather late than twice; OPEN, the default, is rather twice than not at all
-        name="mail-invoice",  # part of every key, so that renaming the function does not make old mails new
+        fail_mode=FailMode.CLOSED,  # if the store is down, do not send; OPEN, the default, would send
+        name="mail-invoice",  # part of every key; keep it when you rename the function
     )
     def handler(event: Mapping[str, Any], context: object) -> dict[str, str]:
         return {"mail_id": send_mail(event["to"], event["invoice_id"])}
@@ -79,46 +100,46 @@ def test_wrapper(database: Database, sent: list[str]) -> None:
 
 
 def test_consumer(database: Database, sent: list[str]) -> None:
-    """A Lambda behind an SQS queue."""
-    put_aside: list[str] = []
-    troubles = {"2": RetryableError("the printer is jammed"), "4": RejectedError("no such format")}
+    """The consumer retries, reports failures and passes failed messages to the dead-letter hook."""
+    dead_letters: list[str] = []
+    errors = {"2": RetryableError("the printer is jammed"), "4": RejectedError("no such format")}
 
     def print_label(parcel: Mapping[str, Any]) -> None:
-        if trouble := troubles.get(parcel["id"]):
-            raise trouble
+        if error := errors.get(parcel["id"]):
+            raise error
         sent.append(parcel["id"])
 
     # example consumer
     from datetime import timedelta
 
-    from grantwire_idempotency import Backoff, IdempotentConsumer, Message, PostgresStore, Retry
+    from grantwire_idempotency import Backoff, IdempotentConsumer, Message, PostgresStore, RetryPolicy
 
     def process(message: Message) -> None:
         print_label(message.payload)
 
-    def put_in_dead_letter_table(message: Message, error: Exception) -> None:
-        put_aside.append(f"{message.id}: {error}")
+    def save_dead_letter(message: Message, error: Exception) -> None:
+        dead_letters.append(f"{message.id}: {error}")
 
     consumer = IdempotentConsumer(
         PostgresStore(database),
         process,
         name="labels",
-        # RejectedError is permanent; everything else is tried again, twice, and then by the queue.
-        retry=Retry(attempts=3, backoff=Backoff(timedelta(0), timedelta(0), timedelta(0), 1, 1)),
-        dead_letter=put_in_dead_letter_table,
+        # RejectedError is permanent. Any other error is retried twice.
+        retry=RetryPolicy(max_attempts=3, backoff=Backoff(timedelta(0), timedelta(0), timedelta(0), 1, 1)),
+        dead_letter=save_dead_letter,
     )
-    handler = consumer.handle_sqs  # the event source has FunctionResponseTypes: [ReportBatchItemFailures]
+    handler = consumer.handle_sqs  # the event source needs FunctionResponseTypes: [ReportBatchItemFailures]
     # end of example
     batch = {"Records": [{"messageId": f"m{n}", "body": json.dumps({"id": str(n)})} for n in (1, 2, 3, 4)]}
     assert handler(batch) == {"batchItemFailures": []}
-    assert (sent, put_aside) == (["1", "3"], ["m2: the printer is jammed", "m4: no such format"])
-    troubles.clear()
+    assert (sent, dead_letters) == (["1", "3"], ["m2: the printer is jammed", "m4: no such format"])
+    errors.clear()
     assert handler(batch) == {"batchItemFailures": []}
     assert sent == ["1", "3", "2", "4"]
 
 
 def test_powertools_batch(database: Database, sent: list[str]) -> None:
-    """The same consumer under Powertools' batch processor."""
+    """The consumer works as record handler of Powertools' batch processor."""
     # example powertools-batch
     from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 
@@ -137,7 +158,7 @@ def test_powertools_batch(database: Database, sent: list[str]) -> None:
 
 
 def test_compensation(sent: list[str]) -> None:
-    """Undo what was done when a later step fails."""
+    """Compensation undoes the earlier steps in reverse order when a later step fails."""
 
     def reserve(seat: str) -> str:
         sent.append(f"reserve {seat}")

@@ -1,4 +1,4 @@
-"""The examples of docs/idempotency.md: stores, what may stand in front of them, locks."""
+"""The examples of docs/idempotency.md: stores, circuit breaker and filters in front of them, checker, locks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency import Duplicate, Key, New
+from grantwire_idempotency import Claim, Duplicate, Key
 from grantwire_idempotency.errors import LockHeldError
 from tests.support.plaintext import PLAINTEXT
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def assert_remembers(store: Store) -> None:
-    """Once new, then a duplicate."""
+    """Check that the first check gets a claim and the second one is a duplicate."""
     # example store
     from datetime import timedelta
 
     claim = store.check(Key("order:17"), ttl=timedelta(minutes=5))
-    if isinstance(claim, New):
+    if isinstance(claim, Claim):
         store.store_result(claim, '{"parcel": 1}', ttl=timedelta(hours=24))
     # end of example
-    assert isinstance(claim, New)
+    assert isinstance(claim, Claim)
     assert store.check(Key("order:17"), ttl=timedelta(minutes=5)) == Duplicate(Key("order:17"), '{"parcel": 1}')
 
 
 def test_postgres_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the database is there anyway."""
+    """A PostgresStore works with the settings of the environment."""
     for name, value in {**PLAINTEXT, "DATABASE_URL": database_url}.items():
         monkeypatch.setenv(name, value)
     # example postgres-store
@@ -48,7 +48,7 @@ def test_postgres_store(database_url: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_redis_store(valkey_server: ValkeyServer) -> None:
-    """Redis or Valkey."""
+    """A RedisStore works with Redis and Valkey."""
     url = valkey_server.url
     # example redis-store
     from grantwire_idempotency import RedisStore
@@ -60,7 +60,7 @@ def test_redis_store(valkey_server: ValkeyServer) -> None:
 
 
 def test_memory_store() -> None:
-    """One process."""
+    """A MemoryStore works within one process."""
     # example memory-store
     from grantwire_idempotency import MemoryStore
 
@@ -69,13 +69,13 @@ def test_memory_store() -> None:
     assert_remembers(store)
 
 
-def test_breaker_and_hints(valkey_server: ValkeyServer) -> None:
-    """What may stand in front of a store."""
+def test_breaker_and_filters(valkey_server: ValkeyServer) -> None:
+    """A circuit breaker and a filter keep the guarantees of the store behind them."""
     url = valkey_server.url
     # example in-front
     from datetime import timedelta
 
-    from grantwire_idempotency import BloomHint, BreakerStore, HintedStore, LruHint, RedisStore
+    from grantwire_idempotency import BloomFilter, BreakerStore, FilteredStore, LruFilter, RedisStore
     from grantwire_idempotency.circuit_breaker import CircuitBreaker
     from grantwire_idempotency.stores.redis import connect
 
@@ -83,15 +83,15 @@ def test_breaker_and_hints(valkey_server: ValkeyServer) -> None:
         RedisStore(connect(url), prefix="example-in-front:"),
         CircuitBreaker("keys", failures=5, rest=timedelta(seconds=10)),
     )
-    few = HintedStore(store, LruHint(capacity=10_000))
-    many = HintedStore(store, BloomHint(expected_keys=1_000_000, false_positive_rate=0.01))
+    with_lru = FilteredStore(store, LruFilter(capacity=10_000))
+    with_bloom = FilteredStore(store, BloomFilter(expected_keys=1_000_000, false_positive_rate=0.01))
     # end of example
-    assert_remembers(few)
-    assert isinstance(many.check(Key("order:17"), timedelta(minutes=1)), Duplicate)
+    assert_remembers(with_lru)
+    assert isinstance(with_bloom.check(Key("order:17"), timedelta(minutes=1)), Duplicate)
 
 
 def test_checker(database: Database) -> None:
-    """The smallest way to use a store."""
+    """A checker processes a message once."""
     done: list[str] = []
     # example checker
     from datetime import timedelta
@@ -118,7 +118,7 @@ def test_checker(database: Database) -> None:
 
 
 def test_locks(database: Database) -> None:
-    """One thing at a time."""
+    """A second owner cannot acquire a lock that is held."""
     reports: list[str] = []
     # example locks
     from datetime import timedelta

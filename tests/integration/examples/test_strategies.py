@@ -1,4 +1,4 @@
-"""The examples of docs/idempotency.md: what makes two messages the same, and which of them are duplicates."""
+"""The examples of docs/idempotency.md: key strategies and duplicate strategies."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from grantwire_idempotency import IdempotentConsumer, MemoryStore, Message, NoMe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAYLOADS = [{"user": {"id": 7, "email": "a@example.org"}, "order_id": "o1", "version": 2, "at": "2026-11-16T10:00:00Z"}]
+PAYLOAD = {"user": {"id": 7, "email": "a@example.org"}, "order_id": "o1", "version": 2, "at": "2026-11-16T10:00:00Z"}
 
 
 def message(identifier: str, **changes: Any) -> Message:
-    """A message about an order."""
-    return Message(identifier, body=json.dumps(PAYLOADS[0] | changes), attributes={"request_id": "r1"})
+    """Return a message about an order."""
+    return Message(identifier, body=json.dumps(PAYLOAD | changes), attributes={"request_id": "r1"})
 
 
 def processed(identify: Callable[..., Any], *messages: Message) -> list[str]:
-    """The ids of the messages that were processed."""
+    """Process the messages; return the ids of those that were not skipped as duplicates."""
     seen: list[str] = []
     store, metrics = MemoryStore(), NoMetrics()
-    consumer = IdempotentConsumer(store, lambda one: seen.append(one.id), metrics, identify=identify, name="example")
+    consumer = IdempotentConsumer(
+        store, lambda message: seen.append(message.id), metrics, identify=identify, name="example"
+    )
     assert consumer.process_batch(messages) == []
     return seen
 
 
 def test_message_id() -> None:
-    """Whatever the queue calls the same message."""
+    """A message with the same id is skipped."""
     # example message_id
     from grantwire_idempotency import message_id
 
-    identify = message_id  # what consumers use unless told otherwise
+    identify = message_id  # the default of consumers
     # end of example
     assert processed(identify, message("m1"), message("m2"), message("m1")) == ["m1", "m2"]
 
 
 def test_business_key() -> None:
-    """Whatever the business calls the same thing, whoever sends it and how often."""
+    """A message with the same business fields is skipped, even if its message id differs."""
     # example business_key
     from grantwire_idempotency import business_key
 
@@ -51,17 +53,17 @@ def test_business_key() -> None:
 
 
 def test_request_id() -> None:
-    """An id that an outer system gave."""
+    """A message with the same request id is skipped; without one, its message id counts."""
     # example request_id
     from grantwire_idempotency import request_id
 
-    identify = request_id("request_id")  # a message without that attribute counts by its own id
+    identify = request_id("request_id")  # without this attribute the message id is the key
     # end of example
     assert processed(identify, message("m1"), message("m2"), Message("m3"), Message("m4")) == ["m1", "m3", "m4"]
 
 
 def test_entity_key() -> None:
-    """Once for each entity, under a key that people can read."""
+    """A second message about the same entity is skipped."""
     # example entity_key
     from grantwire_idempotency import entity_key
 
@@ -71,17 +73,17 @@ def test_entity_key() -> None:
 
 
 def test_payload_hash() -> None:
-    """The same content is the same message."""
+    """A message with the same payload is skipped."""
     # example payload_hash
     from grantwire_idempotency import payload_hash
 
-    identify = payload_hash("report")  # order and white space of the JSON make no difference
+    identify = payload_hash("report")  # key order and white space of the JSON do not matter
     # end of example
     assert processed(identify, message("m1"), message("m2"), message("m3", version=3)) == ["m1", "m3"]
 
 
 def test_by_version() -> None:
-    """Version 2 processed, version 1 skipped."""
+    """A message with the same or an older version is skipped."""
     # example by_version
     from grantwire_idempotency import by_version, entity_key
 
@@ -92,7 +94,7 @@ def test_by_version() -> None:
 
 
 def test_by_timestamp() -> None:
-    """An equal timestamp is skipped, and so is an earlier one."""
+    """A message with the same or an earlier time is skipped."""
     # example by_timestamp
     from grantwire_idempotency import by_timestamp, entity_key
 
@@ -103,7 +105,7 @@ def test_by_timestamp() -> None:
 
 
 def test_by_content_hash() -> None:
-    """The same id with another content is another message."""
+    """The same id with another body is a new message."""
     # example by_content_hash
     from grantwire_idempotency import by_content_hash
 
@@ -113,17 +115,17 @@ def test_by_content_hash() -> None:
 
 
 def test_by_message_id() -> None:
-    """Any key strategy, as a duplicate strategy."""
+    """by_message_id makes a duplicate strategy of any key strategy."""
     # example by_message_id
     from grantwire_idempotency import by_message_id, request_id
 
-    identify = by_message_id(request_id())  # the same as giving request_id() itself
+    identify = by_message_id(request_id())  # the same as request_id() itself
     # end of example
     assert processed(identify, message("m1"), message("m2")) == ["m1"]
 
 
-def test_a_field_that_is_missing_is_never_part_of_a_key() -> None:
-    """Two messages without a user are not the same message."""
+def test_missing_field_is_rejected() -> None:
+    """A missing field is a BadRequestError, because two messages without a user are not the same message."""
     from grantwire_idempotency import entity_key
     from grantwire_idempotency.errors import BadRequestError
 

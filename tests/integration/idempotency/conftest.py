@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def memory_harness() -> MemoryHarness:
-    """Stores in memory."""
+    """Return a harness with a memory store."""
     return MemoryHarness()
 
 
 @pytest.fixture(scope="module")
 def open_redis(valkey_server: ValkeyServer) -> Iterator[RedisHarness]:
-    """Connections that all tests of a file share."""
+    """Return a harness whose connections all tests of a module share."""
     harness = RedisHarness(valkey_server.url)
     yield harness
     harness.close()
@@ -32,14 +32,14 @@ def open_redis(valkey_server: ValkeyServer) -> Iterator[RedisHarness]:
 
 @pytest.fixture
 def redis_harness(open_redis: RedisHarness) -> RedisHarness:
-    """Stores in Redis, without keys."""
+    """Return a harness with an empty Redis."""
     open_redis.reset()
     return open_redis
 
 
 @pytest.fixture(scope="session")
 def valkey_cluster() -> Iterator[ValkeyServer]:
-    """A Redis Cluster of one node, which has all the slots; started once."""
+    """Start a Redis Cluster of one node with all slots, once per session."""
     server = ValkeyServer(STATE / "valkey-cluster", cluster=True)
     server.start()
     with Redis.from_url(server.url, decode_responses=True) as client:
@@ -52,7 +52,7 @@ def valkey_cluster() -> Iterator[ValkeyServer]:
 
 @pytest.fixture(scope="module")
 def open_cluster(valkey_cluster: ValkeyServer) -> Iterator[RedisHarness]:
-    """Connections that all tests of a file share."""
+    """Return a harness whose connections all tests of a module share."""
     harness = RedisHarness(valkey_cluster.url, hash_tags=True)
     yield harness
     harness.close()
@@ -60,14 +60,14 @@ def open_cluster(valkey_cluster: ValkeyServer) -> Iterator[RedisHarness]:
 
 @pytest.fixture
 def cluster_harness(open_cluster: RedisHarness) -> RedisHarness:
-    """Stores in a Redis Cluster, without keys."""
+    """Return a harness with an empty Redis Cluster."""
     open_cluster.reset()
     return open_cluster
 
 
 @pytest.fixture(scope="module")
 def open_postgres(databases: Databases) -> Iterator[PostgresHarness]:
-    """A database and connections that all tests of a file share."""
+    """Return a harness whose database and connections all tests of a module share."""
     url = databases.migrated()
     harness = PostgresHarness(url)
     yield harness
@@ -77,6 +77,6 @@ def open_postgres(databases: Databases) -> Iterator[PostgresHarness]:
 
 @pytest.fixture
 def postgres_harness(open_postgres: PostgresHarness) -> PostgresHarness:
-    """Stores in PostgreSQL, without keys."""
+    """Return a harness with an empty table."""
     open_postgres.reset()
     return open_postgres

@@ -1,4 +1,4 @@
-"""C10: what stands around a store, with real servers that really go away; and what a hint saves."""
+"""C10: a circuit breaker with servers that are killed, and the round trips that a filter saves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from grantwire.settings import load
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from grantwire_idempotency.errors import CircuitOpenError, RetryableError
 from grantwire_idempotency.stores.breaker import BreakerStore
-from grantwire_idempotency.stores.hints import BloomHint, HintedStore, LruHint
-from grantwire_idempotency.stores.interface import Duplicate, Key, New
+from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, LruFilter
+from grantwire_idempotency.stores.interface import Claim, Duplicate, Key
 from grantwire_idempotency.stores.postgres import PostgresStore
 from grantwire_idempotency.stores.redis import RedisStore, connect
 from tests.support.concurrency import at_once
@@ -23,8 +23,8 @@ from tests.support.round_trips import RoundTrips
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire_idempotency.stores.hints import Hint
-    from grantwire_idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.filters import KeyFilter
+    from grantwire_idempotency.stores.interface import CheckResult, Store
     from infra.local.servers.postgres import PostgresServer
     from infra.local.servers.server import Server
     from tests.integration.idempotency.harness import RedisHarness
@@ -36,7 +36,7 @@ DAY = timedelta(hours=24)
 
 @pytest.fixture(params=["postgres", "redis"])
 def stoppable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Store]]:
-    """A store, and the server that it is in, to be stopped."""
+    """Return a store and its server, which the test can stop."""
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("server")
         database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": server.url()}))
@@ -48,14 +48,14 @@ def stoppable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Store]]:
             yield valkey, RedisStore(client)
 
 
-def test_a_server_that_is_away_is_not_asked_until_it_may_be_back(stoppable: tuple[Server, Store]) -> None:
-    """C10: killed: three that find out, then none that waits; started again: one that finds out, then all."""
+def test_killed_server_is_not_called_until_trial_succeeds(stoppable: tuple[Server, Store]) -> None:
+    """C10: after three failures, no call waits for the killed server; after a restart, one trial closes the circuit."""
     server, inner = stoppable
     seconds = 1000.0
     breaker = CircuitBreaker("store", failures=3, rest=timedelta(seconds=5), clock=lambda: seconds)
     store = BreakerStore(inner, breaker)
-    key, held = Key("breaker:1"), store.check(Key("breaker:2"), DAY)
-    assert isinstance(held, New)
+    key, claim = Key("breaker:1"), store.check(Key("breaker:2"), DAY)
+    assert isinstance(claim, Claim)
     server.kill()
     try:
         for _ in range(3):
@@ -64,9 +64,9 @@ def test_a_server_that_is_away_is_not_asked_until_it_may_be_back(stoppable: tupl
             assert not isinstance(caught.value, CircuitOpenError)
         with pytest.raises(CircuitOpenError):
             store.check(key, MINUTE)
-        # A result is tried all the same: the work is done.
+        # Storing a result ignores the open circuit, because the work is done.
         with pytest.raises(RetryableError) as caught:
-            store.store_result(held, "done", DAY)
+            store.store_result(claim, "done", DAY)
         assert not isinstance(caught.value, CircuitOpenError)
         seconds += 5
         with pytest.raises(RetryableError) as caught:
@@ -76,54 +76,54 @@ def test_a_server_that_is_away_is_not_asked_until_it_may_be_back(stoppable: tupl
         server.start()
     with pytest.raises(CircuitOpenError):
         store.check(key, MINUTE)
-    store.store_result(held, "done", DAY)
+    store.store_result(claim, "done", DAY)
     assert breaker.closed
-    assert isinstance(store.check(key, MINUTE), New)
-    assert store.check(held.key, MINUTE) == Duplicate(held.key, "done")
+    assert isinstance(store.check(key, MINUTE), Claim)
+    assert store.check(claim.key, MINUTE) == Duplicate(claim.key, "done")
 
 
-@pytest.mark.parametrize("hint", [LruHint(10), BloomHint(10)], ids=["lru", "bloom"])
-def test_a_known_duplicate_in_redis_costs_one_round_trip(redis_harness: RedisHarness, hint: Hint) -> None:
-    """C10: instead of two; a new key costs what it did."""
+@pytest.mark.parametrize("key_filter", [LruFilter(10), BloomFilter(10)], ids=["lru", "bloom"])
+def test_known_duplicate_in_redis_costs_one_round_trip(redis_harness: RedisHarness, key_filter: KeyFilter) -> None:
+    """C10: one instead of two; a new key costs no extra round trip."""
     new, known = Key("new"), Key("known")
-    with RoundTrips(redis_harness.url) as way, connect(way.url) as client:
+    with RoundTrips(redis_harness.url) as proxy, connect(proxy.url) as client:
         bare = RedisStore(client)
-        store = HintedStore(bare, hint)
+        store = FilteredStore(bare, key_filter)
 
-        def trips(store: Store, key: Key) -> tuple[type[Check], int]:
-            before = way.count
-            found = store.check(key, MINUTE)
-            return type(found), way.count - before
+        def count_round_trips(store: Store, key: Key) -> tuple[type[CheckResult], int]:
+            before = proxy.count
+            check = store.check(key, MINUTE)
+            return type(check), proxy.count - before
 
         claim = store.check(known, MINUTE)
-        assert isinstance(claim, New)
+        assert isinstance(claim, Claim)
         store.store_result(claim, "done", DAY)
-        bare.check(known, MINUTE)  # which loads the script
-        assert trips(bare, known) == (Duplicate, 2)
-        assert trips(store, known) == (Duplicate, 1)
-        assert trips(store, new) == (New, 1)
+        bare.check(known, MINUTE)  # loads the script
+        assert count_round_trips(bare, known) == (Duplicate, 2)
+        assert count_round_trips(store, known) == (Duplicate, 1)
+        assert count_round_trips(store, new) == (Claim, 1)
 
 
-def test_of_many_workers_with_hints_one_gets_a_key(redis_harness: RedisHarness) -> None:
-    """C10: real connections, hints that are all sure that they know it: still the store's claim decides."""
+def test_one_of_many_workers_with_wrong_filters_gets_key(redis_harness: RedisHarness) -> None:
+    """C10: even if every filter claims to know the key, the claim of the store decides."""
 
-    class Sure:
-        """Has seen everything."""
+    class AlwaysTrueFilter:
+        """A filter that claims to contain every key."""
 
-        def may_have(self, _: str) -> bool:
-            """Yes."""
+        def may_contain(self, _: str) -> bool:
+            """Return True."""
             return True
 
         def add(self, _: str) -> None:
-            """It knew."""
+            """Do nothing."""
 
-    stores = [HintedStore(store, Sure()) for store in redis_harness.stores(8)]
+    stores = [FilteredStore(store, AlwaysTrueFilter()) for store in redis_harness.stores(8)]
     for number in range(10):
         key = Key(f"order:{number}")
 
-        def check(worker: int, key: Key = key) -> Check:
+        def check(worker: int, key: Key = key) -> CheckResult:
             return stores[worker].check(key, MINUTE)
 
-        (claim,) = [found for found in at_once(8, check) if isinstance(found, New)]
+        (claim,) = [result for result in at_once(8, check) if isinstance(result, Claim)]
         stores[0].store_result(claim, "done", DAY)
         assert at_once(8, check) == [Duplicate(key, "done")] * 8

@@ -1,4 +1,4 @@
-"""C1: the checker over `processed_messages`: the columns of document 000, and one worker of many."""
+"""C1: the checker with `processed_messages`: the columns of document 000, and concurrent workers."""
 
 from __future__ import annotations
 
@@ -26,52 +26,52 @@ MESSAGE = Key("user.created:1", message_id="m-1", message_type="user.created")
 
 @pytest.fixture
 def store(postgres_harness: PostgresHarness) -> Store:
-    """A store whose clock is the test's."""
+    """Return a store with the clock of the test."""
     (store,) = postgres_harness.stores(1)
     return store
 
 
 @pytest.fixture
 def checker(store: Store) -> IdempotencyChecker:
-    """A worker's."""
+    """Return the checker of one worker."""
     return IdempotencyChecker(store)
 
 
-def row(harness: PostgresHarness) -> dict[str, Any]:
-    """The one row that there is."""
+def fetch_message_row(harness: PostgresHarness) -> dict[str, Any]:
+    """Return the only row of the table."""
     with psycopg.connect(harness.url, row_factory=dict_row) as connection:
-        (found,) = connection.execute("SELECT * FROM processed_messages").fetchall()
-    return found
+        (message_row,) = connection.execute("SELECT * FROM processed_messages").fetchall()
+    return message_row
 
 
-def test_a_message_on_its_way_through_the_table(postgres_harness: PostgresHarness, checker: IdempotencyChecker) -> None:
-    """C1: processing, failed with its error, processing again, completed; with the times of each."""
+def test_row_follows_status_of_message(postgres_harness: PostgresHarness, checker: IdempotencyChecker) -> None:
+    """C1: the row is processing, failed with its error, processing again, then completed, with the times of each."""
     assert not checker.is_processed(MESSAGE)
     assert checker.mark_processing(MESSAGE, MINUTE)
-    found = row(postgres_harness)
-    assert (found["idempotency_key"], found["message_id"]) == ("user.created:1", "m-1")
-    assert (found["message_type"], found["status"]) == ("user.created", "processing")
-    assert (found["started_at"], found["completed_at"], found["error"]) == (START, None, None)
-    assert (found["expires_at"], found["created_at"]) == (START + MINUTE, START)
+    message_row = fetch_message_row(postgres_harness)
+    assert (message_row["idempotency_key"], message_row["message_id"]) == ("user.created:1", "m-1")
+    assert (message_row["message_type"], message_row["status"]) == ("user.created", "processing")
+    assert (message_row["started_at"], message_row["completed_at"], message_row["error"]) == (START, None, None)
+    assert (message_row["expires_at"], message_row["created_at"]) == (START + MINUTE, START)
 
     postgres_harness.advance(timedelta(seconds=10))
     checker.mark_failed(MESSAGE, ValueError("no \x00 such user"))
-    found = row(postgres_harness)
-    assert (found["status"], found["error"]) == ("failed", "no \N{REPLACEMENT CHARACTER} such user")
-    assert found["completed_at"] is None
-    assert found["updated_at"] == START + timedelta(seconds=10)
+    message_row = fetch_message_row(postgres_harness)
+    assert (message_row["status"], message_row["error"]) == ("failed", "no \N{REPLACEMENT CHARACTER} such user")
+    assert message_row["completed_at"] is None
+    assert message_row["updated_at"] == START + timedelta(seconds=10)
     assert not checker.is_processed(MESSAGE)
 
     postgres_harness.advance(timedelta(seconds=10))
     assert checker.mark_processing(MESSAGE, MINUTE)
-    assert row(postgres_harness)["started_at"] == START + timedelta(seconds=20)
+    assert fetch_message_row(postgres_harness)["started_at"] == START + timedelta(seconds=20)
     postgres_harness.advance(timedelta(seconds=10))
     checker.mark_completed(MESSAGE, '{"user": 1}')
-    found = row(postgres_harness)
+    message_row = fetch_message_row(postgres_harness)
     done = START + timedelta(seconds=30)
-    assert (found["status"], found["error"], found["completed_at"]) == ("completed", None, done)
-    assert found["expires_at"] == done + DAY
-    assert (found["created_at"], found["updated_at"]) == (START, done)
+    assert (message_row["status"], message_row["error"], message_row["completed_at"]) == ("completed", None, done)
+    assert message_row["expires_at"] == done + DAY
+    assert (message_row["created_at"], message_row["updated_at"]) == (START, done)
     assert checker.is_processed(MESSAGE)
     assert not checker.mark_processing(MESSAGE, MINUTE)
 
@@ -80,19 +80,19 @@ def test_a_message_on_its_way_through_the_table(postgres_harness: PostgresHarnes
     assert checker.mark_processing(MESSAGE, MINUTE)
 
 
-def test_of_many_workers_one_processes_a_message(postgres_harness: PostgresHarness) -> None:
-    """C1: claimed in the store, not read and then written: real connections at once, again and again."""
+def test_one_of_many_workers_processes_message(postgres_harness: PostgresHarness) -> None:
+    """C1: the claim is atomic: concurrent connections never process a message twice."""
     checkers = [IdempotencyChecker(store) for store in postgres_harness.stores(8)]
     for number in range(10):
         key = f"order:{number}"
 
-        def take(worker: int, key: str = key) -> bool | None:
+        def try_mark_processing(worker: int, key: str = key) -> bool | None:
             try:
                 return checkers[worker].mark_processing(key, MINUTE)
             except RequestInProgressError:
                 return None
 
-        taken = at_once(8, take)
-        assert sorted(taken, key=str) == [None] * 7 + [True]
-        checkers[taken.index(True)].mark_completed(key)
-        assert at_once(8, take) == [False] * 8
+        results = at_once(8, try_mark_processing)
+        assert sorted(results, key=str) == [None] * 7 + [True]
+        checkers[results.index(True)].mark_completed(key)
+        assert at_once(8, try_mark_processing) == [False] * 8

@@ -1,4 +1,4 @@
-"""C3, C8: consumers at the same time, on each store: threads with connections of their own, and processes."""
+"""C3, C8: concurrent consumers with each store, in threads with their own connections and in processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from grantwire_idempotency import (
     Message,
     NoMetrics,
     Outcome,
-    Retry,
+    RetryPolicy,
     by_timestamp,
     by_version,
     entity_key,
@@ -39,137 +39,142 @@ if TYPE_CHECKING:
 ENTITY = entity_key("order", "order_id")
 
 
-def message(identifier: str, **payload: Any) -> Message:
-    """A message about an order."""
+def make_message(identifier: str, **payload: Any) -> Message:
+    """Return a message about an order."""
     return Message(identifier, body=json.dumps(payload))
 
 
-def consumer_of(store: Store, process: Callable[[Message], Any], **options: Any) -> IdempotentConsumer:
-    """A consumer that does not try again by itself."""
-    return IdempotentConsumer(store, process, NoMetrics(), name="orders", retry=Retry(attempts=1), **options)
+def create_consumer(store: Store, process: Callable[[Message], Any], **options: Any) -> IdempotentConsumer:
+    """Return a consumer without retries."""
+    return IdempotentConsumer(store, process, NoMetrics(), name="orders", retry=RetryPolicy(max_attempts=1), **options)
 
 
-def redelivered(consumer: IdempotentConsumer, one: Message) -> Outcome:
-    """What a queue does: deliver it until it is done."""
+def redeliver_until_done(consumer: IdempotentConsumer, message: Message) -> Outcome:
+    """Redeliver the message until it is processed, like a queue."""
     while True:
         try:
-            return consumer.process(one)
+            return consumer.process(message)
         except RequestInProgressError:
-            # Somebody else is at it; let them.
+            # Another consumer is processing it.
             time.sleep(0)
 
 
 class Suite:
-    """What a consumer does with every store; each subclass has a harness of its own."""
+    """The behaviour of a consumer with any store; each subclass provides a harness."""
 
-    def test_two_versions_at_once_end_at_the_later_one(self, harness: Harness) -> None:
-        """C3: workers with version 2 and 3, in any order; no stale one is run, for any of many orders."""
+    def test_concurrent_versions_end_with_the_later_one(self, harness: Harness) -> None:
+        """C3: workers process versions 2 and 3 in any order; version 2 never runs after version 3."""
         applied: dict[str, list[int]] = {f"o{number}": [] for number in range(15)}
 
-        def process(one: Message) -> None:
-            payload = one.payload
+        def process(message: Message) -> None:
+            payload = message.payload
             before = list(applied[payload["order_id"]])
             time.sleep(0)
             applied[payload["order_id"]] = [*before, payload["version"]]
 
-        consumers = [consumer_of(store, process, identify=by_version(ENTITY)) for store in harness.stores(2)]
+        consumers = [create_consumer(store, process, identify=by_version(ENTITY)) for store in harness.stores(2)]
         for order in applied:
             versions = random.sample([2, 3], 2)
 
             def work(number: int, order: str = order, versions: list[int] = versions) -> Outcome:
                 version = versions[number]
-                return redelivered(consumers[number], message(f"{order}/{version}", order_id=order, version=version))
+                return redeliver_until_done(
+                    consumers[number], make_message(f"{order}/{version}", order_id=order, version=version)
+                )
 
             at_once(2, work)
         assert all(versions in ([2, 3], [3]) for versions in applied.values()), applied
 
-    def test_many_consumers_at_once_process_each_message_once(self, harness: Harness) -> None:
-        """C8, 001: every one of them gets every message, in an order of its own."""
+    def test_concurrent_consumers_process_each_message_once(self, harness: Harness) -> None:
+        """C8, 001: every consumer gets every message in a random order."""
         processed: list[str] = []
 
-        def process(one: Message) -> int:
+        def process(message: Message) -> int:
             time.sleep(0)
-            processed.append(one.id)
+            processed.append(message.id)
             return len(processed)
 
-        messages = [message(f"m{number}") for number in range(20)]
-        consumers = [consumer_of(store, process) for store in harness.stores(6)]
+        messages = [make_message(f"m{number}") for number in range(20)]
+        consumers = [create_consumer(store, process) for store in harness.stores(6)]
 
         def work(number: int) -> dict[str, Any]:
-            mine = random.sample(messages, len(messages))
-            return {one.id: redelivered(consumers[number], one).value for one in mine}
+            shuffled = random.sample(messages, len(messages))
+            return {message.id: redeliver_until_done(consumers[number], message).value for message in shuffled}
 
         results = at_once(6, work)
-        assert Counter(processed) == Counter(one.id for one in messages)
-        assert all(result == results[0] for result in results), "a duplicate gets the first result"
+        assert Counter(processed) == Counter(message.id for message in messages)
+        assert all(result == results[0] for result in results), "a duplicate returns the stored result"
 
-    def test_an_equal_timestamp_is_skipped(self, harness: Harness) -> None:
-        """C3: and an earlier one; a microsecond later is new."""
+    def test_earlier_or_equal_timestamp_is_skipped(self, harness: Harness) -> None:
+        """C3: a message that is one microsecond later is new."""
         processed: list[str] = []
         (store,) = harness.stores(1)
-        consumer = consumer_of(store, lambda one: processed.append(one.id), identify=by_timestamp(ENTITY, "at"))
+        consumer = create_consumer(
+            store, lambda message: processed.append(message.id), identify=by_timestamp(ENTITY, "at")
+        )
         times = ["07:10:00Z", "07:10:00Z", "08:10:00+01:00", "07:09:59.999999Z", "07:10:00.000001Z"]
         for number, at in enumerate(times):
-            consumer.process(message(f"m{number}", order_id="o1", at=f"2026-01-08T{at}"))
+            consumer.process(make_message(f"m{number}", order_id="o1", at=f"2026-01-08T{at}"))
         assert processed == ["m0", "m4"]
 
-    def test_of_a_batch_with_a_failed_item_only_that_one_is_retried(self, harness: Harness) -> None:
-        """C8: items 1, 2 (fails) and 3; the second delivery goes to another worker."""
+    def test_redelivered_batch_runs_only_failed_message(self, harness: Harness) -> None:
+        """C8: of messages 1, 2 (fails) and 3, a redelivery to another worker runs only 2."""
         processed: list[str] = []
         failing = ["2"]
 
-        def process(one: Message) -> None:
-            if one.id in failing:
-                failing.remove(one.id)
+        def process(message: Message) -> None:
+            if message.id in failing:
+                failing.remove(message.id)
                 raise ValueError("no")
-            processed.append(one.id)
+            processed.append(message.id)
 
-        first, second = (consumer_of(store, process) for store in harness.stores(2))
-        batch = [message("1"), message("2"), message("3")]
+        first, second = (create_consumer(store, process) for store in harness.stores(2))
+        batch = [make_message("1"), make_message("2"), make_message("3")]
         assert first.process_batch(batch) == ["2"]
         assert second.process_batch(batch) == []
         assert first.process_batch(batch) == []
         assert processed == ["1", "3", "2"]
 
-    def test_after_its_time_to_live_a_key_is_new(self, harness: Harness) -> None:
-        """C3, 000: not before it, and from then on."""
+    def test_key_is_new_after_ttl(self, harness: Harness) -> None:
+        """C3, 000: it is a duplicate until then."""
         processed: list[str] = []
         (store,) = harness.stores(1)
-        consumer = consumer_of(store, lambda one: processed.append(one.id), ttl=timedelta(days=7))
-        consumer.process(message("m1"))
+        consumer = create_consumer(store, lambda message: processed.append(message.id), ttl=timedelta(days=7))
+        consumer.process(make_message("m1"))
         harness.advance(timedelta(days=6))
-        assert consumer.process(message("m1")).replayed
+        assert consumer.process(make_message("m1")).replayed
         harness.advance(timedelta(days=1, seconds=1))
-        assert not consumer.process(message("m1")).replayed
+        assert not consumer.process(make_message("m1")).replayed
         assert processed == ["m1", "m1"]
 
 
 class SharedSuite(Suite):
-    """What only a store that processes share can show."""
+    """The behaviour of consumers in several processes that share a store."""
 
-    def test_processes_share_their_work_and_survive_a_death(self, harness: Harness, tmp_path: Path) -> None:
-        """C8: each message once, over three processes.
+    def test_processes_process_each_message_once_despite_kill(self, harness: Harness, tmp_path: Path) -> None:
+        """C8: three processes process each message once.
 
-        The first is killed in the middle of m5. The others leave that alone until its claim ends; then it is processed.
+        The first process is killed while it processes m5. The others process m5 only after its claim has
+        expired.
         """
         effects = tmp_path / "effects"
         effects.touch()
         dying, *workers = [self._start(harness, effects, ending) for ending in ("die", "leave", "leave")]
-        assert self._answers(dying) == [""]
+        assert self._run_together(dying) == [""]
         assert dying.returncode == -signal.SIGKILL
-        assert [answer.splitlines()[-1] for answer in self._answers(*workers)] == ["left: m5", "left: m5"]
+        assert [output.splitlines()[-1] for output in self._run_together(*workers)] == ["left: m5", "left: m5"]
         ids = [f"m{number}" for number in range(30)]
         assert Counter(effects.read_text().split()) == Counter(set(ids) - {"m5"})
         late: list[str] = []
         (store,) = harness.stores(1)
-        consumer = IdempotentConsumer(store, lambda one: late.append(one.id), NoMetrics(), name="worker")
+        consumer = IdempotentConsumer(store, lambda message: late.append(message.id), NoMetrics(), name="worker")
         harness.advance(timedelta(minutes=15, seconds=1))
-        assert consumer.process_batch([message(identifier) for identifier in ids]) == []
+        assert consumer.process_batch([make_message(identifier) for identifier in ids]) == []
         assert late == ["m5"]
 
     @staticmethod
-    def _answers(*workers: subprocess.Popen[str]) -> list[str]:
-        """What workers say that are let go at the same time."""
+    def _run_together(*workers: subprocess.Popen[str]) -> list[str]:
+        """Release all workers at the same time and return their output."""
         for worker in workers:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "ready\n"
@@ -201,20 +206,20 @@ class SharedSuite(Suite):
 
 
 class TestMemoryStore(Suite):
-    """Consumers that share a store in memory."""
+    """Consumers that share a memory store."""
 
     @pytest.fixture
     def harness(self, memory_harness: MemoryHarness) -> Harness:
-        """Its clock is a number."""
+        """Provide the stores."""
         return memory_harness
 
 
 class TestRedisStore(SharedSuite):
-    """Consumers that share a Redis."""
+    """Consumers that share a Redis server."""
 
     @pytest.fixture
     def harness(self, redis_harness: RedisHarness) -> Harness:
-        """On the Valkey of all tests."""
+        """Provide the stores."""
         return redis_harness
 
 
@@ -223,5 +228,5 @@ class TestPostgresStore(SharedSuite):
 
     @pytest.fixture
     def harness(self, postgres_harness: PostgresHarness) -> Harness:
-        """In one database for all of these tests."""
+        """Provide the stores."""
         return postgres_harness

@@ -1,4 +1,4 @@
-"""C7: what every lock promises (`locks/interface.py`), asked of each kind; and two processes with one lock."""
+"""C7: the guarantees of `locks/interface.py` for each kind of lock, also between processes."""
 
 from __future__ import annotations
 
@@ -39,85 +39,85 @@ HOUR = timedelta(hours=1)
 
 
 class Scene(Protocol):
-    """One kind of lock on a server, and its time."""
+    """One kind of lock with its server and its clock."""
 
     kind: str
     url: str
 
-    def locks(self, **waiting: Any) -> LockManager:
-        """Another user of the locks, with a connection of its own."""
+    def locks(self, **options: Any) -> LockManager:
+        """Return a lock manager with its own connection."""
 
     def advance(self, step: timedelta) -> None:
-        """Let time pass."""
+        """Advance the clock."""
 
 
 class PostgresScene:
-    """Rows, and a clock that is ahead of the database's by what the test says."""
+    """Locks in PostgreSQL, with a clock that the test advances."""
 
     kind = "postgres"
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._ahead = timedelta(0)
-        self._opened = ExitStack()
+        self._offset = timedelta(0)
+        self._resources = ExitStack()
         self.rows = psycopg.connect(url, autocommit=True, row_factory=dict_row)
 
-    def locks(self, **waiting: Any) -> LockManager:
-        """With a connection of its own."""
+    def locks(self, **options: Any) -> LockManager:
+        """Return a lock manager with its own connection."""
         database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": self.url}), application_name="locks")
-        self._opened.callback(database.close)
-        return PostgresLocks(database, clock=lambda: datetime.now(UTC) + self._ahead, **waiting)
+        self._resources.callback(database.close)
+        return PostgresLocks(database, clock=lambda: datetime.now(UTC) + self._offset, **options)
 
     def advance(self, step: timedelta) -> None:
-        """Turn the clock."""
-        self._ahead += step
+        """Advance the clock."""
+        self._offset += step
 
     def reset(self) -> None:
-        """Forget all locks, and who used them."""
-        self._opened.close()
-        self._ahead = timedelta(0)
+        """Delete all locks and close their lock managers."""
+        self._resources.close()
+        self._offset = timedelta(0)
         self.rows.execute("DELETE FROM distributed_locks")
 
     def close(self) -> None:
         """Close every connection."""
-        self._opened.close()
+        self._resources.close()
         self.rows.close()
 
 
 class RedisScene:
-    """Keys, whose time to live is shortened by what the test says."""
+    """Locks in Redis; advancing time shortens the TTL of every key."""
 
     kind = "redis"
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._opened = ExitStack()
+        self._resources = ExitStack()
         self.client = connect(url)
 
-    def locks(self, **waiting: Any) -> LockManager:
-        """With connections of its own."""
-        return RedisLocks(self._opened.enter_context(connect(self.url)), **waiting)
+    def locks(self, **options: Any) -> LockManager:
+        """Return a lock manager with its own connection."""
+        return RedisLocks(self._resources.enter_context(connect(self.url)), **options)
 
     def advance(self, step: timedelta) -> None:
-        """Let every key end sooner."""
+        """Advance the clock."""
         for name in self.client.scan_iter("lock:*"):
-            left = self.client.pttl(name) - step // timedelta(milliseconds=1)
-            assert self.client.pexpire(name, max(0, left))
+            remaining = self.client.pttl(name) - step // timedelta(milliseconds=1)
+            assert self.client.pexpire(name, max(0, remaining))
 
     def reset(self) -> None:
-        """Forget all locks, and who used them."""
-        self._opened.close()
+        """Delete all locks and close their lock managers."""
+        self._resources.close()
         self.client.flushall()
 
     def close(self) -> None:
         """Close every connection."""
-        self._opened.close()
+        self._resources.close()
         self.client.close()
 
 
 @pytest.fixture(scope="module")
 def open_database(databases: Databases) -> Iterator[PostgresScene]:
-    """A database that all tests of this file share."""
+    """Return a scene whose database all tests of this module share."""
     url = databases.migrated()
     scene = PostgresScene(url)
     yield scene
@@ -127,14 +127,14 @@ def open_database(databases: Databases) -> Iterator[PostgresScene]:
 
 @pytest.fixture(scope="module")
 def open_valkey(valkey_server: ValkeyServer) -> Iterator[RedisScene]:
-    """Connections that all tests of this file share."""
+    """Return a scene whose connections all tests of this module share."""
     scene = RedisScene(valkey_server.url)
     yield scene
     scene.close()
 
 
 def is_held(locks: LockManager, key: str = "job") -> bool:
-    """Whether nobody else can have it."""
+    """Return whether another owner fails to acquire the lock."""
     try:
         locks.acquire(key, MINUTE).release()
     except LockHeldError:
@@ -143,7 +143,7 @@ def is_held(locks: LockManager, key: str = "job") -> bool:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """A process that uses locks."""
+    """Start a process that uses locks."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.workers.lock_worker", *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH},
@@ -156,48 +156,48 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 class Conformance:
-    """The suite; each subclass has a scene of its own."""
+    """The conformance suite for locks; each subclass provides a scene."""
 
     @pytest.fixture
     def locks(self, scene: Scene) -> LockManager:
-        """A user of the locks."""
+        """Return a lock manager with its own connection."""
         return scene.locks()
 
     @pytest.fixture
-    def others(self, scene: Scene) -> LockManager:
-        """Another one."""
+    def other_locks(self, scene: Scene) -> LockManager:
+        """Return another lock manager."""
         return scene.locks()
 
-    def test_a_lock_has_one_owner_until_it_is_released(self, locks: LockManager, others: LockManager) -> None:
-        """C7: whoever comes meanwhile is told to try later; other keys are other locks."""
+    def test_lock_has_one_owner_until_released(self, locks: LockManager, other_locks: LockManager) -> None:
+        """C7: another owner gets LockHeldError; other keys are other locks."""
         lock = locks.acquire("job", MINUTE)
-        with pytest.raises(LockHeldError, match="somebody else holds the lock") as caught:
-            others.acquire("job", MINUTE)
+        with pytest.raises(LockHeldError, match="another owner holds the lock") as caught:
+            other_locks.acquire("job", MINUTE)
         assert isinstance(caught.value, RetryableError)
-        assert not is_held(others, "another job")
+        assert not is_held(other_locks, "another job")
         lock.release()
-        assert others.acquire("job", MINUTE).token != lock.token
+        assert other_locks.acquire("job", MINUTE).token != lock.token
 
-    def test_it_is_not_reentrant(self, locks: LockManager) -> None:
-        """Its holder waits like everybody else: two parts of one program are two users."""
+    def test_lock_is_not_reentrant(self, locks: LockManager) -> None:
+        """The owner cannot acquire the lock a second time."""
         with locks.acquire("job", MINUTE):
             assert is_held(locks)
 
-    def test_with_releases_whatever_happens(self, locks: LockManager, others: LockManager) -> None:
-        """C7: at the end, and after an error, which is passed on."""
+    def test_with_statement_releases_lock(self, locks: LockManager, other_locks: LockManager) -> None:
+        """C7: at the end of the block and after an error, which propagates."""
         with locks.acquire("job", MINUTE) as lock:
             assert lock.key == "job"
-            assert is_held(others)
-        assert not is_held(others)
+            assert is_held(other_locks)
+        assert not is_held(other_locks)
         with pytest.raises(ZeroDivisionError), locks.acquire("job", MINUTE):
             _ = 1 / 0
-        assert not is_held(others)
+        assert not is_held(other_locks)
 
-    def test_only_the_owner_may_release_or_extend(self, scene: Scene, locks: LockManager, others: LockManager) -> None:
-        """C7: one whose time was up and whose lock is another's now changes nothing, and is told."""
+    def test_only_owner_can_release_or_extend(self, scene: Scene, locks: LockManager, other_locks: LockManager) -> None:
+        """C7: an owner whose lock was taken over after expiry gets LeaseLostError and changes nothing."""
         late = locks.acquire("job", MINUTE)
         scene.advance(MINUTE + MINUTE)
-        current = others.acquire("job", HOUR)
+        current = other_locks.acquire("job", HOUR)
         with pytest.raises(LeaseLostError, match="before it could be extended"):
             late.extend(HOUR)
         with pytest.raises(LeaseLostError, match="before it was released"):
@@ -207,144 +207,144 @@ class Conformance:
         current.release()
         assert not is_held(locks)
 
-    def test_releasing_twice_changes_nothing(self, locks: LockManager, others: LockManager) -> None:
-        """Not even if somebody else has it by then; and what was released cannot be extended."""
+    def test_second_release_changes_nothing(self, locks: LockManager, other_locks: LockManager) -> None:
+        """Not even if another owner holds the lock; a released lock cannot be extended."""
         lock = locks.acquire("job", MINUTE)
         lock.release()
-        other = others.acquire("job", MINUTE)
+        other = other_locks.acquire("job", MINUTE)
         lock.release()
         with pytest.raises(LeaseLostError):
             lock.extend(MINUTE)
         assert is_held(locks)
         other.release()
 
-    def test_extending_keeps_it(self, scene: Scene, locks: LockManager, others: LockManager) -> None:
-        """C7: for that time from now on, which may also be less."""
+    def test_extend_sets_expiry_from_now(self, scene: Scene, locks: LockManager, other_locks: LockManager) -> None:
+        """C7: the new TTL may also be shorter."""
         lock = locks.acquire("job", 10 * MINUTE)
         for _ in range(3):
             scene.advance(8 * MINUTE)
             lock.extend(10 * MINUTE)
-        assert is_held(others)
+        assert is_held(other_locks)
         lock.extend(MINUTE)
         scene.advance(2 * MINUTE)
-        assert not is_held(others)
+        assert not is_held(other_locks)
 
-    def test_what_has_ended_cannot_be_extended(self, scene: Scene, locks: LockManager, others: LockManager) -> None:
-        """C7: even if nobody has taken it yet: somebody may have had it."""
+    def test_expired_lock_cannot_be_extended(self, scene: Scene, locks: LockManager, other_locks: LockManager) -> None:
+        """C7: even if it is free now, because another owner may have held it."""
         lock = locks.acquire("job", MINUTE)
         scene.advance(2 * MINUTE)
         with pytest.raises(LeaseLostError):
             lock.extend(MINUTE)
         with pytest.raises(LeaseLostError):
             lock.release()
-        assert not is_held(others)
+        assert not is_held(other_locks)
 
-    def test_a_lock_lost_during_the_work_is_told_at_its_end(
-        self, scene: Scene, locks: LockManager, others: LockManager, caplog: pytest.LogCaptureFixture
+    def test_lock_lost_during_block_raises_at_its_end(
+        self, scene: Scene, locks: LockManager, other_locks: LockManager, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """C7: the work was not alone, unless it failed anyway, which is what the caller gets to see."""
+        """C7: LeaseLostError is raised, unless the block itself raised an error."""
 
-        def outlive(result: float) -> float:
+        def outlast_lock(result: float) -> float:
             scene.advance(2 * MINUTE)
-            others.acquire("job", HOUR)
+            other_locks.acquire("job", HOUR)
             return 1 / result
 
         with pytest.raises(LeaseLostError), locks.acquire("job", MINUTE):
-            outlive(1)
+            outlast_lock(1)
         scene.advance(2 * HOUR)
         caplog.clear()
         with pytest.raises(ZeroDivisionError), locks.acquire("job", MINUTE):
-            outlive(0)
+            outlast_lock(0)
         (line,) = logged(caplog, "WARNING", "ERROR")
         assert (line["level"], line["message"], line["lock_key"]) == ("ERROR", "lock lost", "job")
 
-    def test_of_many_at_once_one_gets_it(self, scene: Scene) -> None:
-        """C7: real connections: a lock that nobody had, and one that was left behind."""
-        users = [scene.locks() for _ in range(8)]
+    def test_one_of_many_threads_acquires_lock(self, scene: Scene) -> None:
+        """C7: with their own connections, for a free lock and for an expired one."""
+        managers = [scene.locks() for _ in range(8)]
 
-        def take(number: int) -> Lock | None:
+        def try_acquire(number: int) -> Lock | None:
             try:
-                return users[number].acquire("job", MINUTE)
+                return managers[number].acquire("job", MINUTE)
             except LockHeldError:
                 return None
 
         for _ in range(5):
-            got = [lock for lock in at_once(8, take) if lock is not None]
-            assert len(got) == 1
+            acquired = [lock for lock in at_once(8, try_acquire) if lock is not None]
+            assert len(acquired) == 1
             scene.advance(2 * MINUTE)
-        got = [lock for lock in at_once(8, take) if lock is not None]
-        got[0].release()
-        assert len(got) == 1
+        acquired = [lock for lock in at_once(8, try_acquire) if lock is not None]
+        acquired[0].release()
+        assert len(acquired) == 1
 
-    def test_who_waits_looks_again_until_it_is_free(self, scene: Scene, others: LockManager) -> None:
-        """C7: after pauses that grow; and no longer than it said."""
+    def test_acquire_retries_with_backoff_until_free(self, scene: Scene, other_locks: LockManager) -> None:
+        """C7: the delays grow, and the wait has a limit."""
         now = 0.0
-        pauses: list[float] = []
-        held = others.acquire("job", HOUR)
+        delays: list[float] = []
+        held = other_locks.acquire("job", HOUR)
 
         def sleep(seconds: float) -> None:
             nonlocal now
             now += seconds
-            pauses.append(seconds)
+            delays.append(seconds)
             if now > 100:
                 held.release()
 
         locks = scene.locks(sleep=sleep, monotonic=lambda: now)
         with pytest.raises(LockHeldError):
             locks.acquire("job", MINUTE)
-        assert pauses == []
+        assert delays == []
         with pytest.raises(LockHeldError):
             locks.acquire("job", MINUTE, wait=timedelta(seconds=10))
-        assert sum(pauses) == now == pytest.approx(10)
-        assert pauses[:3] == [0.05, 0.1, 0.2]
-        assert max(pauses) == 1
+        assert sum(delays) == now == pytest.approx(10)
+        assert delays[:3] == [0.05, 0.1, 0.2]
+        assert max(delays) == 1
         locks.acquire("job", MINUTE, wait=timedelta(minutes=5)).release()
         assert 100 < now < 102
 
-    def test_a_key_that_no_server_could_hold_is_refused(self, locks: LockManager) -> None:
-        """Whichever server it is."""
-        bad: list[Any] = ["", " ", "x" * 257, "a\x00b", "a\nb", "\ud800", None, 7]
-        for key in bad:
+    def test_invalid_key_is_rejected(self, locks: LockManager) -> None:
+        """The same keys are invalid for every server."""
+        invalid_keys: list[Any] = ["", " ", "x" * 257, "a\x00b", "a\nb", "\ud800", None, 7]
+        for key in invalid_keys:
             with pytest.raises(BadRequestError, match="lock key"):
                 locks.acquire(key, MINUTE)
 
-    def test_any_other_text_is_a_key(self, locks: LockManager, others: LockManager) -> None:
-        """Also of more bytes than characters."""
+    def test_any_other_text_is_a_valid_key(self, locks: LockManager, other_locks: LockManager) -> None:
+        """Also if it has more bytes than characters."""
         for key in ("x" * 256, "münze:{1}/%s\\'\"", "\N{GRINNING FACE} " * 20):
             with locks.acquire(key, MINUTE):
-                assert is_held(others, key)
+                assert is_held(other_locks, key)
 
-    def test_a_lock_without_an_end_is_refused(self, locks: LockManager, others: LockManager) -> None:
-        """Nobody could ever have it again; nothing is held."""
-        bad: list[Any] = [timedelta(0), timedelta(seconds=-1), None, 60]
-        for ttl in bad:
+    def test_ttl_must_be_positive(self, locks: LockManager, other_locks: LockManager) -> None:
+        """A lock without expiry could block for ever; nothing is acquired."""
+        invalid_ttls: list[Any] = [timedelta(0), timedelta(seconds=-1), None, 60]
+        for ttl in invalid_ttls:
             with pytest.raises(ConfigError, match="ttl must be a positive timedelta"):
                 locks.acquire("job", ttl)
-            lock = others.acquire("job", MINUTE)
+            lock = other_locks.acquire("job", MINUTE)
             with pytest.raises(ConfigError):
                 lock.extend(ttl)
             lock.release()
 
-    def test_the_longest_and_the_shortest_time_are_times(self, locks: LockManager, others: LockManager) -> None:
-        """`timedelta.max` is more than any server can count, a microsecond less; the one ends, the other does not."""
+    def test_extreme_ttls_are_limited(self, locks: LockManager, other_locks: LockManager) -> None:
+        """`timedelta.max` and one microsecond are replaced by the nearest supported TTL."""
         with locks.acquire("job", timedelta.max) as lock:
             lock.extend(timedelta.max)
-            assert is_held(others)
+            assert is_held(other_locks)
         locks.acquire("job", timedelta(microseconds=1))
-        others.acquire("job", MINUTE, wait=MINUTE).release()
+        other_locks.acquire("job", MINUTE, wait=MINUTE).release()
 
-    def test_a_request_that_is_sent_twice_gets_the_lock(self, locks: LockManager, others: LockManager) -> None:
-        """Its first answer was lost: it is known by its token, and nobody else's is taken for it."""
-        first, again = (locks._take("job", "token", MINUTE) for _ in range(2))  # noqa: SLF001 - as a client does
+    def test_repeated_acquire_with_same_token_succeeds(self, locks: LockManager, other_locks: LockManager) -> None:
+        """The response to the first one was lost; the token identifies the owner."""
+        first, again = (locks._try_acquire("job", "token", MINUTE) for _ in range(2))  # noqa: SLF001 - a repeat of the same request
         assert first is not None
         assert again is not None
-        assert others._take("job", "another", MINUTE) is None  # noqa: SLF001
+        assert other_locks._try_acquire("job", "another", MINUTE) is None  # noqa: SLF001
         assert again.extend(MINUTE)
         assert again.release()
         assert not first.extend(MINUTE)
 
-    def test_three_processes_and_one_lock(self, scene: Scene, tmp_path: Path) -> None:
-        """C7: at most one is inside at any time; nothing that they count by reading and writing is lost."""
+    def test_lock_excludes_other_processes(self, scene: Scene, tmp_path: Path) -> None:
+        """C7: at most one of three processes is in the critical section, so no increment is lost."""
         (tmp_path / "count").write_text("0")
         workers = [start("contend", scene.kind, scene.url, "job", str(tmp_path), "12") for _ in range(3)]
         for worker in workers:
@@ -352,8 +352,8 @@ class Conformance:
             assert worker.returncode == 0, errors
         assert (tmp_path / "count").read_text() == "36"
 
-    def test_the_lock_of_a_killed_process_is_free_when_its_time_is_up(self, scene: Scene, locks: LockManager) -> None:
-        """C7: kill -9 while it holds the lock; not before its time, and then at once."""
+    def test_lock_of_killed_process_expires(self, scene: Scene, locks: LockManager) -> None:
+        """C7: after SIGKILL the lock is held until its TTL ends, then it is free."""
         with start("hold", scene.kind, scene.url, "job", "3600") as holder:
             assert holder.stdout is not None
             assert len(holder.stdout.readline().strip()) == 32
@@ -367,16 +367,16 @@ class Conformance:
 
 
 class TestPostgresLocks(Conformance):
-    """Lease rows."""
+    """Locks in PostgreSQL."""
 
     @pytest.fixture
     def scene(self, open_database: PostgresScene) -> PostgresScene:
-        """Without locks."""
+        """Provide an empty scene."""
         open_database.reset()
         return open_database
 
-    def test_a_lock_is_a_row_that_its_release_deletes(self, scene: PostgresScene) -> None:
-        """C7: by the database's clock, unless a test has another one; taken over in place."""
+    def test_release_deletes_row_of_lock(self, scene: PostgresScene) -> None:
+        """C7: the row uses the clock of the database; a takeover replaces the row."""
         database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": scene.url}))
         lock = PostgresLocks(database).acquire("job", HOUR)
         (row,) = scene.rows.execute("SELECT *, now() AS now FROM distributed_locks").fetchall()
@@ -391,8 +391,8 @@ class TestPostgresLocks(Conformance):
         assert scene.rows.execute("SELECT FROM distributed_locks").fetchall() == []
         database.close()
 
-    def test_a_connection_that_was_lost_is_made_again(self, scene: PostgresScene) -> None:
-        """The sandbox was frozen: neither taking, extending nor releasing notices."""
+    def test_lost_connection_is_reestablished(self, scene: PostgresScene) -> None:
+        """After a freeze of the Lambda environment, acquire, extend and release still work."""
         locks = scene.locks()
         locks.acquire("another", MINUTE)
         lose = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'locks'"
@@ -406,16 +406,16 @@ class TestPostgresLocks(Conformance):
 
 
 class TestRedisLocks(Conformance):
-    """Keys."""
+    """Locks in Redis."""
 
     @pytest.fixture
     def scene(self, open_valkey: RedisScene) -> RedisScene:
-        """Without locks."""
+        """Provide an empty scene."""
         open_valkey.reset()
         return open_valkey
 
-    def test_a_lock_is_a_key_that_ends_by_itself(self, scene: RedisScene) -> None:
-        """C7: under its prefix, with its owner's token, for as long as was asked."""
+    def test_lock_is_key_with_ttl_and_token(self, scene: RedisScene) -> None:
+        """C7: the key has the prefix, the owner's token and the TTL."""
         lock = scene.locks().acquire("job", HOUR)
         assert scene.client.get("lock:job") == lock.token
         assert 0 < scene.client.pttl("lock:job") <= 3_600_000
@@ -424,15 +424,15 @@ class TestRedisLocks(Conformance):
         lock.release()
         assert scene.client.keys() == []
 
-    def test_time_really_passes(self, scene: RedisScene) -> None:
-        """C7: the server ends it, whoever else waits for it."""
+    def test_lock_expires_in_real_time(self, scene: RedisScene) -> None:
+        """C7: the server deletes the key, and a options owner acquires the lock."""
         scene.locks().acquire("job", timedelta(milliseconds=50))
         with scene.locks().acquire("job", MINUTE, wait=MINUTE) as lock:
             assert scene.client.get("lock:job") == lock.token
 
 
-def unreachable(locks: LockManager, lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
-    """Every step fails as one that may be tried again."""
+def assert_unavailable(locks: LockManager, lock: Lock, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that every operation raises RetryableError."""
     steps: list[Callable[[], object]] = [
         lambda: locks.acquire("another", MINUTE),
         lambda: lock.extend(MINUTE),
@@ -450,14 +450,14 @@ def unreachable(locks: LockManager, lock: Lock, caplog: pytest.LogCaptureFixture
     assert (line["level"], line["message"]) == ("WARNING", "could not release lock, it expires automatically")
 
 
-def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
-    """C7: RetryableError while it is away; the lock is still there when it is back."""
+def test_lock_survives_kill_of_postgresql(server: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
+    """C7: RetryableError while the server is down; after the restart the lock is still held."""
     database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": server.url()}))
     locks = PostgresLocks(database)
     lock = locks.acquire("killed", HOUR)
     server.kill()
     try:
-        unreachable(locks, lock, caplog)
+        assert_unavailable(locks, lock, caplog)
     finally:
         server.start()
     assert is_held(locks, "killed")
@@ -467,13 +467,13 @@ def test_a_killed_postgresql_is_told_and_survived(server: PostgresServer, caplog
     database.close()
 
 
-def test_a_killed_redis_told_and_survived(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
-    """C7: RetryableError while it is away; a server that keeps nothing has lost the lock, and says so."""
+def test_lock_is_lost_with_killed_redis(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    """C7: RetryableError while the server is down; without persistence the lock is lost, and LeaseLostError says so."""
     with connect(private_valkey.url) as client:
         locks = RedisLocks(client)
         lock = locks.acquire("killed", HOUR)
         private_valkey.kill()
-        unreachable(locks, lock, caplog)
+        assert_unavailable(locks, lock, caplog)
         private_valkey.start()
         with pytest.raises(LeaseLostError):
             lock.extend(MINUTE)
@@ -481,7 +481,7 @@ def test_a_killed_redis_told_and_survived(private_valkey: ValkeyServer, caplog: 
 
 
 @pytest.mark.parametrize("kind", [PostgresLocks, RedisLocks])
-def test_locks_without_a_server_are_refused(kind: Any) -> None:
-    """When they are put together, not when they are first needed."""
-    with pytest.raises(ConfigError, match="needs a"):
+def test_missing_server_raises_config_error(kind: Any) -> None:
+    """Creating the lock manager validates its arguments."""
+    with pytest.raises(ConfigError, match="requires a"):
         kind(None)

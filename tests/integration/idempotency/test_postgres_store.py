@@ -1,4 +1,4 @@
-"""C1, C4: what is particular to the store in PostgreSQL; the rest is in the conformance suite of all stores."""
+"""C1, C4: behaviour specific to the PostgreSQL store; the conformance suite covers the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
-from grantwire_idempotency import Duplicate, InProgress, Key, New, PostgresStore, Record, Status
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, PostgresStore
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores import postgres
 from tests.support.concurrency import at_once
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import LiteralString
 
-    from grantwire_idempotency.stores.interface import Check, Store
+    from grantwire_idempotency.stores.interface import CheckResult, Store
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness
@@ -36,19 +36,19 @@ KEY = Key("billing:order-1", message_id="m-1", message_type="order.created")
 
 
 def connect(url: str, **environ: str) -> Database:
-    """A connection as a function has one."""
+    """Return a database connection like that of a function."""
     return Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url, **environ}))
 
 
 @pytest.fixture
 def database_url(postgres_harness: PostgresHarness) -> str:
-    """One database for all of these tests; the table is empty."""
+    """Return the URL of the shared database with an empty table."""
     return postgres_harness.url
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    """The store's connection."""
+    """Return the connection of the store."""
     database = connect(database_url)
     yield database
     database.close()
@@ -56,108 +56,113 @@ def database(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def store(database: Database) -> PostgresStore:
-    """A store that goes by the database's clock."""
+    """Return a store that uses the clock of the database."""
     return PostgresStore(database)
 
 
-def at(database: Database, moment: datetime) -> PostgresStore:
-    """The same at some time."""
+def store_at(database: Database, moment: datetime) -> PostgresStore:
+    """Return a store with a fixed time."""
     return PostgresStore(database, clock=lambda: moment)
 
 
-def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> New:
-    """A claim, which must be granted."""
+def claim_key(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> Claim:
+    """Claim the key and return the claim."""
     check = store.check(key, ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     return check
 
 
-def row(rows: Rows, *columns: str) -> tuple[Any, ...]:
-    """Some columns of the only row."""
-    (found,) = rows.execute("SELECT * FROM processed_messages").fetchall()
-    return tuple(found[column] for column in columns)
+def fetch_columns(rows: Rows, *columns: str) -> tuple[Any, ...]:
+    """Return columns of the only row."""
+    (row,) = rows.execute("SELECT * FROM processed_messages").fetchall()
+    return tuple(row[column] for column in columns)
 
 
-def test_the_row_says_what_document_000_says(database: Database, rows: Rows) -> None:
-    """C1: key, message, status and times; a person can read the table."""
-    claim = claimed(at(database, NOW))
+def test_row_has_columns_of_document_000(database: Database, rows: Rows) -> None:
+    """C1: key, message, status and times are readable in the table."""
+    claim = claim_key(store_at(database, NOW))
     columns = ("idempotency_key", "message_id", "message_type", "created_at")
-    assert row(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
+    assert fetch_columns(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
     states = ("status", "started_at", "completed_at", "error", "expires_at", "updated_at")
-    assert row(rows, *states) == ("processing", NOW, None, None, NOW + MINUTE, NOW)
+    assert fetch_columns(rows, *states) == ("processing", NOW, None, None, NOW + MINUTE, NOW)
 
     failed = NOW + timedelta(seconds=5)
-    at(database, failed).store_failure(claim, "ValueError: no", HOUR)
-    assert row(rows, *states) == ("failed", NOW, None, "ValueError: no", failed + HOUR, failed)
+    store_at(database, failed).store_failure(claim, "ValueError: no", HOUR)
+    assert fetch_columns(rows, *states) == ("failed", NOW, None, "ValueError: no", failed + HOUR, failed)
 
     again = NOW + timedelta(seconds=10)
-    claim = claimed(at(database, again))
-    assert row(rows, *states) == ("processing", again, None, "ValueError: no", failed + HOUR, again)
+    claim = claim_key(store_at(database, again))
+    assert fetch_columns(rows, *states) == ("processing", again, None, "ValueError: no", failed + HOUR, again)
 
     done = NOW + timedelta(seconds=20)
-    at(database, done).store_result(claim, "[]", 24 * HOUR)
-    assert row(rows, *states) == ("completed", again, done, None, done + 24 * HOUR, done)
-    assert row(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
-    assert row(rows, "result", "claimed_by", "claimed_until", "failed_until") == ("[]", None, None, None)
+    store_at(database, done).store_result(claim, "[]", 24 * HOUR)
+    assert fetch_columns(rows, *states) == ("completed", again, done, None, done + 24 * HOUR, done)
+    assert fetch_columns(rows, *columns) == ("billing:order-1", "m-1", "order.created", NOW)
+    assert fetch_columns(rows, "result", "claimed_by", "claimed_until", "failed_until") == ("[]", None, None, None)
 
 
-def test_without_a_message_id_the_key_stands_for_it(store: PostgresStore, rows: Rows) -> None:
-    """C1: the columns are never empty by accident."""
-    claimed(store, Key("billing:order-1"))
-    assert row(rows, "message_id", "message_type") == ("billing:order-1", "")
+def test_message_id_defaults_to_key(store: PostgresStore, rows: Rows) -> None:
+    """C1: the column is never empty."""
+    claim_key(store, Key("billing:order-1"))
+    assert fetch_columns(rows, "message_id", "message_type") == ("billing:order-1", "")
 
 
-def test_a_row_expires_with_the_last_thing_that_counts(database: Database, rows: Rows) -> None:
-    """R3: the sweep goes by expires_at, so neither a claim nor a record nor a failure may outlive it."""
-    store = at(database, NOW)
-    store.store_result(claimed(store, Key("a", mark=1), HOUR), "one", 5 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 5 * HOUR,)
-    claim = claimed(store, Key("a", mark=2), HOUR)
-    assert row(rows, "expires_at", "status", "completed_mark", "claimed_mark") == (NOW + 5 * HOUR, "processing", 1, 2)
+def test_row_expires_with_its_last_live_entry(database: Database, rows: Rows) -> None:
+    """R3: the sweep uses expires_at, so no claim, completion or failure may outlive it."""
+    store = store_at(database, NOW)
+    store.store_result(claim_key(store, Key("a", mark=1), HOUR), "one", 5 * HOUR)
+    assert fetch_columns(rows, "expires_at") == (NOW + 5 * HOUR,)
+    claim = claim_key(store, Key("a", mark=2), HOUR)
+    assert fetch_columns(rows, "expires_at", "status", "completed_mark", "claimed_mark") == (
+        NOW + 5 * HOUR,
+        "processing",
+        1,
+        2,
+    )
     store.store_failure(claim, "no", 3 * HOUR)
-    assert row(rows, "expires_at", "status", "error") == (NOW + 5 * HOUR, "completed", "no")
-    claim = claimed(store, Key("a", mark=2), 9 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 9 * HOUR,)
+    assert fetch_columns(rows, "expires_at", "status", "error") == (NOW + 5 * HOUR, "completed", "no")
+    claim = claim_key(store, Key("a", mark=2), 9 * HOUR)
+    assert fetch_columns(rows, "expires_at") == (NOW + 9 * HOUR,)
     store.store_failure(claim, "no", 7 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 7 * HOUR,)
-    store.store_result(claimed(store, Key("a", mark=2), 9 * HOUR), "two", 2 * HOUR)
-    assert row(rows, "expires_at") == (NOW + 2 * HOUR,)
+    assert fetch_columns(rows, "expires_at") == (NOW + 7 * HOUR,)
+    store.store_result(claim_key(store, Key("a", mark=2), 9 * HOUR), "two", 2 * HOUR)
+    assert fetch_columns(rows, "expires_at") == (NOW + 2 * HOUR,)
 
 
-def test_the_sweep_deletes_a_row_seven_days_after_it_expired(database: Database, rows: Rows) -> None:
-    """R3: and not what still counts, however long ago it began."""
-    store = at(database, NOW)
-    store.store_result(claimed(store, Key("a")), None, HOUR)
-    store.store_result(claimed(store, Key("b")), None, 30 * 24 * HOUR)
+def test_sweep_deletes_row_seven_days_after_expiry(database: Database, rows: Rows) -> None:
+    """R3: live rows remain, regardless of their age."""
+    store = store_at(database, NOW)
+    store.store_result(claim_key(store, Key("a")), None, HOUR)
+    store.store_result(claim_key(store, Key("b")), None, 30 * 24 * HOUR)
     (policy,) = [policy for policy in POLICIES if policy.table == "processed_messages"]
     week = timedelta(days=7)
     with database.session() as connection:
-        kept = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week)
-        swept = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE)
-    assert (kept, swept) == (0, 1)
-    assert row(rows, "idempotency_key") == ("b",)
+        deleted_early = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week)
+        deleted_late = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE)
+    assert (deleted_early, deleted_late) == (0, 1)
+    assert fetch_columns(rows, "idempotency_key") == ("b",)
 
 
-def test_the_database_s_clock_decides(store: PostgresStore, rows: Rows) -> None:
-    """Two machines whose clocks differ agree all the same."""
-    claimed(store, ttl=HOUR)
-    (near,) = rows.execute(
+def test_clock_of_database_decides(store: PostgresStore, rows: Rows) -> None:
+    """Two machines with different clocks agree."""
+    claim_key(store, ttl=HOUR)
+    (row,) = rows.execute(
         "SELECT abs(extract(epoch FROM claimed_until - now() - interval '1 h')) < 60 AS near FROM processed_messages"
     ).fetchall()
-    assert near["near"]
+    assert row["near"]
     check = store.check(KEY, HOUR)
     assert isinstance(check, InProgress)
     assert timedelta(0) < check.free_in <= HOUR
     rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
-    store.store_result(claimed(store), "done", HOUR)
-    assert store.get_result(KEY) == Record(Status.COMPLETED, "done")
+    store.store_result(claim_key(store), "done", HOUR)
+    assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "done")
     rows.execute("UPDATE processed_messages SET completed_until = now(), expires_at = now()")
     assert store.get_result(KEY) is None
     assert store.cleanup() == 1
 
 
-def test_time_is_when_a_key_is_asked_for(rows: Rows) -> None:
-    """Not when the transaction of whoever asks began: a claim may have ended since."""
+def test_check_uses_current_time_not_transaction_start(rows: Rows) -> None:
+    """A claim can expire during a long transaction."""
     check = "SELECT verdict FROM processed_message_check('k', %s, NULL, 'm', '', interval '1 ms', NULL)"
     with rows.transaction():
         verdicts = [rows.execute(check, (token,)).fetchall()[0]["verdict"] for token in ("a", "a")]
@@ -166,10 +171,10 @@ def test_time_is_when_a_key_is_asked_for(rows: Rows) -> None:
     assert verdicts == ["NEW", "NEW", "NEW"]
 
 
-def test_a_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
-    """Neither a new version of the row nor a lock on it: a flood of duplicates costs reads."""
+def test_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
+    """Neither a row version nor a row lock: many duplicates only cause reads."""
     version = "SELECT xmin::text, xmax::text, ctid::text FROM processed_messages"
-    claim = claimed(store)
+    claim = claim_key(store)
     before = rows.execute(version).fetchall()
     assert isinstance(store.check(KEY, MINUTE), InProgress)
     assert rows.execute(version).fetchall() == before
@@ -177,76 +182,76 @@ def test_a_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
     before = rows.execute(version).fetchall()
     assert isinstance(store.check(KEY, MINUTE), Duplicate)
     with pytest.raises(LeaseLostError):
-        store.store_result(New(KEY), "other", HOUR)
-    assert store.get_result(KEY) == Record(Status.COMPLETED, "done")
-    # A refused result locks the row to decide, but leaves it as it is.
-    assert [found["ctid"] for found in rows.execute(version).fetchall()] == [before[0]["ctid"]]
+        store.store_result(Claim(KEY), "other", HOUR)
+    assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, "done")
+    # A rejected result locks the row, which changes xmax, but writes no new row version.
+    assert [row["ctid"] for row in rows.execute(version).fetchall()] == [before[0]["ctid"]]
 
 
-class SentTwice(Database):
-    """Every answer is lost once, after the statement was committed."""
+class RepeatingDatabase(Database):
+    """Runs every statement twice, as if the first response was lost after the commit."""
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run it, and run it again."""
+        """Run the statement twice."""
         super().fetch_row(statement, parameters)
         return super().fetch_row(statement, parameters)
 
 
-def test_a_statement_whose_answer_was_lost_may_be_sent_again(database_url: str) -> None:
-    """The connection broke after the commit: the claim is still mine, the result is stored, the key is released."""
-    database = SentTwice(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
+def test_every_statement_is_safe_to_repeat(database_url: str) -> None:
+    """If the connection breaks after the commit, the repeat has the same outcome."""
+    database = RepeatingDatabase(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
     store = PostgresStore(database)
-    store.store_failure(claimed(store), "no", HOUR)
-    assert store.get_result(KEY) == Record(Status.FAILED, error="no")
-    claim = claimed(store)
+    store.store_failure(claim_key(store), "no", HOUR)
+    assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="no")
+    claim = claim_key(store)
     assert isinstance(store.check(KEY, MINUTE), InProgress)
     store.store_result(claim, "done", HOUR)
     assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
     database.close()
 
 
-def test_a_connection_killed_in_mid_check_is_made_again(database_url: str, rows: Rows) -> None:
-    """The statement that died left nothing; the second one gets the key."""
+def test_check_reconnects_after_killed_connection(database_url: str, rows: Rows) -> None:
+    """The killed statement left nothing; the second one claims the key."""
     database = connect(database_url)
     with psycopg.connect(database_url) as blocker:
         blocker.execute("LOCK TABLE processed_messages IN ACCESS EXCLUSIVE MODE")
         checks, thread = _in_background(lambda: PostgresStore(database).check(KEY, MINUTE))
-        session = _until_blocked(rows)
+        session = _wait_until_blocked(rows)
         rows.execute("SELECT pg_terminate_backend(%s, 5000)", (session,))
-        assert _until_blocked(rows, other_than=session) != session
+        assert _wait_until_blocked(rows, other_than=session) != session
     thread.join()
     database.close()
-    assert [type(check) for check in checks] == [New]
+    assert [type(check) for check in checks] == [Claim]
 
 
-@pytest.mark.parametrize(("end", "expected"), [("COMMIT", InProgress), ("ROLLBACK", New)])
-@pytest.mark.parametrize("before", ["nothing", "a dead claim"])
-def test_a_check_waits_for_whoever_is_at_the_key_and_then_sees_what_they_did(
+@pytest.mark.parametrize(("end", "expected"), [("COMMIT", InProgress), ("ROLLBACK", Claim)])
+@pytest.mark.parametrize("before", ["nothing", "an expired claim"])
+def test_check_waits_for_concurrent_transaction(
     database_url: str, rows: Rows, end: str, expected: type, before: str
 ) -> None:
-    """The decision is made after the wait, on what was committed: also for a first claim, which has no row to lock."""
+    """It decides on what was committed, also for the first claim, which has no row to lock."""
     database = connect(database_url)
     store = PostgresStore(database)
-    if before == "a dead claim":
-        claimed(store)
+    if before == "an expired claim":
+        claim_key(store)
         rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
     with psycopg.connect(database_url, autocommit=True) as other:
         other.execute("BEGIN")
-        taking = "SELECT verdict FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
-        assert other.execute(taking, (KEY.value,)).fetchall() == [("NEW",)]
+        statement = "SELECT verdict FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
+        assert other.execute(statement, (KEY.value,)).fetchall() == [("NEW",)]
         checks, thread = _in_background(lambda: store.check(KEY, MINUTE))
-        _until_blocked(rows)
+        _wait_until_blocked(rows)
         other.execute(end)
     thread.join()
     database.close()
     assert [type(check) for check in checks] == [expected]
 
 
-def test_a_key_that_somebody_holds_too_long_is_not_waited_for(database_url: str, rows: Rows) -> None:
-    """The statement timeout ends it, and the caller may come again."""
+def test_statement_timeout_limits_wait_for_key(database_url: str, rows: Rows) -> None:
+    """The caller gets a retryable error."""
     database = connect(database_url, DATABASE_STATEMENT_TIMEOUT="100ms")
     store = PostgresStore(database)
-    claim = claimed(store)
+    claim = claim_key(store)
     with rows.transaction():
         rows.execute("SELECT FROM processed_messages FOR UPDATE")
         with pytest.raises(RetryableError):
@@ -255,26 +260,26 @@ def test_a_key_that_somebody_holds_too_long_is_not_waited_for(database_url: str,
     database.close()
 
 
-def test_cleanup_deletes_what_expired_in_bounded_batches(
+def test_cleanup_deletes_expired_rows_in_batches(
     database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C4: the oldest first, what ends exactly now included, and never what somebody is at."""
+    """C4: the oldest first, including a row that expires now, and never a locked row."""
     monkeypatch.setattr(postgres, "_CLEANUP_BATCH", 3)
-    store = at(database, NOW)
+    store = store_at(database, NOW)
     for number in reversed(range(7)):
-        store.store_result(claimed(store, Key(str(number))), None, (number + 1) * HOUR)
-    later = at(database, NOW + 6 * HOUR)
+        store.store_result(claim_key(store, Key(str(number))), None, (number + 1) * HOUR)
+    later = store_at(database, NOW + 6 * HOUR)
     with rows.transaction():
         rows.execute("SELECT FROM processed_messages WHERE idempotency_key = '0' FOR UPDATE")
         assert later.cleanup() == 3
-    left = [found["idempotency_key"] for found in rows.execute("SELECT idempotency_key FROM processed_messages")]
-    assert sorted(left) == ["0", "4", "5", "6"]
+    remaining = [row["idempotency_key"] for row in rows.execute("SELECT idempotency_key FROM processed_messages")]
+    assert sorted(remaining) == ["0", "4", "5", "6"]
     assert [later.cleanup() for _ in range(2)] == [3, 0]
-    assert row(rows, "idempotency_key") == ("6",)
+    assert fetch_columns(rows, "idempotency_key") == ("6",)
 
 
-def test_cleanups_at_once_share_the_work(database_url: str, rows: Rows) -> None:
-    """Together they delete each row once, while keys come back to life under their hands."""
+def test_concurrent_cleanups_delete_each_row_once(database_url: str, rows: Rows) -> None:
+    """Even while keys of expired rows are claimed again."""
     rows.execute("""
         INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at,
                failed_until)
@@ -286,21 +291,21 @@ def test_cleanups_at_once_share_the_work(database_url: str, rows: Rows) -> None:
         store = PostgresStore(database)
         try:
             if number == 0:
-                return sum(isinstance(store.check(Key(str(n)), HOUR), New) for n in range(1, 200))
+                return sum(isinstance(store.check(Key(str(n)), HOUR), Claim) for n in range(1, 200))
             return store.cleanup() + store.cleanup()
         finally:
             database.close()
 
-    revived, *deleted = at_once(3, work)
-    assert revived == 199
-    (left,) = rows.execute("SELECT count(*) AS n, count(claimed_by) AS alive FROM processed_messages").fetchall()
-    assert (left["n"], left["alive"]) == (199, 199)
+    claimed, *deleted = at_once(3, work)
+    assert claimed == 199
+    (remaining,) = rows.execute("SELECT count(*) AS n, count(claimed_by) AS live FROM processed_messages").fetchall()
+    assert (remaining["n"], remaining["live"]) == (199, 199)
     assert 1500 - 199 <= sum(deleted) <= 1500
 
 
 @pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
-def test_cleanup_reads_its_index(rows: Rows, plans: str) -> None:
-    """Also among many rows that stay."""
+def test_cleanup_uses_index(rows: Rows, plans: str) -> None:
+    """Also with many rows that remain."""
     rows.execute("""
         INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at)
         SELECT n::text, '', '', 'completed', now(), now() + interval '1 h' FROM generate_series(1, 5000) n""")
@@ -308,13 +313,13 @@ def test_cleanup_reads_its_index(rows: Rows, plans: str) -> None:
     rows.execute(f"SET plan_cache_mode = {plans}")
     statement = postgres._CLEANUP.replace("%(now)s", "$1").replace("%(limit)s", "$2")  # noqa: SLF001
     rows.execute(f"PREPARE batch (timestamptz, bigint) AS {statement}")
-    plan = "\n".join(found["QUERY PLAN"] for found in rows.execute("EXPLAIN EXECUTE batch (now(), 1000)").fetchall())
+    plan = "\n".join(row["QUERY PLAN"] for row in rows.execute("EXPLAIN EXECUTE batch (now(), 1000)").fetchall())
     assert "Index Scan using processed_messages_expiry on" in plan
     assert "Seq Scan" not in plan
 
 
-def test_a_stronger_isolation_level_is_refused(rows: Rows) -> None:
-    """A snapshot from before the wait would show a key as free that is not."""
+def test_stricter_isolation_level_is_rejected(rows: Rows) -> None:
+    """An older snapshot would show a claimed key as free."""
     rows.execute("SET default_transaction_isolation = 'repeatable read'")
     with pytest.raises(psycopg.Error, match="READ COMMITTED"):
         rows.execute("SELECT processed_message_check('k', 't', NULL, 'm', '', interval '1 h', NULL)")
@@ -331,18 +336,18 @@ def test_a_stronger_isolation_level_is_refused(rows: Rows) -> None:
         "completed_mark = 1",
     ],
 )
-def test_a_row_cannot_contradict_itself(store: PostgresStore, rows: Rows, change: str) -> None:
-    """Whoever writes it: constraints hold the parts of a claim and of a record together, and the sweep off them."""
-    claimed(store)
+def test_constraints_reject_contradictory_row(store: PostgresStore, rows: Rows, change: str) -> None:
+    """The columns of a claim and of a completion must be consistent, and expires_at must cover them."""
+    claim_key(store)
     with pytest.raises(psycopg.errors.CheckViolation):
         rows.execute(f"UPDATE processed_messages SET {change}")  # noqa: S608
 
 
-def test_while_the_server_is_away_every_method_says_so_and_then_works_again(server: PostgresServer) -> None:
-    """Killed and started again: RetryableError meanwhile; what was committed is still there."""
+def test_store_recovers_after_server_restart(server: PostgresServer) -> None:
+    """Every method raises RetryableError while the server is down; committed rows remain."""
     database = connect(server.url())
     store = PostgresStore(database)
-    claim = claimed(store, Key("away"), HOUR)
+    claim = claim_key(store, Key("away"), HOUR)
     server.kill()
     try:
         for method in _methods(store, claim):
@@ -356,13 +361,13 @@ def test_while_the_server_is_away_every_method_says_so_and_then_works_again(serv
     database.close()
 
 
-def test_a_store_without_a_database_is_refused_when_it_is_made() -> None:
-    """Not when the first message comes."""
-    with pytest.raises(ConfigError, match="PostgresStore needs a Database"):
+def test_missing_database_raises_config_error() -> None:
+    """Creating the store validates its arguments."""
+    with pytest.raises(ConfigError, match="PostgresStore requires a Database"):
         PostgresStore(cast("Database", None))
 
 
-def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
+def _methods(store: Store, claim: Claim) -> list[Callable[[], object]]:
     return [
         lambda: store.check(claim.key, MINUTE),
         lambda: store.check(Key(claim.key.value, mark=1), MINUTE),
@@ -373,20 +378,20 @@ def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
     ]
 
 
-def _in_background(check: Callable[[], Check]) -> tuple[list[Check], threading.Thread]:
-    checks: list[Check] = []
+def _in_background(check: Callable[[], CheckResult]) -> tuple[list[CheckResult], threading.Thread]:
+    checks: list[CheckResult] = []
     thread = threading.Thread(target=lambda: checks.append(check()))
     thread.start()
     return checks, thread
 
 
-def _until_blocked(rows: Rows, other_than: int | None = None) -> int:
-    """The session of this database that waits for a lock, when there is one."""
+def _wait_until_blocked(rows: Rows, other_than: int | None = None) -> int:
+    """Wait until a session of this database waits for a lock, and return its process id."""
     waiting = """
         SELECT pid FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid IS DISTINCT FROM %s"""
     deadline = time.monotonic() + 10
-    while not (found := rows.execute(waiting, (other_than,)).fetchall()):
-        assert time.monotonic() < deadline, "nobody came to wait"
+    while not (sessions := rows.execute(waiting, (other_than,)).fetchall()):
+        assert time.monotonic() < deadline, "no session waits for a lock"
         time.sleep(0.005)
-    return int(found[0]["pid"])
+    return int(sessions[0]["pid"])

@@ -1,4 +1,4 @@
-"""C4: what is particular to the store in Redis; the rest is in the conformance suite of all stores."""
+"""C4: behaviour specific to the Redis store; the conformance suite covers the rest."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
 
-from grantwire_idempotency import Duplicate, InProgress, Key, New, Record, RedisStore, Status
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, RedisStore
 from grantwire_idempotency.errors import ConfigError, InternalError, LeaseLostError, RetryableError
-from grantwire_idempotency.stores.redis import connect, translated
+from grantwire_idempotency.stores.redis import connect, convert_error
 from tests.integration.idempotency.harness import shorten
 from tests.unit.idempotency.doubles import logged
 
@@ -36,27 +36,27 @@ KEY = Key("order:create:abc-123")
 
 @pytest.fixture
 def store(valkey: Redis) -> RedisStore:
-    """A store without keys."""
+    """Return an empty store."""
     return RedisStore(valkey)
 
 
-def claimed(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> New:
-    """A claim, which must be granted."""
+def claim_key(store: Store, key: Key = KEY, ttl: timedelta = MINUTE) -> Claim:
+    """Claim the key and return the claim."""
     check = store.check(key, ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     return check
 
 
 def entries(client: Redis, pattern: str = "*") -> dict[str, str | None]:
-    """Every entry, by name; each must end by itself."""
+    """Return every entry by name; each must have a TTL."""
     names = [str(name) for name in client.scan_iter(pattern)]
     assert all(client.pttl(name) > 0 for name in names)
     return {name: cast("str | None", client.get(name)) for name in sorted(names)}
 
 
-def test_the_entries_have_the_names_of_document_004(store: RedisStore, valkey: Redis) -> None:
-    """C4: `idempotency:<key>` for the check and `idempotency:result:<key>` for the result, both with a time to live."""
-    claim = claimed(store, ttl=MINUTE)
+def test_entries_have_names_of_document_004(store: RedisStore, valkey: Redis) -> None:
+    """C4: `idempotency:<key>` for the check and `idempotency:result:<key>` for the result, both with a TTL."""
+    claim = claim_key(store, ttl=MINUTE)
     main, result = "idempotency:order:create:abc-123", "idempotency:result:order:create:abc-123"
     assert entries(valkey) == {main: f"claim::{claim.token}"}
     assert 0 < valkey.pttl(main) <= 60_000
@@ -65,38 +65,38 @@ def test_the_entries_have_the_names_of_document_004(store: RedisStore, valkey: R
     assert all(23 * 3_600_000 < valkey.pttl(name) <= 24 * 3_600_000 for name in (main, result))
 
 
-def test_a_failure_leaves_its_error_alone(store: RedisStore, valkey: Redis) -> None:
-    """And a success after it leaves no trace of it, nor of a result before it."""
+def test_failure_leaves_only_error_entry(store: RedisStore, valkey: Redis) -> None:
+    """A later success deletes the error entry and an older result."""
     first = Key("entity", mark=1)
-    store.store_result(claimed(store, first), "one", HOUR)
-    store.store_failure(claimed(store, Key("other")), "no", HOUR)
+    store.store_result(claim_key(store, first), "one", HOUR)
+    store.store_failure(claim_key(store, Key("other")), "no", HOUR)
     assert entries(valkey, "*other*") == {"idempotency:error:other": "no"}
-    store.store_failure(claimed(store, Key("entity", mark=2)), "no", HOUR)
-    claim = claimed(store, Key("entity", mark=2))
+    store.store_failure(claim_key(store, Key("entity", mark=2)), "no", HOUR)
+    claim = claim_key(store, Key("entity", mark=2))
     store.store_result(claim, None, HOUR)
     assert entries(valkey, "*entity") == {"idempotency:entity": f"completed:2:{claim.token}"}
 
 
-def test_a_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
-    """004: atomic, and one round trip; only what looks at two entries is a script."""
-    assert _commands(valkey, lambda: claimed(store)) == {"set": 1}
-    assert _commands(valkey, lambda: store.get_result(KEY)) == {"mget": 1}
+def test_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
+    """004: it is atomic and one round trip; only operations on two entries are scripts."""
+    assert _count_commands(valkey, lambda: claim_key(store)) == {"set": 1}
+    assert _count_commands(valkey, lambda: store.get_result(KEY)) == {"mget": 1}
     valkey.script_flush()
-    claimed(store, Key("ordered", mark=1))
-    asked = _commands(valkey, lambda: store.check(Key("ordered", mark=1), MINUTE))
-    assert asked["evalsha"] == 1
-    assert "script|load" not in asked
+    claim_key(store, Key("ordered", mark=1))
+    counts = _count_commands(valkey, lambda: store.check(Key("ordered", mark=1), MINUTE))
+    assert counts["evalsha"] == 1
+    assert "script|load" not in counts
 
 
-def test_the_later_end_is_under_the_key_itself(store: RedisStore, valkey: Redis) -> None:
-    """So that a plain SET NX finds something whenever anything counts."""
-    store.store_result(claimed(store, Key("a", mark=1)), "one", HOUR)
-    short = claimed(store, Key("a", mark=2), MINUTE)
+def test_main_entry_expires_last(store: RedisStore, valkey: Redis) -> None:
+    """So a plain SET NX fails while any entry is live."""
+    store.store_result(claim_key(store, Key("a", mark=1)), "one", HOUR)
+    short = claim_key(store, Key("a", mark=2), MINUTE)
     assert str(valkey.get("idempotency:a")).startswith("completed:1:")
     assert valkey.get("idempotency:other:a") == f"claim:2:{short.token}"
     store.store_failure(short, "no", MINUTE)
     assert not valkey.exists("idempotency:other:a")
-    long = claimed(store, Key("a", mark=2), 2 * HOUR)
+    long = claim_key(store, Key("a", mark=2), 2 * HOUR)
     assert valkey.get("idempotency:a") == f"claim:2:{long.token}"
     assert str(valkey.get("idempotency:other:a")).startswith("completed:1:")
     shorten(valkey, HOUR + MINUTE)
@@ -104,108 +104,104 @@ def test_the_later_end_is_under_the_key_itself(store: RedisStore, valkey: Redis)
 
 
 @pytest.mark.parametrize("decode", [True, False])
-def test_a_client_may_decode_or_not(valkey_server: ValkeyServer, valkey: Redis, *, decode: bool) -> None:
-    """The client is the author's."""
+def test_client_with_or_without_decoding_works(valkey_server: ValkeyServer, valkey: Redis, *, decode: bool) -> None:
+    """The application configures the client."""
     valkey.flushall()
     with Redis.from_url(valkey_server.url, decode_responses=decode) as client:
         store = RedisStore(client)
         key = Key("schlüssel", mark=3)
-        claim = claimed(store, key)
+        claim = claim_key(store, key)
         assert isinstance(store.check(key, MINUTE), InProgress)
-        assert store.get_result(key) == Record(Status.IN_PROGRESS, mark=3)
+        assert store.get_result(key) == KeyState(KeyStatus.IN_PROGRESS, mark=3)
         store.store_failure(claim, "größer", HOUR)
-        assert store.get_result(key) == Record(Status.FAILED, error="größer")
-        claim = claimed(store, key)
+        assert store.get_result(key) == KeyState(KeyStatus.FAILED, error="größer")
+        claim = claim_key(store, key)
         store.store_result(claim, "größer", HOUR)
         assert store.check(key, MINUTE) == Duplicate(key, "größer")
         with pytest.raises(LeaseLostError):
-            store.store_result(New(key), "other", HOUR)
-        assert store.get_result(key) == Record(Status.COMPLETED, "größer", mark=3)
+            store.store_result(Claim(key), "other", HOUR)
+        assert store.get_result(key) == KeyState(KeyStatus.COMPLETED, "größer", mark=3)
 
 
-def test_stores_with_different_prefixes_know_nothing_of_each_other(valkey: Redis) -> None:
-    """Two services on one server."""
+def test_stores_with_different_prefixes_are_independent(valkey: Redis) -> None:
+    """Two services can share a server."""
     one, two = RedisStore(valkey, prefix="one:"), RedisStore(valkey, prefix="two:")
-    one.store_result(claimed(one), "one", HOUR)
-    two.store_result(claimed(two), "two", HOUR)
+    one.store_result(claim_key(one), "one", HOUR)
+    two.store_result(claim_key(two), "two", HOUR)
     assert one.check(KEY, MINUTE) == Duplicate(KEY, "one")
     assert two.check(KEY, MINUTE) == Duplicate(KEY, "two")
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(store: RedisStore, valkey: Redis) -> None:
-    """A restart, a failover or a flush takes them away."""
-    claim = claimed(store, Key("a", mark=1))
+def test_lost_scripts_are_loaded_again(store: RedisStore, valkey: Redis) -> None:
+    """A restart, a failover or a flush deletes them."""
+    claim = claim_key(store, Key("a", mark=1))
     valkey.script_flush()
     store.store_result(claim, "done", HOUR)
     valkey.script_flush()
     assert store.check(Key("a", mark=1), MINUTE) == Duplicate(Key("a", mark=1), "done")
 
 
-class SentTwice(Redis):
-    """Every answer is lost once, after the server has done what it was told."""
+class RepeatingClient(Redis):
+    """Sends every command twice, as if the first response was lost."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Say it, and say it again."""
+        """Send the command twice."""
         super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("key", [Key("plain"), Key("ordered", mark=7)], ids=["plain", "ordered"])
-def test_a_command_whose_answer_was_lost_may_be_sent_again(
-    valkey_server: ValkeyServer, store: RedisStore, key: Key
-) -> None:
-    """That is what makes a client's own retries safe: the claim is still mine, the result is stored once."""
+def test_every_command_is_safe_to_repeat(valkey_server: ValkeyServer, store: RedisStore, key: Key) -> None:
+    """So the retries of the client are safe: the claim remains, and the result is stored once."""
     host, port = valkey_server.url.removeprefix("redis://").removesuffix("/0").split(":")
-    with SentTwice(host=host, port=int(port)) as client:
-        again = RedisStore(client)
-        again.store_failure(claimed(again, key), "no", HOUR)
-        assert store.get_result(key) == Record(Status.FAILED, error="no")
-        claim = claimed(again, key)
-        assert isinstance(again.check(key, MINUTE), InProgress)
-        again.store_result(claim, "done", HOUR)
-        assert again.check(key, MINUTE) == Duplicate(key, "done")
+    with RepeatingClient(host=host, port=int(port)) as client:
+        repeating = RedisStore(client)
+        repeating.store_failure(claim_key(repeating, key), "no", HOUR)
+        assert store.get_result(key) == KeyState(KeyStatus.FAILED, error="no")
+        claim = claim_key(repeating, key)
+        assert isinstance(repeating.check(key, MINUTE), InProgress)
+        repeating.store_result(claim, "done", HOUR)
+        assert repeating.check(key, MINUTE) == Duplicate(key, "done")
 
 
-def test_a_connection_that_was_closed_is_made_again(valkey_server: ValkeyServer, valkey: Redis) -> None:
-    """The sandbox was frozen, the server let go: the next message does not notice."""
+def test_closed_connection_is_reestablished(valkey_server: ValkeyServer, valkey: Redis) -> None:
+    """The server closed it while the Lambda environment was frozen."""
     with connect(valkey_server.url) as client:
         store = RedisStore(client)
-        claim = claimed(store)
+        claim = claim_key(store)
         valkey.client_kill_filter(_type="normal", skipme=True)
         store.store_result(claim, "done", HOUR)
         assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
 
 
-def test_a_connection_that_breaks_in_mid_command_is_mended_once(valkey_server: ValkeyServer, valkey: Redis) -> None:
-    """The command is sent again over a new one; when that breaks too, the caller is told."""
+def test_connection_broken_during_command_is_retried_once(valkey_server: ValkeyServer, valkey: Redis) -> None:
+    """If the new connection breaks too, the caller gets RetryableError."""
     with connect(valkey_server.url) as client:
         store = RedisStore(client)
         valkey.client_pause(60_000, all=False)
         try:
             with ThreadPoolExecutor(1) as pool:
                 check = pool.submit(store.check, KEY, MINUTE)
-                first = _until_paused(valkey)
+                first = _wait_until_paused(valkey)
                 valkey.client_kill_filter(_id=first)
-                second = _until_paused(valkey, other_than=first)
+                second = _wait_until_paused(valkey, other_than=first)
                 valkey.client_unpause()
-                assert isinstance(check.result(), New)
+                assert isinstance(check.result(), Claim)
                 valkey.client_pause(60_000, all=False)
                 check = pool.submit(store.check, Key("another"), MINUTE)
-                assert _until_paused(valkey) == second
+                assert _wait_until_paused(valkey) == second
                 valkey.client_kill_filter(_id=second)
-                valkey.client_kill_filter(_id=_until_paused(valkey, other_than=second))
+                valkey.client_kill_filter(_id=_wait_until_paused(valkey, other_than=second))
                 with pytest.raises(RetryableError):
                     check.result()
         finally:
             valkey.client_unpause()
 
 
-def test_while_the_server_is_away_every_method_says_so_and_then_works_again(
-    private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Killed and started again: RetryableError meanwhile, whether or not there was a connection; the log says why."""
+def test_store_recovers_after_server_restart(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Every method raises RetryableError while the server is down, even without a connection; the reason is logged."""
     with connect(private_valkey.url) as connected, connect(private_valkey.url) as fresh:
-        store, claim = RedisStore(connected), claimed(RedisStore(connected), ttl=HOUR)
+        store, claim = RedisStore(connected), claim_key(RedisStore(connected), ttl=HOUR)
         private_valkey.kill()
         caplog.clear()
         for method in (*_methods(store, claim), *_methods(RedisStore(fresh), claim)):
@@ -219,11 +215,11 @@ def test_while_the_server_is_away_every_method_says_so_and_then_works_again(
         assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
 
 
-def test_a_server_that_has_stopped_answering_is_not_waited_for(private_valkey: ValkeyServer) -> None:
-    """Only the client's own timeout can tell."""
+def test_client_timeout_limits_wait_for_server(private_valkey: ValkeyServer) -> None:
+    """The server accepts the connection but does not respond."""
     with Redis.from_url(private_valkey.url, socket_timeout=0.05, retry=Retry(NoBackoff(), 0)) as client:
         store = RedisStore(client)
-        claim = claimed(store, ttl=HOUR)
+        claim = claim_key(store, ttl=HOUR)
         assert private_valkey.pid is not None
         os.kill(private_valkey.pid, signal.SIGSTOP)
         try:
@@ -232,40 +228,40 @@ def test_a_server_that_has_stopped_answering_is_not_waited_for(private_valkey: V
                     method()
         finally:
             os.kill(private_valkey.pid, signal.SIGCONT)
-        # Whether the frozen commands were carried out after all does not matter: the claim decides.
+        # The frozen commands may or may not have been executed; the repeat succeeds in both cases.
         store.store_result(claim, "done", HOUR)
 
 
-def test_a_server_that_cannot_write_now_is_temporary(private_valkey: ValkeyServer) -> None:
-    """Full, a replica after a failover, or without enough replicas: nothing was changed, a later try may succeed."""
+def test_server_that_cannot_write_is_retryable(private_valkey: ValkeyServer) -> None:
+    """A server that is full, a replica, or without enough replicas has changed nothing."""
     with connect(private_valkey.url) as client:
         store = RedisStore(client)
-        claim = claimed(store, ttl=HOUR)
-        ordered = claimed(store, Key("ordered", mark=1), HOUR)
-        for refusing in (_full, _replica, _lonely):
-            with refusing(client):
-                # To release a key needs no memory: a full server takes that.
-                for method in _methods(store, claim)[: 3 if refusing is _full else 4]:
+        claim = claim_key(store, ttl=HOUR)
+        ordered = claim_key(store, Key("ordered", mark=1), HOUR)
+        for read_only_mode in (_full, _replica, _without_replicas):
+            with read_only_mode(client):
+                # A full server can release a key, because that needs no memory.
+                for method in _methods(store, claim)[: 3 if read_only_mode is _full else 4]:
                     with pytest.raises(RetryableError):
                         method()
-            assert store.get_result(KEY) == Record(Status.IN_PROGRESS)
+            assert store.get_result(KEY) == KeyState(KeyStatus.IN_PROGRESS)
             assert store.get_result(Key("another")) is None
         store.store_result(claim, "done", HOUR)
         store.store_result(ordered, "done", HOUR)
 
 
-def test_a_full_server_still_lets_a_key_go(private_valkey: ValkeyServer) -> None:
-    """Otherwise it could never become less full."""
+def test_full_server_can_release_key(private_valkey: ValkeyServer) -> None:
+    """Otherwise it could never free memory."""
     with connect(private_valkey.url) as client:
         store = RedisStore(client)
-        claim = claimed(store, ttl=HOUR)
+        claim = claim_key(store, ttl=HOUR)
         with _full(client):
             store.store_failure(claim, "no", HOUR)
-        assert isinstance(store.check(KEY, HOUR), New)
+        assert isinstance(store.check(KEY, HOUR), Claim)
 
 
-def test_a_wrong_password_is_loud(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Waiting will not mend it, but nothing is wrong with the message either."""
+def test_wrong_password_is_logged_as_error(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    """It stays retryable, because the message is not the cause."""
     with connect(private_valkey.url) as client:
         client.config_set("requirepass", "secret")
     with connect(private_valkey.url) as client:
@@ -278,31 +274,31 @@ def test_a_wrong_password_is_loud(private_valkey: ValkeyServer, caplog: pytest.L
 
 
 @pytest.mark.parametrize("code", ["BUSY", "MISCONF", "NOREPLICAS"])
-def test_what_the_client_has_no_class_for_is_known_by_its_code(code: str) -> None:
-    """A script that runs too long, a disk that is full."""
-    assert isinstance(translated(ResponseError(f"{code} try later")), RetryableError)
-    assert isinstance(translated(ResponseError(f"ERR {code}")), InternalError)
+def test_errors_without_class_are_recognised_by_code(code: str) -> None:
+    """For example, a script that runs too long, or a full disk."""
+    assert isinstance(convert_error(ResponseError(f"{code} try later")), RetryableError)
+    assert isinstance(convert_error(ResponseError(f"ERR {code}")), InternalError)
 
 
-def test_a_foreign_entry_is_an_error_and_stays(store: RedisStore, valkey: Redis) -> None:
-    """Somebody else uses the prefix: better loud than wrong."""
+def test_unknown_entry_is_error_and_remains(store: RedisStore, valkey: Redis) -> None:
+    """Another application uses the prefix."""
     valkey.set("idempotency:text", "1")
     valkey.rpush("idempotency:list", "1")
     for key in (Key("text"), Key("text", mark=1), Key("list"), Key("list", mark=1)):
-        with pytest.raises(InternalError, match="Redis refused a command"):
+        with pytest.raises(InternalError, match="Redis rejected a command"):
             store.check(key, MINUTE)
-        with pytest.raises(InternalError, match="Redis refused a command"):
-            store.store_result(New(key), "done", HOUR)
-        with pytest.raises(InternalError, match="Redis refused a command"):
-            store.store_failure(New(key), "no", HOUR)
-    with pytest.raises(InternalError, match="does somebody else use its prefix"):
+        with pytest.raises(InternalError, match="Redis rejected a command"):
+            store.store_result(Claim(key), "done", HOUR)
+        with pytest.raises(InternalError, match="Redis rejected a command"):
+            store.store_failure(Claim(key), "no", HOUR)
+    with pytest.raises(InternalError, match="no other application uses the prefix"):
         store.get_result(Key("text"))
     assert valkey.get("idempotency:text") == "1"
     assert valkey.lrange("idempotency:list", 0, -1) == ["1"]
 
 
-def test_what_the_server_forbids_is_an_error(private_valkey: ValkeyServer) -> None:
-    """No permission: a bug of the installation, which no retry mends."""
+def test_missing_permission_is_internal_error(private_valkey: ValkeyServer) -> None:
+    """A retry cannot fix a wrong installation."""
     with connect(private_valkey.url) as client:
         client.execute_command("ACL", "SETUSER", "default", "-set")
         with pytest.raises(InternalError, match="NoPermissionError"):
@@ -310,36 +306,36 @@ def test_what_the_server_forbids_is_an_error(private_valkey: ValkeyServer) -> No
 
 
 @pytest.mark.parametrize("value", ["x", "}", "}{", "{}", "{x}", "a}b", "\\", "\\}", "}\\", "result:x", "{result:x}"])
-def test_all_entries_of_a_key_are_on_one_node(valkey_cluster: ValkeyServer, value: str) -> None:
-    """Whatever braces the key has itself; with the cluster's own client, which sends each command to its node."""
+def test_entries_of_a_key_are_on_one_cluster_node(valkey_cluster: ValkeyServer, value: str) -> None:
+    """For any braces in the key, with the cluster client, which sends each command to the node of its key."""
     with _cluster(valkey_cluster) as client:
         store = RedisStore(client, hash_tags=True)
         first, second = Key(value, mark=1), Key(value, mark=2)
-        store.store_result(claimed(store, first), "one", HOUR)
-        claim = claimed(store, second)
-        assert store.get_result(first) == Record(Status.IN_PROGRESS, mark=2)
+        store.store_result(claim_key(store, first), "one", HOUR)
+        claim = claim_key(store, second)
+        assert store.get_result(first) == KeyState(KeyStatus.IN_PROGRESS, mark=2)
         store.store_failure(claim, "no", HOUR)
-        assert store.get_result(first) == Record(Status.COMPLETED, "one", "no", 1)
+        assert store.get_result(first) == KeyState(KeyStatus.COMPLETED, "one", "no", 1)
         assert store.check(Key(value), MINUTE) == Duplicate(Key(value), "one")
         names = list(client.scan_iter("*"))
         assert len(names) == 3
         assert len({client.cluster_keyslot(name) for name in names}) == 1
 
 
-def test_in_a_cluster_without_hash_tags_is_an_error(valkey_cluster: ValkeyServer) -> None:
-    """The entries of a key are on different nodes: no script can look at both."""
-    with _cluster(valkey_cluster) as client, pytest.raises(ConfigError, match="needs hash_tags=True"):
+def test_cluster_client_requires_hash_tags(valkey_cluster: ValkeyServer) -> None:
+    """Otherwise the entries of a key are on different nodes, and no script can read both."""
+    with _cluster(valkey_cluster) as client, pytest.raises(ConfigError, match="requires hash_tags=True"):
         RedisStore(client)
     with connect(valkey_cluster.url) as direct, pytest.raises(InternalError, match="ClusterCrossSlotError"):
         RedisStore(direct).check(Key("a", mark=1), MINUTE)
 
 
-def test_a_cluster_that_is_away_is_temporary(valkey_cluster: ValkeyServer) -> None:
-    """A key whose node is gone; and no node at all, which the cluster's own client has a word of its own for."""
+def test_unavailable_cluster_is_retryable(valkey_cluster: ValkeyServer) -> None:
+    """One node is down, or all are, which raises another error class."""
     with connect(valkey_cluster.url) as client:
         store = RedisStore(client, hash_tags=True)
-        claim = claimed(store)
-        # All slots but one: a cluster that has lost everything needs seconds to come back.
+        claim = claim_key(store)
+        # Keep one slot: a cluster without slots takes seconds to recover.
         client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16382)
         try:
             for method in _methods(store, claim):
@@ -348,13 +344,13 @@ def test_a_cluster_that_is_away_is_temporary(valkey_cluster: ValkeyServer) -> No
         finally:
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
         store.store_result(claim, "done", HOUR)
-    assert isinstance(translated(RedisClusterException("cannot be connected")), RetryableError)
+    assert isinstance(convert_error(RedisClusterException("cannot be connected")), RetryableError)
 
 
-def test_wiring_mistakes_are_found_when_the_store_is_made(valkey: Redis) -> None:
-    """Not when the first message comes."""
+def test_invalid_argument_raises_config_error(valkey: Redis) -> None:
+    """Creating the store validates its arguments."""
     for client in (None, AsyncRedis()):
-        with pytest.raises(ConfigError, match="RedisStore needs a synchronous Redis client"):
+        with pytest.raises(ConfigError, match="RedisStore requires a synchronous Redis client"):
             RedisStore(cast("Redis", client))
     for prefix in ("a{b:", "a}b:", "{a}:"):
         with pytest.raises(ConfigError, match="must not contain braces"):
@@ -362,8 +358,8 @@ def test_wiring_mistakes_are_found_when_the_store_is_made(valkey: Redis) -> None
     RedisStore(valkey, prefix="{a}:")
 
 
-def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
-    """Everything that one can ask of a store; what changes something comes first."""
+def _methods(store: Store, claim: Claim) -> list[Callable[[], object]]:
+    """Return a call of every method; those that change something come first."""
     return [
         lambda: store.check(Key("another", mark=claim.key.mark), MINUTE),
         lambda: store.check(Key("another", mark=1), MINUTE),
@@ -373,19 +369,19 @@ def _methods(store: Store, claim: New) -> list[Callable[[], object]]:
     ]
 
 
-def _until_paused(client: Redis, other_than: str | None = None) -> str:
-    """The connection that waits for the server to take its command, when there is one."""
+def _wait_until_paused(client: Redis, other_than: str | None = None) -> str:
+    """Wait until a connection is blocked by CLIENT PAUSE, and return its id."""
     deadline = time.monotonic() + 10
     while True:
-        waiting = {str(found["id"]) for found in client.client_list() if "b" in found["flags"]} - {other_than}
-        if waiting:
-            return str(waiting.pop())
-        assert time.monotonic() < deadline, "nobody came to wait"
+        blocked = {str(entry["id"]) for entry in client.client_list() if "b" in entry["flags"]} - {other_than}
+        if blocked:
+            return str(blocked.pop())
+        assert time.monotonic() < deadline, "no connection is blocked"
         time.sleep(0.005)
 
 
-def _commands(client: Redis, work: Callable[[], object]) -> dict[str, int]:
-    """What the server was asked to do, and how often."""
+def _count_commands(client: Redis, work: Callable[[], object]) -> dict[str, int]:
+    """Return how often the server executed each command."""
     client.config_resetstat()
     work()
     stats = cast("dict[str, dict[str, int]]", client.info("commandstats"))
@@ -416,7 +412,7 @@ def _replica(client: Redis) -> Iterator[None]:
 
 
 @contextmanager
-def _lonely(client: Redis) -> Iterator[None]:
+def _without_replicas(client: Redis) -> Iterator[None]:
     client.config_set("min-replicas-to-write", 1)
     yield
     client.config_set("min-replicas-to-write", 0)

@@ -1,4 +1,4 @@
-"""C10: a whole event stream is read again, from its start, and no effect is doubled."""
+"""C10: a replay of an event stream from its start duplicates no effect."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ VERSIONS = 6
 
 @pytest.fixture
 def environ(nats_url: str) -> dict[str, str]:
-    """Streams that nobody else has; no database."""
+    """Return settings with separate streams and no database."""
     environ = worker_environ("", nats_url)
     del environ["DATABASE_URL"]
     return environ
 
 
 @pytest.fixture
-def published(environ: dict[str, str]) -> Iterator[list[EntitlementEvent]]:
-    """Events of several users, each in order; some are in the stream twice, the second time late."""
+def published_events(environ: dict[str, str]) -> Iterator[list[EntitlementEvent]]:
+    """Publish events of several users in order; some of them twice, the second time late."""
     events = [
         event(user_id=f"u{user}", version=version, event_type="EntitlementGranted")
         for version in range(1, VERSIONS + 1)
@@ -50,7 +50,7 @@ def published(environ: dict[str, str]) -> Iterator[list[EntitlementEvent]]:
 
 
 def read(environ: dict[str, str]) -> list[Message]:
-    """Everything that the stream has, from the start, by a consumer that has never read before."""
+    """Read the whole stream with a new consumer."""
     return asyncio.run(_read(environ))
 
 
@@ -60,54 +60,55 @@ async def _read(environ: dict[str, str]) -> list[Message]:
     try:
         stream = environ["ENTITLEMENT_NATS_STREAM"]
         config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE)
-        pulled = await broker.jetstream.pull_subscribe(
+        subscription = await broker.jetstream.pull_subscribe(
             environ["ENTITLEMENT_NATS_SUBJECT"], stream=stream, config=config
         )
         count = (await broker.jetstream.stream_info(stream)).state.messages
-        found: list[Message] = []
-        while len(found) < count:
-            found += [_message(one.data) for one in await pulled.fetch(count - len(found), timeout=10)]
-        return found
+        messages: list[Message] = []
+        while len(messages) < count:
+            batch = await subscription.fetch(count - len(messages), timeout=10)
+            messages += [_to_message(received.data) for received in batch]
+        return messages
     finally:
         await broker.close()
 
 
-def _message(data: bytes) -> Message:
-    found = EntitlementEvent.FromString(data)
-    body = {"user_id": found.user_id, "version": found.version}
-    return Message(found.event_id, found.event_type, json.dumps(body))
+def _to_message(data: bytes) -> Message:
+    event = EntitlementEvent.FromString(data)
+    body = {"user_id": event.user_id, "version": event.version}
+    return Message(event.event_id, event.event_type, json.dumps(body))
 
 
 class Suite:
-    """What a replay does with every store that outlives a process; each subclass has a harness of its own."""
+    """A replay with any store that processes share; each subclass provides a harness."""
 
     @staticmethod
     def _consumer(harness: Harness, effect: Callable[[Message], Any], **options: Any) -> IdempotentConsumer:
         (store,) = harness.stores(1)
         return IdempotentConsumer(store, effect, NoMetrics(), name="replay", **options)
 
-    def test_a_stream_that_is_read_twice_has_its_effects_once(
-        self, harness: Harness, environ: dict[str, str], published: list[EntitlementEvent]
+    def test_replay_does_not_repeat_effects(
+        self, harness: Harness, environ: dict[str, str], published_events: list[EntitlementEvent]
     ) -> None:
-        """C10: by the events' own ids; the first reader stops half-way, the next two begin at the start."""
+        """C10: the event id is the key; the first reader stops half-way, and two others start from the beginning."""
         effects: list[str] = []
-        consumer = self._consumer(harness, lambda one: effects.append(one.id))
+        consumer = self._consumer(harness, lambda message: effects.append(message.id))
         messages = read(environ)
-        assert len(messages) == len(published) + 5
+        assert len(messages) == len(published_events) + 5
         assert consumer.process_batch(messages[: len(messages) // 2]) == []
-        assert 0 < len(effects) < len(published)
+        assert 0 < len(effects) < len(published_events)
         for _ in range(2):
             assert consumer.process_batch(read(environ)) == []
-            assert sorted(effects) == sorted(one.event_id for one in published)
+            assert sorted(effects) == sorted(event.event_id for event in published_events)
 
-    def test_a_replay_takes_no_entity_back_to_an_older_version(
-        self, harness: Harness, environ: dict[str, str], published: list[EntitlementEvent]
+    def test_replay_never_restores_older_version(
+        self, harness: Harness, environ: dict[str, str], published_events: list[EntitlementEvent]
     ) -> None:
-        """C3, C10: by version; each change is applied once and in order, in whatever order it comes again."""
+        """C3, C10: each change is applied once and in order, in any order of redelivery."""
         applied: dict[str, list[int]] = {f"u{user}": [] for user in range(USERS)}
         consumer = self._consumer(
             harness,
-            lambda one: applied[one.payload["user_id"]].append(one.payload["version"]),
+            lambda message: applied[message.payload["user_id"]].append(message.payload["version"]),
             identify=by_version(entity_key("user", "user_id")),
         )
         messages = read(environ)
@@ -117,7 +118,7 @@ class Suite:
         assert consumer.process_batch(read(environ)) == []
         assert consumer.process_batch(random.sample(messages, len(messages))) == []
         assert applied == in_order
-        assert len(published) == USERS * VERSIONS
+        assert len(published_events) == USERS * VERSIONS
 
 
 class TestRedisStore(Suite):
@@ -125,7 +126,7 @@ class TestRedisStore(Suite):
 
     @pytest.fixture
     def harness(self, redis_harness: RedisHarness) -> Harness:
-        """On the Valkey of all tests."""
+        """Provide the stores."""
         return redis_harness
 
 
@@ -134,5 +135,5 @@ class TestPostgresStore(Suite):
 
     @pytest.fixture
     def harness(self, postgres_harness: PostgresHarness) -> Harness:
-        """In one database for all of these tests."""
+        """Provide the stores."""
         return postgres_harness

@@ -1,4 +1,4 @@
-"""C3, C4: each store against a simple model of what it promises: any operations in any order, with time as an input."""
+"""C3, C4: each store against a simple model, with any operations in any order; the test controls time."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 
 if TYPE_CHECKING:
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
 
-# Time goes in steps of ten minutes, and every life ends five minutes past one: so no step ends on a boundary, and the
-# clock of Redis, which ticks by itself, has minutes to spare.
+# The clock advances in multiples of ten minutes, and every TTL ends five minutes off such a multiple. So no step ends
+# on a boundary, even though the clock of Redis also advances on its own.
 MINUTE = timedelta(minutes=1)
 VALUES = ("a", "b")
-LIVES = st.sampled_from([5, 15, 35, 75])
+TTLS = st.sampled_from([5, 15, 35, 75])
 TEXTS = st.sampled_from(["", "x", "y"])
-HOLDERS = st.sampled_from([0, 0, 0, 1, 2, 3])
+CLAIM_INDEXES = st.sampled_from([0, 0, 0, 1, 2, 3])
 
-# What can happen: the name of a method of Comparison, and its arguments.
+# A step: the name of a method of Comparison, and its arguments.
 STEPS = st.one_of(
-    st.tuples(st.just("check"), st.sampled_from(VALUES), st.sampled_from([None, 1, 2, 3]), LIVES),
-    st.tuples(st.just("check"), st.just("a"), st.sampled_from([1, 2, 3]), LIVES),
-    st.tuples(st.just("complete"), HOLDERS, st.none() | TEXTS, LIVES),
-    st.tuples(st.just("fail"), HOLDERS, TEXTS, LIVES),
+    st.tuples(st.just("check"), st.sampled_from(VALUES), st.sampled_from([None, 1, 2, 3]), TTLS),
+    st.tuples(st.just("check"), st.just("a"), st.sampled_from([1, 2, 3]), TTLS),
+    st.tuples(st.just("complete"), CLAIM_INDEXES, st.none() | TEXTS, TTLS),
+    st.tuples(st.just("fail"), CLAIM_INDEXES, TEXTS, TTLS),
     st.tuples(st.just("wait"), st.sampled_from([10, 10, 20, 50]), st.booleans()),
 )
 
@@ -36,8 +36,8 @@ SETTINGS = settings(max_examples=100, derandomize=True, database=None, deadline=
 
 
 @dataclass
-class Known:
-    """All that was ever said of one key, with the minute until which it counts."""
+class KeyHistory:
+    """Every event of one key, with the minute of its expiry."""
 
     claims: list[tuple[str, int | None, int]] = field(default_factory=list)
     completions: list[tuple[str, int | None, str | None, int]] = field(default_factory=list)
@@ -46,127 +46,127 @@ class Known:
 
 
 class Model:
-    """Remembers what happened, forgets nothing, and answers from the last that still counts."""
+    """Keeps the whole history and derives each response from the last live event."""
 
     def __init__(self) -> None:
         self.now = 0
-        self.known: dict[str, Known] = {}
+        self.histories: dict[str, KeyHistory] = {}
 
-    def of(self, key: Key) -> Known:
-        """What is known of a key."""
-        return self.known.setdefault(key.value, Known())
+    def history(self, key: Key) -> KeyHistory:
+        """Return the history of a key."""
+        return self.histories.setdefault(key.value, KeyHistory())
 
     def claim(self, key: Key) -> tuple[str, int | None, int] | None:
-        """The claim that counts: only the last one can, unless it was given back or has led to something."""
-        for token, mark, until in self.of(key).claims[-1:]:
-            if until > self.now and token not in self.of(key).released:
+        """Return the live claim. Only the last claim can be live, unless it has ended."""
+        for token, mark, until in self.history(key).claims[-1:]:
+            if until > self.now and token not in self.history(key).released:
                 return token, mark, until
         return None
 
     def completion(self, key: Key) -> tuple[str, int | None, str | None, int] | None:
-        """The last completion, while it counts."""
-        return next((one for one in self.of(key).completions[-1:] if one[3] > self.now), None)
+        """Return the last completion while it is live."""
+        return next((last for last in self.history(key).completions[-1:] if last[3] > self.now), None)
 
     def error(self, key: Key) -> str | None:
-        """The last failure since the last completion, while it counts."""
-        return next((error for error, until in self.of(key).failures[-1:] if until > self.now), None)
+        """Return the last failure since the last completion while it is live."""
+        return next((error for error, until in self.history(key).failures[-1:] if until > self.now), None)
 
-    def done(self, key: Key) -> bool:
-        """Whether there is nothing left to do for this key."""
+    def is_duplicate(self, key: Key) -> bool:
+        """Return whether the key is a duplicate."""
         completion = self.completion(key)
         return completion is not None and (key.mark is None or completion[1] is None or key.mark <= completion[1])
 
-    def taken(self, claim: New) -> bool:
-        """Whether somebody else has what this claim was for."""
+    def is_lost(self, claim: Claim) -> bool:
+        """Return whether this claim is lost."""
         other = self.claim(claim.key)
-        return self.done(claim.key) or (other is not None and other[0] != claim.token)
+        return self.is_duplicate(claim.key) or (other is not None and other[0] != claim.token)
 
     def end_claims(self, key: Key) -> None:
-        """Whoever finishes ends every claim: his own, or a dead one."""
-        self.of(key).released.update(token for token, _, _ in self.of(key).claims)
+        """End every claim: a run that ends has the only live claim, or none is live."""
+        self.history(key).released.update(token for token, _, _ in self.history(key).claims)
 
 
 class Comparison:
-    """Does the same to a store and to the model, and looks at both after each step."""
+    """Executes the same steps on a store and on the model, and compares both after each step."""
 
     def __init__(self, harness: Harness) -> None:
         harness.reset()
         self.harness = harness
         (self.store,) = harness.stores(1)
         self.model = Model()
-        self.claims: list[New] = []
+        self.claims: list[Claim] = []
 
-    def check(self, value: str, mark: int | None, life: int) -> None:
-        """Somebody asks for a key."""
+    def check(self, value: str, mark: int | None, ttl: int) -> None:
+        """Check a key."""
         key, model = Key(value, mark), self.model
-        check = self.store.check(key, life * MINUTE)
+        check = self.store.check(key, ttl * MINUTE)
         completion, claim = model.completion(key), model.claim(key)
-        if model.done(key):
+        if model.is_duplicate(key):
             assert completion is not None
             assert check == Duplicate(key, completion[2])
         elif claim is not None:
             assert isinstance(check, InProgress)
-            left = (claim[2] - model.now) * MINUTE
-            assert left - 5 * MINUTE < check.free_in <= left
+            remaining = (claim[2] - model.now) * MINUTE
+            assert remaining - 5 * MINUTE < check.free_in <= remaining
         else:
-            assert isinstance(check, New)
+            assert isinstance(check, Claim)
             assert check.key == key
             self.claims.append(check)
-            model.of(key).claims.append((check.token, mark, model.now + life))
-        self.look(value)
+            model.history(key).claims.append((check.token, mark, model.now + ttl))
+        self.compare_state(value)
 
-    def complete(self, which: int, result: str | None, life: int) -> None:
-        """Somebody who got a key, lately or long ago, has done the work."""
-        claim, model = self._holder(which), self.model
+    def complete(self, index: int, result: str | None, ttl: int) -> None:
+        """Complete a key with a recent or an old claim."""
+        claim, model = self._pick_claim(index), self.model
         completion = model.completion(claim.key)
-        again = completion is not None and completion[0] == claim.token
-        refused = model.taken(claim) and not again
+        is_repeat = completion is not None and completion[0] == claim.token
+        is_rejected = model.is_lost(claim) and not is_repeat
         try:
-            self.store.store_result(claim, result, life * MINUTE)
+            self.store.store_result(claim, result, ttl * MINUTE)
         except LeaseLostError:
-            assert refused
+            assert is_rejected
         else:
-            assert not refused
-            if not again:
-                known = model.of(claim.key)
-                known.completions.append((claim.token, claim.key.mark, result, model.now + life))
-                known.failures.clear()
+            assert not is_rejected
+            if not is_repeat:
+                history = model.history(claim.key)
+                history.completions.append((claim.token, claim.key.mark, result, model.now + ttl))
+                history.failures.clear()
                 model.end_claims(claim.key)
-        self.look(claim.key.value)
+        self.compare_state(claim.key.value)
 
-    def fail(self, which: int, error: str, life: int) -> None:
-        """Somebody who got a key, lately or long ago, has not done the work."""
-        claim = self._holder(which)
-        self.store.store_failure(claim, error, life * MINUTE)
-        if not self.model.taken(claim):
-            self.model.of(claim.key).failures.append((error, self.model.now + life))
+    def fail(self, index: int, error: str, ttl: int) -> None:
+        """Fail a key with a recent or an old claim."""
+        claim = self._pick_claim(index)
+        self.store.store_failure(claim, error, ttl * MINUTE)
+        if not self.model.is_lost(claim):
+            self.model.history(claim.key).failures.append((error, self.model.now + ttl))
             self.model.end_claims(claim.key)
-        self.look(claim.key.value)
+        self.compare_state(claim.key.value)
 
-    def _holder(self, which: int) -> New:
-        """Whoever got a key last, or before that; somebody whom the store never heard of if there is none."""
-        return self.claims[-1 - which] if which < len(self.claims) else New(Key(VALUES[which % 2]))
+    def _pick_claim(self, index: int) -> Claim:
+        """Return a recent or an old claim, or a claim that the store does not know."""
+        return self.claims[-1 - index] if index < len(self.claims) else Claim(Key(VALUES[index % 2]))
 
-    def wait(self, minutes: int, tidy: bool) -> None:
-        """Time passes. What counts no more may be deleted, which nobody must notice."""
+    def wait(self, minutes: int, cleanup: bool) -> None:
+        """Advance the clock and delete expired entries, index must not change any response."""
         self.harness.advance(minutes * MINUTE)
         self.model.now += minutes
-        if tidy:
+        if cleanup:
             self.store.cleanup()
         for value in VALUES:
-            self.look(value)
+            self.compare_state(value)
 
-    def look(self, value: str) -> None:
-        """Both must know the same."""
+    def compare_state(self, value: str) -> None:
+        """Compare the state of a key in both."""
         key, model = Key(value), self.model
         claim, completion, error = model.claim(key), model.completion(key), model.error(key)
         expected = None
         if claim is not None:
-            expected = Record(Status.IN_PROGRESS, mark=claim[1])
+            expected = KeyState(KeyStatus.IN_PROGRESS, mark=claim[1])
         elif completion is not None:
-            expected = Record(Status.COMPLETED, completion[2], error, completion[1])
+            expected = KeyState(KeyStatus.COMPLETED, completion[2], error, completion[1])
         elif error is not None:
-            expected = Record(Status.FAILED, error=error)
+            expected = KeyState(KeyStatus.FAILED, error=error)
         assert self.store.get_result(key) == expected
 
 
@@ -181,16 +181,16 @@ def _compare(harness: Harness) -> None:
     run()
 
 
-def test_the_store_in_memory_is_as_the_model(memory_harness: MemoryHarness) -> None:
-    """Any holders, stale ones too, any marks, any times."""
+def test_memory_store_matches_model(memory_harness: MemoryHarness) -> None:
+    """For any claims, including stale ones, and any marks and times."""
     _compare(memory_harness)
 
 
-def test_the_store_in_redis_as_the_model(redis_harness: RedisHarness) -> None:
-    """The same."""
+def test_redis_store_matches_model(redis_harness: RedisHarness) -> None:
+    """For any claims, including stale ones, and any marks and times."""
     _compare(redis_harness)
 
 
-def test_the_store_in_postgresql_is_as_the_model(postgres_harness: PostgresHarness) -> None:
-    """The same."""
+def test_postgres_store_matches_model(postgres_harness: PostgresHarness) -> None:
+    """For any claims, including stale ones, and any marks and times."""
     _compare(postgres_harness)

@@ -1,4 +1,4 @@
-"""Claims a key in a process of its own, says what came of it, and then works until it is killed.
+"""Claims a key in a separate process, prints the type of the check result, and waits until it is killed.
 
 `python -m tests.support.workers.idempotency_claim STORE URL KEY SECONDS`
 """

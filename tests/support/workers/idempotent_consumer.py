@@ -1,8 +1,9 @@
-"""A consumer in a process of its own, whose effects are lines of a file.
+"""A consumer in a separate process; each effect is a line in a file.
 
 `python -m tests.support.workers.idempotent_consumer STORE URL FILE COUNT MESSAGE die|leave` waits for a line on
-standard input, then processes messages m0 to m<COUNT - 1> in an order of its own. Either it is killed in the middle of
-MESSAGE, before the effect; or it has them delivered until all but MESSAGE are done, and says what is left.
+standard input, then processes the messages m0 to m<COUNT - 1> in random order. With `die` it kills itself while it
+processes MESSAGE, before the effect. With `leave` it redelivers until at most MESSAGE is not done, and prints the
+remaining ids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if __name__ == "__main__":
     (store,) = HARNESSES[name](url).stores(1)
 
     def process(message: Message) -> None:
-        """One line for each time that a message has its effect."""
+        """Write one line for each effect."""
         if message.id == special and ending == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         with Path(file).open("a") as effects:
@@ -32,7 +33,7 @@ if __name__ == "__main__":
     consumer = IdempotentConsumer(store, process, NoMetrics(), name="worker")
     print("ready", flush=True)  # noqa: T201
     sys.stdin.readline()
-    left = set(consumer.process_batch(messages))
-    while left - {special}:
-        left = set(consumer.process_batch([message for message in messages if message.id in left]))
-    print("left:", *left)  # noqa: T201
+    remaining = set(consumer.process_batch(messages))
+    while remaining - {special}:
+        remaining = set(consumer.process_batch([message for message in messages if message.id in remaining]))
+    print("left:", *remaining)  # noqa: T201

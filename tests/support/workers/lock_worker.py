@@ -1,8 +1,8 @@
-"""Locks in processes of their own.
+"""Uses locks in a separate process.
 
-`python -m tests.support.workers.lock_worker contend KIND URL KEY FOLDER ROUNDS` enters so often, and fails if it is not
-alone inside. `python -m tests.support.workers.lock_worker hold KIND URL KEY SECONDS` takes the lock and works until it
-is killed.
+`python -m tests.support.workers.lock_worker contend KIND URL KEY FOLDER ROUNDS` acquires the lock ROUNDS times and
+fails if another process is in the critical section. `python -m tests.support.workers.lock_worker hold KIND URL KEY
+SECONDS` acquires the lock and waits until it is killed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 WAIT = timedelta(seconds=60)
 
 
-def locks(kind: str, url: str) -> LockManager:
-    """Locks on a server, whose waiting is short."""
+def create_locks(kind: str, url: str) -> LockManager:
+    """Return a lock manager that retries every millisecond."""
     if kind == "redis":
         return RedisLocks(connect(url), sleep=lambda _: time.sleep(0.001))
     return PostgresLocks(
@@ -40,27 +40,27 @@ def locks(kind: str, url: str) -> LockManager:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Fails if somebody else is in here."""
+def critical_section(folder: Path) -> Iterator[None]:
+    """Raise FileExistsError if another process is in the section."""
     os.close(os.open(folder / "inside", os.O_CREAT | os.O_EXCL))
     yield
     (folder / "inside").unlink()
 
 
 def contend(kind: str, url: str, key: str, folder: str, rounds: str) -> None:
-    """Count in a file, by reading and writing it."""
+    """Increment a counter in a file, which loses increments without mutual exclusion."""
     count = Path(folder) / "count"
-    manager = locks(kind, url)
+    manager = create_locks(kind, url)
     for _ in range(int(rounds)):
-        with manager.acquire(key, WAIT, wait=WAIT), alone(Path(folder)):
-            seen = int(count.read_text())
+        with manager.acquire(key, WAIT, wait=WAIT), critical_section(Path(folder)):
+            value = int(count.read_text())
             time.sleep(0.001)
-            count.write_text(str(seen + 1))
+            count.write_text(str(value + 1))
 
 
 def hold(kind: str, url: str, key: str, seconds: str) -> None:
-    """Until killed."""
-    lock = locks(kind, url).acquire(key, timedelta(seconds=float(seconds)))
+    """Hold the lock until the process is killed."""
+    lock = create_locks(kind, url).acquire(key, timedelta(seconds=float(seconds)))
     print(lock.token, flush=True)  # noqa: T201
     sys.stdin.read()
 

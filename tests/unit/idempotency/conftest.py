@@ -7,11 +7,11 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def info(caplog: pytest.LogCaptureFixture) -> None:
-    """Log from INFO on, as most applications do."""
+    """Log at INFO and above, as most applications do."""
     caplog.set_level(logging.INFO, logger="grantwire_idempotency")
 
 
 @pytest.fixture
 def debug(caplog: pytest.LogCaptureFixture, info: None) -> None:  # noqa: ARG001 - after it
-    """Log everything."""
+    """Log at all levels."""
     caplog.set_level(logging.DEBUG, logger="grantwire_idempotency")

@@ -1,4 +1,4 @@
-"""Stand-ins for what surrounds a job or a consumer: a clock, a Lambda context, metrics, and a store that fails."""
+"""Test doubles for a job or a consumer: a clock, a Lambda context, metrics, and a store that fails."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from grantwire_idempotency import Check, Key, New, Record
-    from grantwire_idempotency.metrics import CheckResult
+    from grantwire_idempotency import CheckResult, Claim, Key, KeyState
+    from grantwire_idempotency.metrics import CheckLabel
 
 _PLAIN_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
 
 @dataclass
-class Time:
-    """A clock that only moves when somebody sleeps or turns it."""
+class FakeTime:
+    """A clock that advances only when a test sleeps or advances it."""
 
     now: float = 1_000.0
     slept: list[float] = field(default_factory=list)
 
     def clock(self) -> float:
-        """What time it is."""
+        """Return the current time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Pass the time."""
+        """Advance the clock and record the delay."""
         self.slept.append(seconds)
         self.now += seconds
 
     def advance(self, length: timedelta) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += length.total_seconds()
 
 
 @dataclass
-class Context:
-    """A Lambda's context; the time that is left follows a clock."""
+class FakeContext:
+    """A Lambda context whose remaining time follows a clock."""
 
-    time: Time
+    time: FakeTime
     deadline: float
 
     def get_remaining_time_in_millis(self) -> int:
-        """As Lambda's."""
+        """Return the remaining time, like a Lambda context."""
         return round((self.deadline - self.time.now) * 1000)
 
 
 @dataclass
-class Counted:
-    """Metrics that a test can look at."""
+class RecordedMetrics:
+    """Metrics that record every call."""
 
     checks: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     unguarded_runs: list[str] = field(default_factory=list)
     flushes: int = 0
 
-    def checked(self, name: str, result: CheckResult, seconds: float) -> None:
+    def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
         self.checks.append((name, result))
         self.seconds.append(seconds)
 
-    def unguarded(self, name: str) -> None:
+    def record_unguarded_run(self, name: str) -> None:
         """See `IdempotencyMetrics`."""
         self.unguarded_runs.append(name)
 
@@ -75,30 +75,30 @@ class Counted:
         self.flushes += 1
 
 
-class Trouble:
-    """A store that raises what it is told to: `failing["check"] = [error, error]` for the next two checks."""
+class FailingStore:
+    """A store that raises configured errors: `failing["check"] = [error, error]` fails the next two checks."""
 
     def __init__(self, inner: MemoryStore | None = None) -> None:
         self.inner = MemoryStore() if inner is None else inner
         self.failing: dict[str, list[Exception]] = {}
         self.calls: list[str] = []
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
         self._fail("check")
         return self.inner.check(key, ttl)
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""
         self._fail("store_result")
         self.inner.store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
         self._fail("store_failure")
         self.inner.store_failure(claim, error, ttl)
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
         self._fail("get_result")
         return self.inner.get_result(key)
@@ -114,7 +114,7 @@ class Trouble:
 
 
 def logged(caplog: pytest.LogCaptureFixture, *levels: str) -> list[dict[str, Any]]:
-    """The library's log lines since the last look, of these levels, with all that a formatter could print of them."""
+    """Return the library's log lines of these levels since the last call, with all their fields."""
     lines = [_line(record) for record in caplog.records if record.name == "grantwire_idempotency"]
     caplog.clear()
     return [line for line in lines if line["level"] in levels]
@@ -123,5 +123,5 @@ def logged(caplog: pytest.LogCaptureFixture, *levels: str) -> list[dict[str, Any
 def _line(record: logging.LogRecord) -> dict[str, Any]:
     fields = {name: value for name, value in vars(record).items() if name not in _PLAIN_RECORD}
     line = {"level": record.levelname, "message": record.getMessage(), **fields}
-    # As it was when the line was written: the traceback grows while the error goes on to the test.
+    # exc_text is the traceback at the time of logging; exc_info grows while the error propagates to the test.
     return {**line, "exception": record.exc_text} if record.exc_info else line

@@ -1,4 +1,4 @@
-"""C10: a circuit breaker around a store: what counts, what is refused, what is tried all the same."""
+"""C10: a circuit breaker around a store."""
 
 from __future__ import annotations
 
@@ -11,129 +11,131 @@ from grantwire_idempotency import FailMode, idempotent
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from grantwire_idempotency.errors import CircuitOpenError, ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores.breaker import BreakerStore
-from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, New, Record, Status
+from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
-from tests.unit.idempotency.doubles import Time
+from tests.unit.idempotency.doubles import FakeTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire_idempotency.stores.interface import Check
+    from grantwire_idempotency.stores.interface import CheckResult
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 KEY = Key("order:1")
 
 
-class Unsteady(MemoryStore):
-    """A store that can be down, and counts how often it was asked."""
+class UnavailableStore(MemoryStore):
+    """A store that can be made unavailable and counts its calls."""
 
-    def __init__(self, time: Time) -> None:
+    def __init__(self, time: FakeTime) -> None:
         super().__init__(clock=time.clock)
         self.down = False
-        self.asked = 0
+        self.calls = 0
 
-    def _ask(self) -> None:
-        self.asked += 1
+    def _count_call(self) -> None:
+        self.calls += 1
         if self.down:
             raise RetryableError("temporarily unavailable")
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
-        """Unless it is down."""
-        self._ask()
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+        """Fail while the store is unavailable."""
+        self._count_call()
         return super().check(key, ttl)
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
-        """Unless it is down."""
-        self._ask()
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+        """Fail while the store is unavailable."""
+        self._count_call()
         super().store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
-        """Unless it is down."""
-        self._ask()
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+        """Fail while the store is unavailable."""
+        self._count_call()
         super().store_failure(claim, error, ttl)
 
-    def get_result(self, key: Key) -> Record | None:
-        """Unless it is down."""
-        self._ask()
+    def get_result(self, key: Key) -> KeyState | None:
+        """Fail while the store is unavailable."""
+        self._count_call()
         return super().get_result(key)
 
     def cleanup(self) -> int:
-        """Unless it is down."""
-        self._ask()
+        """Fail while the store is unavailable."""
+        self._count_call()
         return super().cleanup()
 
 
 @pytest.fixture
-def time() -> Time:
-    """A clock that stands still."""
-    return Time()
+def time() -> FakeTime:
+    """Return a clock that does not advance on its own."""
+    return FakeTime()
 
 
 @pytest.fixture
-def inner(time: Time) -> Unsteady:
-    """The store behind."""
-    return Unsteady(time)
+def inner(time: FakeTime) -> UnavailableStore:
+    """Return the store behind the circuit breaker."""
+    return UnavailableStore(time)
 
 
 @pytest.fixture
-def store(inner: Unsteady, time: Time) -> BreakerStore:
-    """Opens after three failures, for five seconds."""
+def store(inner: UnavailableStore, time: FakeTime) -> BreakerStore:
+    """Return a store whose circuit opens for five seconds after three failures."""
     return BreakerStore(inner, CircuitBreaker("store", failures=3, rest=timedelta(seconds=5), clock=time.clock))
 
 
-def claimed(store: BreakerStore, key: Key = KEY) -> New:
-    """A claim, which must be granted."""
-    found = store.check(key, MINUTE)
-    assert isinstance(found, New)
-    return found
+def claim_key(store: BreakerStore, key: Key = KEY) -> Claim:
+    """Claim the key and return the claim."""
+    check = store.check(key, MINUTE)
+    assert isinstance(check, Claim)
+    return check
 
 
-def open_circuit(store: BreakerStore, inner: Unsteady) -> None:
-    """The store is down, and was asked three times."""
+def open_circuit(store: BreakerStore, inner: UnavailableStore) -> None:
+    """Make the store unavailable and open the circuit with three failed checks."""
     inner.down = True
     for _ in range(3):
         with pytest.raises(RetryableError, match="temporarily unavailable"):
             store.check(KEY, MINUTE)
-    inner.asked = 0
+    inner.calls = 0
 
 
-def test_a_store_that_is_well_is_itself(store: BreakerStore) -> None:
-    """C4, C10: every answer is passed on."""
-    claim = claimed(store)
+def test_available_store_is_passed_through(store: BreakerStore) -> None:
+    """C4, C10: every response of an available store is returned unchanged."""
+    claim = claim_key(store)
     assert store.check(KEY, MINUTE) == InProgress(KEY, MINUTE)
     store.store_failure(claim, "no", DAY)
-    assert store.get_result(KEY) == Record(Status.FAILED, error="no")
-    store.store_result(claimed(store), "done", DAY)
+    assert store.get_result(KEY) == KeyState(KeyStatus.FAILED, error="no")
+    store.store_result(claim_key(store), "done", DAY)
     assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
     assert store.cleanup() == 0
 
 
-def test_a_store_that_keeps_failing_is_not_asked(store: BreakerStore, inner: Unsteady, time: Time) -> None:
-    """C10: an answer at once in place of a timeout, until one that is let through finds it well."""
-    claim = claimed(store, Key("another"))
+def test_failing_store_is_not_called_until_trial_succeeds(
+    store: BreakerStore, inner: UnavailableStore, time: FakeTime
+) -> None:
+    """C10: while the circuit is open, an error replaces the timeout; a successful trial closes the circuit."""
+    claim = claim_key(store, Key("another"))
     open_circuit(store, inner)
-    refused: list[Callable[[], object]] = [
+    blocked_calls: list[Callable[[], object]] = [
         lambda: store.check(KEY, MINUTE),
         lambda: store.store_failure(claim, "no", DAY),
         lambda: store.get_result(KEY),
         store.cleanup,
     ]
-    for call in refused:
+    for call in blocked_calls:
         with pytest.raises(CircuitOpenError):
             call()
-    assert inner.asked == 0
+    assert inner.calls == 0
     inner.down = False
     time.now += 5
-    assert isinstance(store.check(KEY, MINUTE), New)
-    assert isinstance(store.check(Key("other"), MINUTE), New)
+    assert isinstance(store.check(KEY, MINUTE), Claim)
+    assert isinstance(store.check(Key("other"), MINUTE), Claim)
 
 
 @pytest.mark.parametrize("name", ["check", "store_result", "store_failure", "get_result", "cleanup"])
-def test_every_method_counts(store: BreakerStore, inner: Unsteady, name: str) -> None:
-    """C10: whichever finds that it is down."""
-    claim = claimed(store)
+def test_failure_of_any_method_opens_circuit(store: BreakerStore, inner: UnavailableStore, name: str) -> None:
+    """C10: failures of every method count."""
+    claim = claim_key(store)
     calls: dict[str, Callable[[], object]] = {
         "check": lambda: store.check(KEY, MINUTE),
         "store_result": lambda: store.store_result(claim, None, DAY),
@@ -149,11 +151,11 @@ def test_every_method_counts(store: BreakerStore, inner: Unsteady, name: str) ->
         store.get_result(KEY)
 
 
-def test_a_lost_lease_is_not_the_store_s_fault(store: BreakerStore, inner: Unsteady, time: Time) -> None:
-    """C10: nor is a key in progress; it answered."""
-    late = claimed(store)
+def test_lost_lease_does_not_count_as_failure(store: BreakerStore, inner: UnavailableStore, time: FakeTime) -> None:
+    """C10: LeaseLostError and InProgress are responses of an available store."""
+    late = claim_key(store)
     time.now += 61
-    claimed(store)
+    claim_key(store)
     for _ in range(10):
         with pytest.raises(LeaseLostError):
             store.store_result(late, "late", DAY)
@@ -168,21 +170,21 @@ def test_a_lost_lease_is_not_the_store_s_fault(store: BreakerStore, inner: Unste
     open_circuit(store, inner)
 
 
-def test_a_result_is_written_all_the_same(store: BreakerStore, inner: Unsteady) -> None:
-    """C10: the work is done; if the store is back, nobody does it twice, and the circuit closes."""
-    claim = claimed(store)
+def test_store_result_ignores_open_circuit(store: BreakerStore, inner: UnavailableStore) -> None:
+    """C10: the work is done, so the result is stored even while the circuit is open; success closes the circuit."""
+    claim = claim_key(store)
     open_circuit(store, inner)
     with pytest.raises(RetryableError) as caught:
         store.store_result(claim, "done", DAY)
     assert not isinstance(caught.value, CircuitOpenError)
     inner.down = False
     store.store_result(claim, "done", DAY)
-    assert inner.asked == 2
+    assert inner.calls == 2
     assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
 
 
-def test_of_many_threads_one_asks_whether_it_is_back(store: BreakerStore, inner: Unsteady, time: Time) -> None:
-    """C10: real threads; the others are told at once."""
+def test_one_of_many_threads_makes_the_trial(store: BreakerStore, inner: UnavailableStore, time: FakeTime) -> None:
+    """C10: one real thread makes the trial; the others get CircuitOpenError immediately."""
     open_circuit(store, inner)
     time.now += 5
 
@@ -191,12 +193,12 @@ def test_of_many_threads_one_asks_whether_it_is_back(store: BreakerStore, inner:
             store.check(KEY, MINUTE)
         return caught.type
 
-    found = at_once(8, ask)
-    assert inner.asked == found.count(RetryableError) == 1
-    assert found.count(CircuitOpenError) == 7
+    check = at_once(8, ask)
+    assert inner.calls == check.count(RetryableError) == 1
+    assert check.count(CircuitOpenError) == 7
 
 
-def test_an_open_circuit_is_a_store_that_is_down(store: BreakerStore, inner: Unsteady) -> None:
+def test_open_circuit_triggers_fail_mode(store: BreakerStore, inner: UnavailableStore) -> None:
     """C6: OPEN runs the work, CLOSED does not; neither waits for the store."""
     runs: list[str] = []
     job = idempotent(store, key=str, fail_mode=FailMode.OPEN, name="job")(runs.append)
@@ -206,11 +208,11 @@ def test_an_open_circuit_is_a_store_that_is_down(store: BreakerStore, inner: Uns
     with pytest.raises(CircuitOpenError):
         careful("1")
     assert runs == ["1"]
-    assert inner.asked == 0
+    assert inner.calls == 0
 
 
-def test_what_is_no_store_or_no_breaker_is_refused_at_once(inner: Unsteady) -> None:
-    """C5: when it is put together; every problem by name."""
+def test_invalid_store_or_breaker_raises_config_error(inner: UnavailableStore) -> None:
+    """C5: creating the store reports every invalid argument by name."""
     with pytest.raises(ConfigError) as caught:
         BreakerStore(None, None)  # type: ignore[arg-type]
     assert ["store must be" in problem for problem in caught.value.problems] == [True, False]

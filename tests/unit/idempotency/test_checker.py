@@ -16,40 +16,40 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire_idempotency.stores.interface import Key, New, Record, Status
+from grantwire_idempotency.stores.interface import Claim, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import at_once
-from tests.unit.idempotency.doubles import Time
+from tests.unit.idempotency.doubles import FakeTime
 
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def time() -> Time:
-    """A clock that stands still."""
-    return Time()
+def time() -> FakeTime:
+    """Return a clock that does not advance on its own."""
+    return FakeTime()
 
 
 @pytest.fixture
-def store(time: Time) -> MemoryStore:
-    """An empty one."""
+def store(time: FakeTime) -> MemoryStore:
+    """Return an empty store."""
     return MemoryStore(clock=time.clock)
 
 
 @pytest.fixture
 def checker(store: MemoryStore) -> IdempotencyChecker:
-    """A worker's."""
+    """Return the checker of one worker."""
     return IdempotencyChecker(store)
 
 
 @pytest.fixture
-def another(store: MemoryStore) -> IdempotencyChecker:
-    """Another worker's."""
+def other_checker(store: MemoryStore) -> IdempotencyChecker:
+    """Return the checker of another worker."""
     return IdempotencyChecker(store)
 
 
-def test_only_what_is_completed_is_processed(checker: IdempotencyChecker) -> None:
-    """C1: not what nobody knows, not what somebody is at, not what failed."""
+def test_is_processed_is_true_only_for_completed_key(checker: IdempotencyChecker) -> None:
+    """C1: an unknown key, a key in progress and a failed key are not processed."""
     assert not checker.is_processed("order:1")
     assert checker.mark_processing("order:1", MINUTE)
     assert not checker.is_processed("order:1")
@@ -61,8 +61,8 @@ def test_only_what_is_completed_is_processed(checker: IdempotencyChecker) -> Non
     assert not checker.is_processed("order:2")
 
 
-def test_what_has_expired_is_not_processed(checker: IdempotencyChecker, time: Time) -> None:
-    """C1: 24 hours after it was completed the key is new again."""
+def test_expired_key_is_not_processed(checker: IdempotencyChecker, time: FakeTime) -> None:
+    """C1: 24 hours after its completion, the key is new again."""
     checker.mark_processing("order:1", MINUTE)
     time.now += 30
     checker.mark_completed("order:1")
@@ -73,8 +73,8 @@ def test_what_has_expired_is_not_processed(checker: IdempotencyChecker, time: Ti
     assert checker.mark_processing("order:1", MINUTE)
 
 
-def test_how_long_it_remembers_is_the_author_s_to_say(store: MemoryStore, time: Time) -> None:
-    """C1: document 000 recommends up to seven days; the time of a claim is another matter."""
+def test_ttl_can_be_configured(store: MemoryStore, time: FakeTime) -> None:
+    """C1: document 000 recommends up to seven days; the TTL of a claim is independent of it."""
     checker = IdempotencyChecker(store, ttl=timedelta(days=7))
     checker.mark_processing("order:1", MINUTE)
     checker.mark_completed("order:1")
@@ -82,49 +82,51 @@ def test_how_long_it_remembers_is_the_author_s_to_say(store: MemoryStore, time: 
     assert checker.is_processed("order:1")
 
 
-def test_a_duplicate_is_told(checker: IdempotencyChecker, another: IdempotencyChecker, store: MemoryStore) -> None:
-    """C1: False, and the first result stays."""
+def test_mark_processing_returns_false_for_duplicate(
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, store: MemoryStore
+) -> None:
+    """C1: a duplicate gets False, and the stored result does not change."""
     checker.mark_processing("order:1", MINUTE)
     checker.mark_completed("order:1", "first")
-    assert not another.mark_processing("order:1", MINUTE)
+    assert not other_checker.mark_processing("order:1", MINUTE)
     assert not checker.mark_processing("order:1", MINUTE)
-    assert store.get_result(Key("order:1")) == Record(Status.COMPLETED, "first")
+    assert store.get_result(Key("order:1")) == KeyState(KeyStatus.COMPLETED, "first")
 
 
-def test_what_somebody_is_at_is_refused_for_now(checker: IdempotencyChecker, another: IdempotencyChecker) -> None:
-    """C1: neither done nor this caller's."""
+def test_key_in_progress_raises_retryable_error(checker: IdempotencyChecker, other_checker: IdempotencyChecker) -> None:
+    """C1: a claimed key raises RequestInProgressError, also for the checker that claimed it."""
     checker.mark_processing("order:1", MINUTE)
-    for one in (another, checker):
+    for one in (other_checker, checker):
         with pytest.raises(RequestInProgressError):
             one.mark_processing("order:1", MINUTE)
     checker.mark_completed("order:1")
 
 
-def test_a_worker_that_died_leaves_the_key_to_the_next(
-    checker: IdempotencyChecker, another: IdempotencyChecker, time: Time
+def test_expired_claim_can_be_taken_over(
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, time: FakeTime
 ) -> None:
-    """C1: after its time; and if it was not dead, it is told that it lost the key, and changes nothing."""
+    """C1: after its TTL, another worker can claim the key; the first worker gets LeaseLostError and changes nothing."""
     checker.mark_processing("order:1", MINUTE)
     time.now += 61
-    assert another.mark_processing("order:1", MINUTE)
+    assert other_checker.mark_processing("order:1", MINUTE)
     with pytest.raises(LeaseLostError):
         checker.mark_completed("order:1", "late")
     checker.mark_failed("order:1", "late")
-    assert not another.is_processed("order:1")
-    another.mark_completed("order:1", "in time")
+    assert not other_checker.is_processed("order:1")
+    other_checker.mark_completed("order:1", "in time")
     assert checker.is_processed("order:1")
 
 
-def test_a_worker_that_is_late_but_alone_may_finish(checker: IdempotencyChecker, time: Time) -> None:
-    """C4: nobody took the key."""
+def test_expired_claim_can_be_completed_if_not_taken(checker: IdempotencyChecker, time: FakeTime) -> None:
+    """C4: a late worker can complete its key if no other worker has claimed it."""
     checker.mark_processing("order:1", MINUTE)
     time.now += 61
     checker.mark_completed("order:1")
     assert checker.is_processed("order:1")
 
 
-def test_the_error_of_a_failure_may_be_looked_up(checker: IdempotencyChecker, store: MemoryStore) -> None:
-    """C1: the text of an exception, its kind if it has none, or what the caller says."""
+def test_mark_failed_stores_error(checker: IdempotencyChecker, store: MemoryStore) -> None:
+    """C1: the store keeps the text of an exception, its repr if the text is empty, or the given string."""
     errors: dict[str, BaseException | str] = {
         "no money": ValueError("no money"),
         "KeyError()": KeyError(),
@@ -133,37 +135,39 @@ def test_the_error_of_a_failure_may_be_looked_up(checker: IdempotencyChecker, st
     for kept, error in errors.items():
         checker.mark_processing("order:1", MINUTE)
         checker.mark_failed("order:1", error)
-        assert store.get_result(Key("order:1")) == Record(Status.FAILED, error=kept)
+        assert store.get_result(Key("order:1")) == KeyState(KeyStatus.FAILED, error=kept)
 
 
-def test_only_who_claimed_a_key_completes_it(checker: IdempotencyChecker, another: IdempotencyChecker) -> None:
-    """C1: anything else is a bug, and changes nothing."""
-    with pytest.raises(InternalError, match="without a mark_processing"):
+def test_mark_completed_requires_claim_of_same_checker(
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker
+) -> None:
+    """C1: mark_completed without a claim is an InternalError and changes nothing."""
+    with pytest.raises(InternalError, match="requires a mark_processing"):
         checker.mark_completed("order:1")
     checker.mark_processing("order:1", MINUTE)
-    with pytest.raises(InternalError, match="without a mark_processing"):
-        another.mark_completed("order:1")
+    with pytest.raises(InternalError, match="requires a mark_processing"):
+        other_checker.mark_completed("order:1")
     assert not checker.is_processed("order:1")
     checker.mark_completed("order:1")
-    with pytest.raises(InternalError, match="without a mark_processing"):
+    with pytest.raises(InternalError, match="requires a mark_processing"):
         checker.mark_completed("order:1")
 
 
-def test_a_failure_of_what_nobody_claimed_changes_nothing(
-    checker: IdempotencyChecker, another: IdempotencyChecker, store: MemoryStore
+def test_mark_failed_without_claim_changes_nothing(
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, store: MemoryStore
 ) -> None:
-    """C1: so that an error handler around all of it does no harm."""
-    another.mark_failed("order:1", "never claimed")
+    """C1: so a general error handler can call it safely."""
+    other_checker.mark_failed("order:1", "never claimed")
     assert store.get_result(Key("order:1")) is None
     checker.mark_processing("order:1", MINUTE)
-    another.mark_failed("order:1", "not mine")
+    other_checker.mark_failed("order:1", "not mine")
     checker.mark_completed("order:1")
     checker.mark_failed("order:1", "too late")
     assert checker.is_processed("order:1")
 
 
-def test_versions_of_one_key_are_told_apart(checker: IdempotencyChecker, time: Time) -> None:
-    """C3: version 2 processed, version 1 skipped, version 3 new; a late end of one is not taken for another's."""
+def test_versions_of_one_key_have_separate_claims(checker: IdempotencyChecker, time: FakeTime) -> None:
+    """C3: after version 2, version 1 is a duplicate and 3 is new; a late version 3 does not complete version 4."""
     second, third = Key("order:1", mark=2), Key("order:1", mark=3)
     assert checker.mark_processing(second, MINUTE)
     checker.mark_completed(second)
@@ -180,34 +184,34 @@ def test_versions_of_one_key_are_told_apart(checker: IdempotencyChecker, time: T
     assert checker.is_processed(fourth)
 
 
-def test_the_same_key_with_more_about_the_message_is_the_same_claim(checker: IdempotencyChecker) -> None:
-    """C1: message id and type are for people."""
+def test_message_id_and_type_are_not_part_of_the_claim(checker: IdempotencyChecker) -> None:
+    """C1: a key with a message id and type is the same key without them."""
     checker.mark_processing(Key("order:1", message_id="m-1", message_type="order.created"), MINUTE)
     checker.mark_completed("order:1")
     assert checker.is_processed("order:1")
 
 
-class Fragile(MemoryStore):
-    """A store that is down when it matters."""
+class UnavailableStore(MemoryStore):
+    """A store that cannot store outcomes while it is down."""
 
     down = False
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
-        """Unless it is down."""
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+        """Fail while the store is down."""
         if self.down:
             raise RetryableError("temporarily unavailable")
         super().store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
-        """Unless it is down."""
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+        """Fail while the store is down."""
         if self.down:
             raise RetryableError("temporarily unavailable")
         super().store_failure(claim, error, ttl)
 
 
-def test_what_the_store_did_not_take_may_be_said_again() -> None:
-    """C1: the claim is remembered until the store has the outcome."""
-    store = Fragile()
+def test_outcome_can_be_stored_again_after_outage() -> None:
+    """C1: the checker keeps its claim until the store has the outcome."""
+    store = UnavailableStore()
     checker = IdempotencyChecker(store)
     checker.mark_processing("done", MINUTE)
     checker.mark_processing("failed", MINUTE)
@@ -223,8 +227,8 @@ def test_what_the_store_did_not_take_may_be_said_again() -> None:
     assert checker.mark_processing("failed", MINUTE)
 
 
-def test_of_many_at_once_one_works(checker: IdempotencyChecker) -> None:
-    """C1: threads that share a checker; never two, never none."""
+def test_one_of_many_threads_gets_the_key(checker: IdempotencyChecker) -> None:
+    """C1: of the threads that share a checker, exactly one gets True."""
     for number in range(20):
         key = f"order:{number}"
 
@@ -238,8 +242,8 @@ def test_of_many_at_once_one_works(checker: IdempotencyChecker) -> None:
         checker.mark_completed(key)
 
 
-def test_nothing_is_remembered_of_what_is_over(checker: IdempotencyChecker) -> None:
-    """A consumer that runs for weeks does not grow."""
+def test_checker_forgets_finished_claims(checker: IdempotencyChecker) -> None:
+    """The memory of a long-running consumer does not grow."""
     for number in range(10):
         checker.mark_processing(f"order:{number}", MINUTE)
         if number % 2:
@@ -250,8 +254,8 @@ def test_nothing_is_remembered_of_what_is_over(checker: IdempotencyChecker) -> N
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 257, "a\x00b", None])
-def test_a_bad_key_is_refused_and_nothing_is_left_in_progress(checker: IdempotencyChecker, key: Any) -> None:
-    """C1: by every method."""
+def test_invalid_key_is_rejected_by_every_method(checker: IdempotencyChecker, key: Any) -> None:
+    """C1: an invalid key is rejected, and nothing is claimed."""
     for call in (
         lambda: checker.is_processed(key),
         lambda: checker.mark_processing(key, MINUTE),
@@ -262,8 +266,8 @@ def test_a_bad_key_is_refused_and_nothing_is_left_in_progress(checker: Idempoten
             call()
 
 
-def test_a_checker_without_a_store_or_with_a_bad_time_is_refused(store: MemoryStore) -> None:
-    """C5: when it is put together."""
+def test_invalid_store_or_ttl_raises_config_error(store: MemoryStore) -> None:
+    """C5: creating a checker validates its arguments."""
     with pytest.raises(ConfigError, match="store must be a Store"):
         IdempotencyChecker(None)  # type: ignore[arg-type]
     for ttl in (None, timedelta(0), 60):

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def failing(_: str) -> None:
-    """An undo step that fails."""
+    """Fail as an undo step."""
     raise OSError("no route to the warehouse")
 
 
-def test_undo_steps_run_in_reverse_and_one_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """C9: the failing one is logged by name and number, and the block's own error is what the caller sees."""
+def test_undo_steps_run_in_reverse_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """C9: a failed undo step is logged with name and number; the caller gets the error of the block."""
     undone: list[str] = []
     refused = ValueError("card refused")
 
@@ -42,16 +42,16 @@ def test_undo_steps_run_in_reverse_and_one_that_fails_stops_nobody(caplog: pytes
     assert "secret" not in str(line)
 
 
-def test_success_undoes_nothing() -> None:
-    """C9."""
+def test_success_runs_no_undo_step() -> None:
+    """C9: a block that succeeds undoes nothing."""
     undone: list[str] = []
     with Compensation() as undo:
         undo.on_failure(undone.append, "reservation")
     assert undone == []
 
 
-def test_only_what_was_done_is_undone() -> None:
-    """C9: a step registers its undo after it has succeeded."""
+def test_only_completed_steps_are_undone() -> None:
+    """C9: a step registers its undo step after it has succeeded."""
     undone: list[str] = []
 
     def charge() -> None:
@@ -69,8 +69,8 @@ def test_only_what_was_done_is_undone() -> None:
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupt_is_a_failure_too(interrupt: type[BaseException]) -> None:
-    """C9: of the block, and of an undo step."""
+def test_interrupt_runs_undo_steps(interrupt: type[BaseException]) -> None:
+    """C9: an interrupt of the block, or of an undo step, does not stop the undo steps."""
     undone: list[str] = []
 
     def interrupted() -> None:
@@ -87,8 +87,8 @@ def test_an_interrupt_is_a_failure_too(interrupt: type[BaseException]) -> None:
     assert undone == ["reservation"]
 
 
-def test_an_undo_step_gets_its_arguments_by_place_and_by_name() -> None:
-    """Whatever they are called."""
+def test_undo_step_gets_positional_and_keyword_arguments() -> None:
+    """Keyword arguments may have any name."""
     calls: list[tuple[object, ...]] = []
 
     def release(hold: str, *, undo: str) -> None:
@@ -105,8 +105,8 @@ def test_an_undo_step_gets_its_arguments_by_place_and_by_name() -> None:
     assert calls == [("h_2", "later"), ("h_1", "now")]
 
 
-def test_one_can_be_used_again_but_not_inside_itself() -> None:
-    """What the first block did is settled when the second begins."""
+def test_compensation_can_be_reused_but_not_nested() -> None:
+    """A second block does not undo the steps of the first one."""
     undone: list[str] = []
     undo = Compensation()
 
@@ -119,7 +119,7 @@ def test_one_can_be_used_again_but_not_inside_itself() -> None:
     buy("first", None)
     with pytest.raises(ValueError, match="stop"):
         buy("second", ValueError("stop"))
-    with undo, pytest.raises(InternalError, match="one block at a time"), undo:
+    with undo, pytest.raises(InternalError, match="one `with` block at a time"), undo:
         pass
     assert undone == ["second"]
 
@@ -127,7 +127,7 @@ def test_one_can_be_used_again_but_not_inside_itself() -> None:
 @pytest.mark.parametrize(
     "misuse", [lambda undo: undo.on_failure(print), lambda undo: undo.__enter__().on_failure(None)]
 )
-def test_an_undo_step_that_would_never_run_is_an_error(misuse: Callable[[Compensation], None]) -> None:
-    """Outside the block, or nothing to call."""
+def test_undo_step_outside_block_or_not_callable_is_rejected(misuse: Callable[[Compensation], None]) -> None:
+    """An undo step that could never run is an InternalError."""
     with pytest.raises(InternalError):
         misuse(Compensation())

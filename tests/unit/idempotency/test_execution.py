@@ -1,4 +1,4 @@
-"""C5, C6: one guarded run, and what it does about a store that fails before, during and after the work."""
+"""C5, C6: one guarded run, with store failures before, during and after the work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import FailMode, Key, MemoryStore, New, Outcome, Record, Status
+from grantwire_idempotency import Claim, FailMode, Key, KeyState, KeyStatus, MemoryStore, Outcome
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
@@ -20,7 +20,7 @@ from grantwire_idempotency.errors import (
 from grantwire_idempotency.execution import Execution
 from grantwire_idempotency.logs import key_fingerprint
 from tests.support.concurrency import at_once
-from tests.unit.idempotency.doubles import Counted, Time, Trouble, logged
+from tests.unit.idempotency.doubles import FailingStore, FakeTime, RecordedMetrics, logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,18 +32,18 @@ DOWN = "temporarily unavailable"
 
 
 class Job:
-    """A job over a store that may fail, and what it has done."""
+    """A job with a store that can fail; it records its runs."""
 
     def __init__(self, fail_mode: FailMode = FailMode.CLOSED, **options: Any) -> None:
-        self.time = Time()
-        self.store = Trouble(MemoryStore(clock=self.time.clock))
-        self.metrics = Counted()
+        self.time = FakeTime()
+        self.store = FailingStore(MemoryStore(clock=self.time.clock))
+        self.metrics = RecordedMetrics()
         self.runs = 0
         wiring: dict[str, Any] = {"name": "job", "ttl": HOUR, "metrics": self.metrics} | options
         self.execution = Execution(self.store, fail_mode=fail_mode, sleep=self.time.sleep, **wiring)
 
     def run(self, value: Any = "done", key: Key = KEY) -> Outcome:
-        """One call of the job."""
+        """Call the job."""
 
         def work() -> Any:
             self.runs += 1
@@ -53,13 +53,13 @@ class Job:
 
         return self.execution.run(key, LEASE, work)
 
-    def kept(self, key: str = "job:order:1") -> Record | None:
-        """What the store knows."""
+    def state(self, key: str = "job:order:1") -> KeyState | None:
+        """Return the state of the key in the store."""
         return self.store.inner.get_result(Key(key))
 
 
-def test_a_duplicate_gets_the_first_result_without_work() -> None:
-    """C5: and as JSON gives it back; None too."""
+def test_duplicate_returns_stored_result_without_work() -> None:
+    """C5: the result has been converted to JSON and back, also if it is None."""
     for value, again in [({"a": (1, 2)}, {"a": [1, 2]}), (None, None), ("", ""), (0, 0)]:
         job = Job()
         assert job.run(value) == Outcome(value, replayed=False)
@@ -69,16 +69,16 @@ def test_a_duplicate_gets_the_first_result_without_work() -> None:
         assert all(0 <= seconds < 60 for seconds in job.metrics.seconds)
 
 
-def test_the_same_key_of_another_job_is_another_key() -> None:
-    """Two jobs may share a store."""
-    one, other = Job(), Job(name="other")
-    other.store.inner = one.store.inner
-    assert not one.run().replayed
-    assert not other.run().replayed
+def test_jobs_do_not_share_keys() -> None:
+    """Two jobs can use one store."""
+    first, second = Job(), Job(name="other")
+    second.store.inner = first.store.inner
+    assert not first.run().replayed
+    assert not second.run().replayed
 
 
-def test_after_its_time_to_live_a_key_is_new_again() -> None:
-    """C5: and not a moment earlier."""
+def test_key_is_new_after_ttl() -> None:
+    """C5: and not one microsecond earlier."""
     job = Job()
     job.run("first")
     job.time.advance(HOUR - timedelta(microseconds=1))
@@ -87,14 +87,14 @@ def test_after_its_time_to_live_a_key_is_new_again() -> None:
     assert job.run("second") == Outcome("second", replayed=False)
 
 
-def test_while_it_runs_others_are_told_to_come_back() -> None:
-    """In progress is neither new nor a duplicate, but counts as the latter; the error can be retried."""
+def test_key_in_progress_raises_retryable_error() -> None:
+    """A key in progress counts as a duplicate in the metrics."""
     job = Job()
 
     def nested() -> str:
-        with pytest.raises(RequestInProgressError, match="in progress; try again when it is done, in 60 s") as refused:
+        with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 60 s") as raised:
             job.run("never")
-        assert isinstance(refused.value, RetryableError)
+        assert isinstance(raised.value, RetryableError)
         return "done"
 
     assert job.run(nested).value == "done"
@@ -102,8 +102,8 @@ def test_while_it_runs_others_are_told_to_come_back() -> None:
     assert job.metrics.checks == [("job", "new"), ("job", "duplicate")]
 
 
-def test_of_many_at_once_one_runs() -> None:
-    """Everybody else gets its result, or is told to come back."""
+def test_one_of_many_threads_runs() -> None:
+    """The others get its result or RequestInProgressError."""
     job = Job()
 
     def call(_: int) -> object:
@@ -117,21 +117,21 @@ def test_of_many_at_once_one_runs() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(1), RetryableError("later")])
-def test_a_run_that_fails_frees_its_key(error: BaseException) -> None:
-    """C5: a retry runs; the error is kept to be looked up, and the caller gets the very same."""
+def test_failure_releases_key(error: BaseException) -> None:
+    """C5: a retry runs; the error is stored, and the caller gets the same error object."""
     job = Job()
     with pytest.raises(type(error)) as raised:
         job.run(error)
     assert raised.value is error
-    kept = job.kept()
-    assert kept is not None
-    assert kept.status is Status.FAILED
-    assert type(error).__name__ in (kept.error or "")
+    state = job.state()
+    assert state is not None
+    assert state.status is KeyStatus.FAILED
+    assert type(error).__name__ in (state.error or "")
     assert job.run("second") == Outcome("second", replayed=False)
 
 
-def test_an_error_that_cannot_be_printed_is_still_the_caller_s() -> None:
-    """Neither its text nor the store's limits may hide it."""
+def test_unprintable_error_reaches_caller() -> None:
+    """Neither its text nor the limits of the store hide the error."""
 
     class UnprintableError(Exception):
         def __str__(self) -> str:
@@ -145,8 +145,8 @@ def test_an_error_that_cannot_be_printed_is_still_the_caller_s() -> None:
 
 
 @pytest.mark.parametrize("down", [RetryableError(DOWN), CircuitOpenError(DOWN), AmbiguousError(DOWN)])
-def test_open_runs_without_the_store_and_warns(down: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """C6, 004: the default of jobs."""
+def test_open_runs_without_store_and_warns(down: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """C6, 004: OPEN is the default of jobs."""
     job = Job(FailMode.OPEN)
     job.store.failing = {"check": [down, down]}
     assert [job.run().value, job.run().value] == ["done", "done"]
@@ -159,8 +159,8 @@ def test_open_runs_without_the_store_and_warns(down: Exception, caplog: pytest.L
     assert (first["error"], first["task_type"]) == (DOWN, "job")
 
 
-def test_closed_does_not_run_without_the_store(caplog: pytest.LogCaptureFixture) -> None:
-    """C6, 004: an ERROR, and the store's error to the caller."""
+def test_closed_does_not_run_without_store(caplog: pytest.LogCaptureFixture) -> None:
+    """C6, 004: an ERROR is logged, and the caller gets the error of the store."""
     job = Job(FailMode.CLOSED)
     job.store.failing = {"check": [RetryableError(DOWN)]}
     with pytest.raises(RetryableError, match=DOWN):
@@ -174,8 +174,8 @@ def test_closed_does_not_run_without_the_store(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("fail_mode", FailMode)
 @pytest.mark.parametrize("error", [InternalError("a bug"), BadRequestError("a key that this store cannot hold")])
-def test_what_is_no_outage_is_never_swallowed(fail_mode: FailMode, error: Exception) -> None:
-    """OPEN is for a store that is down, not for one that is broken."""
+def test_open_does_not_hide_other_store_errors(fail_mode: FailMode, error: Exception) -> None:
+    """OPEN applies to an unavailable store, not to a bug."""
     job = Job(fail_mode)
     job.store.failing = {"check": [error]}
     with pytest.raises(type(error)):
@@ -185,8 +185,8 @@ def test_what_is_no_outage_is_never_swallowed(fail_mode: FailMode, error: Except
 
 
 @pytest.mark.parametrize("fail_mode", FailMode)
-def test_a_hiccup_after_the_work_does_not_lose_the_result(fail_mode: FailMode) -> None:
-    """The store is told again, after short pauses."""
+def test_result_is_stored_after_short_outage(fail_mode: FailMode) -> None:
+    """Storing the result is retried with short delays."""
     job = Job(fail_mode)
     job.store.failing = {"store_result": [RetryableError(DOWN)] * 2}
     assert job.run() == Outcome("done", replayed=False)
@@ -195,10 +195,10 @@ def test_a_hiccup_after_the_work_does_not_lose_the_result(fail_mode: FailMode) -
 
 
 @pytest.mark.parametrize(("fail_mode", "level"), [(FailMode.OPEN, "WARNING"), (FailMode.CLOSED, "ERROR")])
-def test_work_that_is_done_is_not_reported_as_failed(
+def test_run_succeeds_if_result_cannot_be_stored(
     fail_mode: FailMode, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The effect has happened: an error would make the caller repeat it. Until the claim ends, nobody does."""
+    """An error would make the caller repeat the effect. Until the claim expires, no other run starts."""
     job = Job(fail_mode)
     job.store.failing = {"store_result": [RetryableError(DOWN)] * 3}
     assert job.run() == Outcome("done", replayed=False)
@@ -212,26 +212,26 @@ def test_work_that_is_done_is_not_reported_as_failed(
 
 
 @pytest.mark.parametrize("fail_mode", FailMode)
-def test_a_key_that_somebody_else_took_is_a_loud_error(fail_mode: FailMode, caplog: pytest.LogCaptureFixture) -> None:
-    """The run outlived its claim, another one has run: a retry gets what that one stored."""
+def test_lost_claim_raises_lease_lost_error(fail_mode: FailMode, caplog: pytest.LogCaptureFixture) -> None:
+    """The run outlasted its claim and another run completed the key; a retry returns that result."""
     job = Job(fail_mode)
 
     def slow() -> str:
         job.time.advance(LEASE)
-        assert job.run("the other's").value == "the other's"
+        assert job.run("result of the other run").value == "result of the other run"
         return "too late"
 
     with pytest.raises(LeaseLostError):
         job.run(slow)
     (line,) = logged(caplog, "WARNING", "ERROR")
     assert line["level"] == "ERROR"
-    assert "the effect may be doubled" in line["message"]
+    assert "effect may be duplicated" in line["message"]
     assert job.time.slept == []
-    assert job.run() == Outcome("the other's", replayed=True)
+    assert job.run() == Outcome("result of the other run", replayed=True)
 
 
-def test_a_claim_that_ran_out_still_counts_if_nobody_took_the_key() -> None:
-    """The work was slow, and no harm was done."""
+def test_expired_claim_can_be_completed_if_not_taken() -> None:
+    """A slow run without a competitor is not an error."""
     job = Job()
 
     def slow() -> str:
@@ -243,66 +243,68 @@ def test_a_claim_that_ran_out_still_counts_if_nobody_took_the_key() -> None:
 
 
 def circular() -> list[Any]:
-    """A list that contains itself."""
-    found: list[Any] = []
-    found.append(found)
-    return found
+    """Return a list that contains itself."""
+    nested: list[Any] = []
+    nested.append(nested)
+    return nested
 
 
 def deep() -> list[Any]:
-    """A list in a list, deeper than any encoder goes."""
-    found: list[Any] = []
+    """Return a list that is nested too deeply for the JSON encoder."""
+    nested: list[Any] = []
     for _ in range(200_000):
-        found = [found]
-    return found
+        nested = [nested]
+    return nested
 
 
 @pytest.mark.parametrize("make", [object, lambda: {1, 2}, lambda: float("nan"), lambda: {b"x": 1}, circular, deep])
-def test_a_result_that_is_no_json_leaves_nothing_in_progress(make: Callable[[], Any]) -> None:
-    """C5: a clear error; the effect has happened, so the key is completed and nobody runs it again."""
+def test_non_json_result_completes_key_without_result(make: Callable[[], Any]) -> None:
+    """C5: the call raises InternalError; the key is completed, because the effect has happened."""
     job = Job()
     with pytest.raises(InternalError, match="return JSON values only"):
         job.run(make())
-    assert job.kept() == Record(Status.COMPLETED)
+    assert job.state() == KeyState(KeyStatus.COMPLETED)
     assert job.run() == Outcome(None, replayed=True)
     assert job.runs == 1
 
 
-def test_a_result_that_the_store_refuses_is_treated_alike() -> None:
-    """Too large for it, for instance."""
+def test_rejected_result_completes_key_without_result() -> None:
+    """For example, a result that is too large for the store."""
     job = Job()
     job.store.failing = {"store_result": [BadRequestError("the result is too large")]}
     with pytest.raises(InternalError, match="the result is too large"):
         job.run()
-    assert job.kept() == Record(Status.COMPLETED)
+    assert job.state() == KeyState(KeyStatus.COMPLETED)
 
 
 @pytest.mark.parametrize("again", [[], [InternalError("another bug")], [LeaseLostError("taken")]])
-def test_a_store_that_breaks_after_the_work_is_not_hidden(again: list[Exception]) -> None:
-    """An InternalError is a bug somewhere, whatever the fail mode; without the result the store may take the key."""
+def test_internal_error_after_work_is_raised(again: list[Exception]) -> None:
+    """It is a bug in any fail mode; the key is completed without a result if possible."""
     job = Job(FailMode.OPEN)
     job.store.failing = {"store_result": [InternalError("a bug"), *again]}
     with pytest.raises(InternalError, match="a bug"):
         job.run()
     assert job.store.calls == ["check", "store_result", "store_result"]
-    assert job.kept() == (Record(Status.IN_PROGRESS) if again else Record(Status.COMPLETED))
+    assert job.state() == (KeyState(KeyStatus.IN_PROGRESS) if again else KeyState(KeyStatus.COMPLETED))
 
 
-@pytest.mark.parametrize("trouble", [RetryableError(DOWN), InternalError("a bug")])
-def test_the_work_s_own_error_comes_first(trouble: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """C5: the store fails as well, when the key is to be freed; that is logged."""
+@pytest.mark.parametrize("store_error", [RetryableError(DOWN), InternalError("a bug")])
+def test_error_of_work_takes_precedence_over_store_error(
+    store_error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C5: if the key cannot be released after a failure, the store error is only logged."""
     job = Job()
-    job.store.failing = {"store_failure": [trouble] * 3}
-    with pytest.raises(ValueError, match="the work's own"):
-        job.run(ValueError("the work's own"))
+    job.store.failing = {"store_failure": [store_error] * 3}
+    with pytest.raises(ValueError, match="error of the work"):
+        job.run(ValueError("error of the work"))
     (line,) = logged(caplog, "ERROR")
-    assert "a retry has to wait until the claim ends" in line["message"]
+    assert "retry must wait until claim expires" in line["message"]
     job.time.advance(LEASE)
     assert not job.run().replayed
 
 
-def test_a_hiccup_does_not_keep_a_failed_key() -> None:
-    """C5: the store is told again."""
+def test_key_is_released_after_short_outage() -> None:
+    """C5: releasing the key is retried."""
     job = Job()
     job.store.failing = {"store_failure": [RetryableError(DOWN)]}
     with pytest.raises(ValueError, match="no"):
@@ -310,8 +312,8 @@ def test_a_hiccup_does_not_keep_a_failed_key() -> None:
     assert not job.run().replayed
 
 
-def test_a_key_has_room_beside_the_job_s_name() -> None:
-    """A clear error, before anything is claimed or done."""
+def test_key_too_long_with_job_name_is_rejected() -> None:
+    """The error is raised before anything is claimed or run."""
     job = Job(name="j" * 100)
     assert job.run(key=Key("k" * 155)).value == "done"
     with pytest.raises(BadRequestError, match="at most 155 characters"):
@@ -320,44 +322,44 @@ def test_a_key_has_room_beside_the_job_s_name() -> None:
     assert job.store.calls == ["check", "store_result"]
 
 
-def test_what_people_find_in_the_store() -> None:
-    """The message's id, and the job's name for its type."""
+def test_store_gets_message_id_and_job_name() -> None:
+    """The job name is stored as the message type."""
     job = Job()
-    seen: list[Key] = []
+    keys: list[Key] = []
     inner = job.store.inner.store_result
 
-    def note(claim: New, result: str | None, ttl: timedelta) -> None:
-        seen.append(claim.key)
+    def record_key(claim: Claim, result: str | None, ttl: timedelta) -> None:
+        keys.append(claim.key)
         inner(claim, result, ttl)
 
-    job.store.inner.store_result = note  # type: ignore[method-assign]
+    job.store.inner.store_result = record_key  # type: ignore[method-assign]
     job.run(key=Key("order:1", 7, "m_1", "a type"))
-    assert seen == [Key("job:order:1", 7, "m_1", "job")]
+    assert keys == [Key("job:order:1", 7, "m_1", "job")]
 
 
-def test_a_stored_result_that_is_no_json_is_an_internal_error() -> None:
-    """Somebody else wrote under this job's keys."""
+def test_stored_result_that_is_not_json_is_internal_error() -> None:
+    """Another program has written under the keys of this job."""
     job = Job()
     claim = job.store.inner.check(Key("job:order:1"), LEASE)
-    assert isinstance(claim, New)
+    assert isinstance(claim, Claim)
     job.store.inner.store_result(claim, "not JSON", HOUR)
     with pytest.raises(InternalError, match="not JSON"):
         job.run()
 
 
-def test_metrics_that_fail_cost_no_work(caplog: pytest.LogCaptureFixture) -> None:
-    """C11: counting is never a reason to lose a claim, a result or a message."""
+def test_failing_metrics_do_not_fail_work(caplog: pytest.LogCaptureFixture) -> None:
+    """C11: an error in the metrics loses no claim, result or message."""
 
-    class Broken:
-        def checked(self, *_: object) -> None:
+    class FailingMetrics:
+        def record_check(self, *_: object) -> None:
             raise OSError("metrics are down")
 
-        unguarded = checked
+        record_unguarded_run = record_check
 
         def flush(self) -> None:
             raise OSError("metrics are down")
 
-    job = Job(FailMode.OPEN, metrics=Broken())
+    job = Job(FailMode.OPEN, metrics=FailingMetrics())
     assert job.run().value == "done"
     job.store.failing = {"check": [RetryableError(DOWN)]}
     assert job.run().value == "done"
@@ -366,8 +368,8 @@ def test_metrics_that_fail_cost_no_work(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.usefixtures("debug")
-def test_a_key_is_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
-    """004: the duplicate with its key and type at DEBUG; above that a fingerprint is all."""
+def test_key_is_logged_only_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """004: a duplicate is logged at DEBUG with key and type; other levels contain only a fingerprint."""
     job = Job()
     job.run()
     job.run()

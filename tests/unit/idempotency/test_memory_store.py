@@ -1,4 +1,4 @@
-"""C4: what is particular to the store in memory; the rest is in the conformance suite of all stores."""
+"""C4: behaviour specific to the memory store; the conformance suite covers the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from grantwire_idempotency import Duplicate, InProgress, Key, MemoryStore, New, Record, Status
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, MemoryStore
 from grantwire_idempotency.errors import ConfigError
 from tests.support.concurrency import at_once
 
@@ -16,52 +16,52 @@ HOUR = timedelta(hours=1)
 
 
 class Clock:
-    """Seconds that a test moves."""
+    """A clock in seconds that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the current time."""
         return self.seconds
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """At zero."""
+    """Return a clock at zero."""
     return Clock()
 
 
 @pytest.fixture
 def small(clock: Clock) -> MemoryStore:
-    """A store that remembers two records."""
+    """Return a store with capacity for two completions."""
     return MemoryStore(2, clock=clock)
 
 
-def claim(store: MemoryStore, value: str, ttl: timedelta = HOUR) -> New:
-    """A claim, which must be granted."""
+def claim(store: MemoryStore, value: str, ttl: timedelta = HOUR) -> Claim:
+    """Claim the key and return the claim."""
     check = store.check(Key(value), ttl)
-    assert isinstance(check, New)
+    assert isinstance(check, Claim)
     return check
 
 
 def complete(store: MemoryStore, value: str) -> None:
-    """Claim and complete."""
+    """Claim and complete a key."""
     store.store_result(claim(store, value), value, HOUR)
 
 
-def test_the_record_that_was_not_used_for_longest_is_forgotten_first(small: MemoryStore) -> None:
-    """001: an LRU; a duplicate that comes in keeps its record."""
+def test_least_recently_used_completion_is_evicted_first(small: MemoryStore) -> None:
+    """001: a duplicate counts as use."""
     complete(small, "a")
     complete(small, "b")
     assert small.check(Key("a"), HOUR) == Duplicate(Key("a"), "a")
     complete(small, "c")
-    assert small.get_result(Key("a")) == Record(Status.COMPLETED, "a")
+    assert small.get_result(Key("a")) == KeyState(KeyStatus.COMPLETED, "a")
     assert small.get_result(Key("b")) is None
 
 
-def test_a_record_that_has_expired_makes_room_first(small: MemoryStore, clock: Clock) -> None:
-    """However lately it was used."""
+def test_expired_completion_is_evicted_first(small: MemoryStore, clock: Clock) -> None:
+    """Even if it was used most recently."""
     complete(small, "a")
     small.store_result(claim(small, "short"), "short", MINUTE)
     clock.seconds += 120
@@ -70,8 +70,8 @@ def test_a_record_that_has_expired_makes_room_first(small: MemoryStore, clock: C
     assert small.check(Key("b"), HOUR) == Duplicate(Key("b"), "b")
 
 
-def test_a_claim_is_never_forgotten_before_its_time(small: MemoryStore) -> None:
-    """A store that is full of work gives nobody's work to another."""
+def test_claim_is_never_evicted_before_expiry(small: MemoryStore) -> None:
+    """A full store does not let a second worker claim a key."""
     values = [f"key {number}" for number in range(20)]
     for value in values:
         claim(small, value)
@@ -79,8 +79,8 @@ def test_a_claim_is_never_forgotten_before_its_time(small: MemoryStore) -> None:
         assert isinstance(small.check(Key(value), HOUR), InProgress)
 
 
-def test_failures_do_not_push_out_records(small: MemoryStore) -> None:
-    """A failure is only there to be looked up."""
+def test_failures_do_not_evict_completions(small: MemoryStore) -> None:
+    """Failures are only information."""
     complete(small, "a")
     complete(small, "b")
     for number in range(20):
@@ -89,16 +89,16 @@ def test_failures_do_not_push_out_records(small: MemoryStore) -> None:
     assert small.check(Key("b"), HOUR) == Duplicate(Key("b"), "b")
 
 
-def test_the_claims_of_the_dead_do_not_pile_up(small: MemoryStore, clock: Clock) -> None:
-    """Nobody calls cleanup, and nobody asks for these keys again."""
+def test_expired_claims_do_not_accumulate(small: MemoryStore, clock: Clock) -> None:
+    """Even without a call of cleanup or another check of their keys."""
     for number in range(100):
         claim(small, f"key {number}", MINUTE)
         clock.seconds += 61
     assert small.cleanup() <= 2
 
 
-def test_cleanup_says_how_much_it_deleted(clock: Clock) -> None:
-    """Claims, records and failures that have expired."""
+def test_cleanup_returns_number_of_deleted_entries(clock: Clock) -> None:
+    """It counts expired claims, completions and failures."""
     store = MemoryStore(clock=clock)
     complete(store, "a")
     store.store_failure(claim(store, "b"), "no", HOUR)
@@ -112,8 +112,8 @@ def test_cleanup_says_how_much_it_deleted(clock: Clock) -> None:
     assert store.cleanup() == 0
 
 
-def test_a_life_ends_on_its_last_moment(small: MemoryStore, clock: Clock) -> None:
-    """Exactly then the key is free."""
+def test_entry_expires_exactly_at_its_ttl(small: MemoryStore, clock: Clock) -> None:
+    """The key is free at exactly that moment."""
     small.store_result(claim(small, "a"), None, MINUTE)
     clock.seconds = 59.999
     assert isinstance(small.check(Key("a"), MINUTE), Duplicate)
@@ -125,8 +125,8 @@ def test_a_life_ends_on_its_last_moment(small: MemoryStore, clock: Clock) -> Non
     assert claim(small, "a") != held
 
 
-def test_a_decision_is_not_interrupted() -> None:
-    """C4: threads that change places at the worst moment, between a look and the claim."""
+def test_check_is_atomic_between_threads() -> None:
+    """C4: threads switch at the worst moment, between the read and the claim."""
 
     def slow() -> float:
         time.sleep(0.001)
@@ -134,11 +134,11 @@ def test_a_decision_is_not_interrupted() -> None:
 
     store = MemoryStore(clock=slow)
     checks = at_once(8, lambda _: store.check(Key("a"), HOUR))
-    assert sum(isinstance(check, New) for check in checks) == 1
+    assert sum(isinstance(check, Claim) for check in checks) == 1
 
 
-def test_time_goes_by_itself() -> None:
-    """Without a clock it is the process's."""
+def test_default_clock_is_monotonic_time() -> None:
+    """Without a clock argument, entries expire in real time."""
     store = MemoryStore()
     claim(store, "a", timedelta(0))
     while isinstance(store.check(Key("a"), HOUR), InProgress):
@@ -147,7 +147,7 @@ def test_time_goes_by_itself() -> None:
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
-def test_a_store_without_room_is_refused(capacity: int) -> None:
-    """It could never find a duplicate."""
+def test_capacity_below_one_is_rejected(capacity: int) -> None:
+    """Such a store could never find a duplicate."""
     with pytest.raises(ConfigError, match="at least 1"):
         MemoryStore(capacity)

@@ -1,4 +1,4 @@
-"""C11: what CloudWatch gets to see."""
+"""C11: the metrics that CloudWatch receives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.concurrency import at_once
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from grantwire_idempotency.metrics import CheckResult
+    from grantwire_idempotency.metrics import CheckLabel
 
 
 class CloudWatch:
-    """Reads EMF lines as CloudWatch does: each directive takes its metrics and dimensions from the line's root."""
+    """Reads EMF lines like CloudWatch: each directive takes its metrics and dimensions from the root of the line."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = [json.loads(line) for line in lines]
@@ -38,89 +38,87 @@ class CloudWatch:
             self.units[metric["Name"]] = metric["Unit"]
             self.values.setdefault((metric["Name"], dimensions), []).extend(values)
 
-    def of(self, name: str, **dimensions: str) -> list[float]:
-        """The values of a metric with exactly these dimensions."""
+    def get_values(self, name: str, **dimensions: str) -> list[float]:
+        """Return the values of a metric with exactly these dimensions."""
         return self.values.get((name, tuple(sorted(dimensions.items()))), [])
 
 
-def counted(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckResult]]) -> CloudWatch:
-    """What CloudWatch has seen after these checks, of a tenth of a second each."""
+def record_checks(capsys: pytest.CaptureFixture[str], checks: Iterable[tuple[str, CheckLabel]]) -> CloudWatch:
+    """Return what CloudWatch received for these checks of 0.1 s each."""
     metrics = PowertoolsMetrics()
     for job, result in checks:
-        metrics.checked(job, result, 0.1)
+        metrics.record_check(job, result, 0.1)
     metrics.flush()
     return CloudWatch(capsys.readouterr().out.splitlines())
 
 
-def test_a_check_has_the_documents_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11, 004: total by result in one document, duration and duplicate rate in another."""
-    seen = counted(capsys, [("orders", "duplicate")])
-    assert len(seen.lines) == 2
-    assert seen.namespaces == {"Grantwire"}
-    assert seen.of("idempotency_check_total", job="orders", result="duplicate") == [1.0]
-    assert seen.of("idempotency_check_duration_seconds", job="orders") == [0.1]
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [1.0]
-    assert seen.units == {
+def test_check_writes_documented_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11, 004: the total by result is in one document; duration and duplicate rate are in another."""
+    received = record_checks(capsys, [("orders", "duplicate")])
+    assert len(received.lines) == 2
+    assert received.namespaces == {"Grantwire"}
+    assert received.get_values("idempotency_check_total", job="orders", result="duplicate") == [1.0]
+    assert received.get_values("idempotency_check_duration_seconds", job="orders") == [0.1]
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [1.0]
+    assert received.units == {
         "idempotency_check_total": "Count",
         "idempotency_check_duration_seconds": "Seconds",
         "idempotency_duplicate_rate": "None",
     }
-    assert len(seen.values) == 3
+    assert len(received.values) == 3
 
 
-def test_a_batch_is_one_line_and_one_for_each_result(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11: sums by result; the average of the rate is the share of duplicates among the answers."""
-    counts: dict[CheckResult, int] = {"new": 6, "duplicate": 2, "error": 4}
-    seen = counted(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
-    assert len(seen.lines) == 4
-    totals = {name: seen.of("idempotency_check_total", job="orders", result=name) for name in counts}
+def test_batch_writes_one_line_and_one_per_result(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: totals are summed by result; the average rate is the share of duplicates."""
+    counts: dict[CheckLabel, int] = {"new": 6, "duplicate": 2, "error": 4}
+    received = record_checks(capsys, [("orders", result) for result, count in counts.items() for _ in range(count)])
+    assert len(received.lines) == 4
+    totals = {name: received.get_values("idempotency_check_total", job="orders", result=name) for name in counts}
     assert totals == {"new": [6.0], "duplicate": [2.0], "error": [4.0]}
-    rate = seen.of("idempotency_duplicate_rate", job="orders")
+    rate = received.get_values("idempotency_duplicate_rate", job="orders")
     assert sum(rate) / len(rate) == 0.25
-    assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == 12
+    assert len(received.get_values("idempotency_check_duration_seconds", job="orders")) == 12
 
 
 @pytest.mark.parametrize(("count", "lines"), [(99, 2), (100, 3), (101, 3), (198, 3), (1_000, 12)])
-def test_no_line_holds_more_values_than_cloudwatch_takes(
-    count: int, lines: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """C11: an array of an EMF line has at most 100 values, and none is lost."""
-    seen = counted(capsys, [("orders", "new")] * count)
-    assert len(seen.lines) == lines
-    assert sum(seen.of("idempotency_check_total", job="orders", result="new")) == count
-    assert len(seen.of("idempotency_check_duration_seconds", job="orders")) == count
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0] * count
+def test_line_has_at_most_100_values(count: int, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: CloudWatch accepts at most 100 values in an array, and none is lost."""
+    received = record_checks(capsys, [("orders", "new")] * count)
+    assert len(received.lines) == lines
+    assert sum(received.get_values("idempotency_check_total", job="orders", result="new")) == count
+    assert len(received.get_values("idempotency_check_duration_seconds", job="orders")) == count
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [0.0] * count
 
 
 def test_unguarded_runs_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """C6, C10: what ran without the store's word; with the failed check in the same document, or alone."""
+    """C6, C10: runs without a claim are counted, with the failed check in the same document or alone."""
     metrics = PowertoolsMetrics("Shop")
     for _ in range(120):
-        metrics.checked("orders", "error", 0.1)
-        metrics.unguarded("orders")
-    metrics.checked("orders", "new", 0.1)
-    metrics.unguarded("reports")
+        metrics.record_check("orders", "error", 0.1)
+        metrics.record_unguarded_run("orders")
+    metrics.record_check("orders", "new", 0.1)
+    metrics.record_unguarded_run("reports")
     metrics.flush()
-    seen = CloudWatch(capsys.readouterr().out.splitlines())
-    assert seen.of("idempotency_unguarded_total", job="orders") == [120.0], "once, also if checks fill two documents"
-    assert seen.of("idempotency_unguarded_total", job="reports") == [1.0]
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0], "an outage is neither new nor a duplicate"
-    assert len(seen.lines) == 5
-    assert seen.namespaces == {"Shop"}
+    received = CloudWatch(capsys.readouterr().out.splitlines())
+    assert received.get_values("idempotency_unguarded_total", job="orders") == [120.0], "in the first document only"
+    assert received.get_values("idempotency_unguarded_total", job="reports") == [1.0]
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [0.0], "an error does not count"
+    assert len(received.lines) == 5
+    assert received.namespaces == {"Shop"}
 
 
-def test_jobs_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
-    """One collector may serve several."""
-    seen = counted(capsys, [("orders", "new"), ("reports", "new"), ("orders", "duplicate")])
-    assert seen.of("idempotency_duplicate_rate", job="orders") == [0.0, 1.0]
-    assert seen.of("idempotency_duplicate_rate", job="reports") == [0.0]
+def test_jobs_have_separate_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """One collector can serve several jobs."""
+    received = record_checks(capsys, [("orders", "new"), ("reports", "new"), ("orders", "duplicate")])
+    assert received.get_values("idempotency_duplicate_rate", job="orders") == [0.0, 1.0]
+    assert received.get_values("idempotency_duplicate_rate", job="reports") == [0.0]
 
 
-def test_nothing_is_sent_twice_and_nothing_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """A flush is for what came since the last one."""
+def test_flush_writes_only_new_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    """A flush without new metrics writes nothing."""
     metrics = PowertoolsMetrics()
     metrics.flush()
-    metrics.checked("orders", "new", 0.1)
+    metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     assert len(CloudWatch(capsys.readouterr().out.splitlines()).values) == 3
     metrics.flush()
@@ -129,46 +127,46 @@ def test_nothing_is_sent_twice_and_nothing_for_nothing(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("count", [1, 250])
 @pytest.mark.parametrize("variable", ["POWERTOOLS_METRICS_DISABLED", "POWERTOOLS_DEV"])
-def test_powertools_switches_count_here_too(
+def test_powertools_environment_variables_apply(
     variable: str, count: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever switches metrics off means all, also of a batch that fills a document; and nothing piles up meanwhile."""
+    """If metrics are disabled, none are written, even for a full document, and none accumulate."""
     metrics = PowertoolsMetrics()
     monkeypatch.setenv(variable, "true")
     for _ in range(count):
-        metrics.checked("orders", "new", 0.1)
+        metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     monkeypatch.delenv(variable)
     metrics.flush()
     assert capsys.readouterr().out == ""
-    metrics.checked("reports", "new", 0.1)
+    metrics.record_check("reports", "new", 0.1)
     metrics.flush()
     assert {line["job"] for line in CloudWatch(capsys.readouterr().out.splitlines()).lines} == {"reports"}
 
 
 @pytest.mark.parametrize(
-    ("given", "variable", "namespace"), [(None, None, "Grantwire"), (None, "Jobs", "Jobs"), ("Shop", "Jobs", "Shop")]
+    ("argument", "variable", "namespace"), [(None, None, "Grantwire"), (None, "Jobs", "Jobs"), ("Shop", "Jobs", "Shop")]
 )
-def test_the_namespace_is_found_as_powertools_documents_it(
-    given: str | None,
+def test_namespace_follows_powertools_precedence(
+    argument: str | None,
     variable: str | None,
     namespace: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The argument, else POWERTOOLS_METRICS_NAMESPACE, else the library's own."""
+    """The argument, else POWERTOOLS_METRICS_NAMESPACE, else the default of the library."""
     if variable:
         monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", variable)
-    metrics = PowertoolsMetrics(given)
-    metrics.checked("orders", "new", 0.1)
+    metrics = PowertoolsMetrics(argument)
+    metrics.record_check("orders", "new", 0.1)
     metrics.flush()
     assert CloudWatch(capsys.readouterr().out.splitlines()).namespaces == {namespace}
 
 
-def test_a_function_s_own_metrics_are_left_alone(
+def test_metrics_of_surrounding_function_are_unaffected(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C11: neither the function's collector nor its `log_metrics` sees a dimension or a value of the library."""
+    """C11: neither the function's collector nor `log_metrics` gets a dimension or value of the library."""
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "a service")
     own = Metrics(namespace="Shop", service="shop")
     own.add_dimension("worker", "relay")
@@ -182,31 +180,31 @@ def test_a_function_s_own_metrics_are_left_alone(
 
     handler({"id": "o_1"}, None)
     *ours, theirs = capsys.readouterr().out.splitlines()
-    seen, others = CloudWatch(ours), CloudWatch([theirs])
-    assert seen.of("idempotency_check_total", job="orders", result="new") == [1.0]
-    assert {name for name, _ in seen.values} & {"Sold", "Published"} == set()
+    received, others = CloudWatch(ours), CloudWatch([theirs])
+    assert received.get_values("idempotency_check_total", job="orders", result="new") == [1.0]
+    assert {name for name, _ in received.values} & {"Sold", "Published"} == set()
     assert {name for name, _ in others.values} == {"Sold", "Published"}
     assert "job" not in others.lines[0]
-    assert not {"service", "worker"} & {name for line in seen.lines for name in line}
+    assert not {"service", "worker"} & {name for line in received.lines for name in line}
 
 
-def test_threads_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11: while some count, others flush."""
+def test_collector_is_thread_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: no value is lost while some threads count and others flush."""
     metrics = PowertoolsMetrics()
 
     def count(_: int) -> None:
         for _ in range(50):
-            metrics.checked("orders", "new", 0.1)
-            metrics.unguarded("orders")
+            metrics.record_check("orders", "new", 0.1)
+            metrics.record_unguarded_run("orders")
             metrics.flush()
 
     at_once(8, count)
-    seen = CloudWatch(capsys.readouterr().out.splitlines())
-    assert sum(seen.of("idempotency_check_total", job="orders", result="new")) == 400
-    assert sum(seen.of("idempotency_unguarded_total", job="orders")) == 400
+    received = CloudWatch(capsys.readouterr().out.splitlines())
+    assert sum(received.get_values("idempotency_check_total", job="orders", result="new")) == 400
+    assert sum(received.get_values("idempotency_unguarded_total", job="orders")) == 400
 
 
-def test_no_metrics_are_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """For tests, and for whoever counts elsewhere."""
+def test_no_metrics_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """NoMetrics is for tests and for applications with other metrics."""
     idempotent(MemoryStore(), key=str, name="job", metrics=NoMetrics())(lambda order: order)("o_1")
     assert capsys.readouterr().out == ""

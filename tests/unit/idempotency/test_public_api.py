@@ -1,4 +1,4 @@
-"""The library's face: every name is there, says what it guarantees, and loads only what it needs."""
+"""The public API: every name exists, is documented, and imports only what it packages."""
 
 from __future__ import annotations
 
@@ -15,65 +15,68 @@ from tests.support.paths import LIBRARY, ROOT
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
-PARTS = {"cachetools", "rbloom"}
-JOB = "from grantwire_idempotency import idempotent, IdempotentConsumer, business_key, by_version, Retry, Compensation"
+OPTIONAL_PACKAGES = {"cachetools", "rbloom"}
+JOB = (
+    "from grantwire_idempotency import "
+    "idempotent, IdempotentConsumer, business_key, by_version, RetryPolicy, Compensation"
+)
 
 
-def loaded_by(program: str) -> set[str]:
-    """Every module that is loaded after these imports; the service is not on the path."""
+def list_loaded_modules(program: str) -> set[str]:
+    """Return every module that these imports load, without the service on the path."""
     return modules_after_importing(f"sys; {program}", [LIBRARY])
 
 
 @pytest.mark.parametrize("name", library.__all__)
-def test_every_public_name_is_there_and_documented(name: str) -> None:
-    """`from grantwire_idempotency import name` works, and help() says something of its own."""
-    found = getattr(library, name)
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
+    """Every name can be imported from the package and has its own docstring."""
+    value = getattr(library, name)
     assert name in dir(library)
-    if not inspect.isclass(found) and not inspect.isfunction(found):
+    if not inspect.isclass(value) and not inspect.isfunction(value):
         return
-    assert found.__module__.startswith("grantwire_idempotency")
-    undocumented = [path for path, member in members(name, found) if not (member.__doc__ or "").strip()]
+    assert value.__module__.startswith("grantwire_idempotency")
+    undocumented = [path for path, member in list_members(name, value) if not (member.__doc__ or "").strip()]
     assert undocumented == []
 
 
-def members(name: str, found: Any) -> list[tuple[str, Any]]:
-    """A class or function, and the public methods and properties that the class itself defines."""
-    if not inspect.isclass(found):
-        return [(name, found)]
-    own = {member: value for member, value in vars(found).items() if not member.startswith("_")}
+def list_members(name: str, public: Any) -> list[tuple[str, Any]]:
+    """Return a class or function, and the public methods and properties that the class itself defines."""
+    if not inspect.isclass(public):
+        return [(name, public)]
+    own = {member: value for member, value in vars(public).items() if not member.startswith("_")}
     documented = (property, classmethod, staticmethod)
     return [
-        (name, found),
+        (name, public),
         *((f"{name}.{member}", value) for member, value in own.items() if inspect.isroutine(value)),
         *((f"{name}.{member}", value) for member, value in own.items() if isinstance(value, documented)),
     ]
 
 
-def test_a_class_s_generated_docstring_does_not_count() -> None:
-    """A dataclass without one documents itself by its signature: that is none."""
+def test_generated_docstring_does_not_count() -> None:
+    """The signature that a dataclass generates is not documentation."""
     classes = [getattr(library, name) for name in library.__all__ if inspect.isclass(getattr(library, name))]
-    assert [one.__name__ for one in classes if (one.__doc__ or "").startswith(f"{one.__name__}(")] == []
+    assert [cls.__name__ for cls in classes if (cls.__doc__ or "").startswith(f"{cls.__name__}(")] == []
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    """As of any module."""
+def test_unknown_name_raises_attribute_error() -> None:
+    """The package behaves like any module."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         library.nonsense  # noqa: B018
 
 
-def test_the_package_alone_loads_nothing() -> None:
-    """Every function imports it for its errors."""
-    loaded = loaded_by("import grantwire_idempotency")
+def test_package_imports_no_optional_package() -> None:
+    """Every function imports the package for its errors."""
+    loaded = list_loaded_modules("import grantwire_idempotency")
     assert {name for name in loaded if name.startswith("grantwire")} == {"grantwire_idempotency"}
-    assert not loaded & (SERVERS | PARTS)
+    assert not loaded & (SERVERS | OPTIONAL_PACKAGES)
 
 
-def test_metrics_are_loaded_only_when_they_are_used() -> None:
-    """A job with metrics of its own needs no Powertools."""
+def test_powertools_is_imported_only_for_default_metrics() -> None:
+    """A job with its own metrics does not need Powertools."""
     job = "idempotent(type('S', (), dict.fromkeys(('check', 'store_result', 'store_failure', 'get_result'), str)), "
     own = f"{JOB}, NoMetrics; {job}key=str, name='job', metrics=NoMetrics())(print)"
-    assert "aws_lambda_powertools" not in loaded_by(own)
-    assert "aws_lambda_powertools" in loaded_by(own.replace(", metrics=NoMetrics()", ""))
+    assert "aws_lambda_powertools" not in list_loaded_modules(own)
+    assert "aws_lambda_powertools" in list_loaded_modules(own.replace(", metrics=NoMetrics()", ""))
 
 
 @pytest.mark.parametrize(
@@ -82,35 +85,35 @@ def test_metrics_are_loaded_only_when_they_are_used() -> None:
         ("redis", "RedisStore", "from grantwire_idempotency import RedisStore"),
         ("redis", "RedisLocks", "from grantwire_idempotency import RedisLocks"),
         ("cachetools", "MemoryStore", "from grantwire_idempotency import MemoryStore"),
-        ("cachetools", "LruHint", "from grantwire_idempotency import LruHint; LruHint(1)"),
-        ("rbloom", "BloomHint", "from grantwire_idempotency import BloomHint; BloomHint(1)"),
+        ("cachetools", "LruFilter", "from grantwire_idempotency import LruFilter; LruFilter(1)"),
+        ("rbloom", "BloomFilter", "from grantwire_idempotency import BloomFilter; BloomFilter(1)"),
         ("aws-lambda-powertools", "PowertoolsMetrics", "from grantwire_idempotency import PowertoolsMetrics"),
     ],
 )
-def test_a_part_whose_package_is_missing_names_it(package: str, part: str, use: str) -> None:
-    """The layer ships none of redis, cachetools and rbloom: whoever uses one is told what to install."""
+def test_import_error_names_missing_package(package: str, part: str, use: str) -> None:
+    """The layer does not contain redis, cachetools or rbloom; the error says what to install."""
     hidden = f"import sys; sys.modules[{package.replace('-', '_')!r}] = None; {use}"
-    answer = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", hidden], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=False
     )
-    *_, last = answer.stderr.splitlines()
+    *_, last = process.stderr.splitlines()
     assert last.startswith(
-        f"ImportError: {part} needs the package {package}, which is not installed: pip install {package}"
+        f"ImportError: {part} requires the package {package}, which is not installed: pip install {package}"
     )
 
 
-def test_the_library_needs_nothing_of_the_service() -> None:
-    """Every module of it can be imported while the service is not on the path."""
+def test_library_imports_nothing_of_the_service() -> None:
+    """Every module can be imported without the service on the path."""
     modules = [
         ".".join(path.relative_to(LIBRARY).with_suffix("").parts).removesuffix(".__init__")
         for path in (LIBRARY / "grantwire_idempotency").rglob("*.py")
     ]
     assert len(modules) > 20
-    assert "grantwire" not in loaded_by(f"import {', '.join(modules)}")
+    assert "grantwire" not in list_loaded_modules(f"import {', '.join(modules)}")
 
 
 @pytest.mark.parametrize(
-    ("store", "needs"),
+    ("store", "packages"),
     [
         ("MemoryStore", {"cachetools"}),
         ("RedisStore", {"redis"}),
@@ -118,15 +121,15 @@ def test_the_library_needs_nothing_of_the_service() -> None:
     ],
     ids=["memory", "redis", "postgres"],
 )
-def test_a_job_loads_its_own_store_alone(store: str, needs: set[str]) -> None:
-    """A job that keeps its keys in Redis loads neither psycopg nor nats nor boto3, and so on."""
-    loaded = loaded_by(f"{JOB}, {store}")
-    assert needs <= loaded
-    assert not loaded & ((SERVERS | PARTS) - needs)
+def test_job_imports_only_its_own_store(store: str, packages: set[str]) -> None:
+    """For example, a job with a RedisStore imports neither psycopg nor nats nor boto3."""
+    loaded = list_loaded_modules(f"{JOB}, {store}")
+    assert packages <= loaded
+    assert not loaded & ((SERVERS | OPTIONAL_PACKAGES) - packages)
 
 
-def test_make_check_requires_the_coverage_that_is_promised() -> None:
-    """C13: `make check` fails if the library's own tests cover less than 80 % of it."""
+def test_make_check_requires_documented_coverage() -> None:
+    """C13: `make check` fails if the tests of the library cover less than 80 % of it."""
     coverage = CHECKS["coverage"]
     assert "--cov=grantwire_idempotency" in coverage
     (threshold,) = (option.partition("=")[2] for option in coverage if option.startswith("--cov-fail-under="))

@@ -1,4 +1,4 @@
-"""I3, I4, I8: the guard's settings, and which responses are kept."""
+"""I3, I4, I8: the settings of the guard, and the responses that are stored."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import load
 from grantwire_idempotency import GuardSettings, StoredResponse
 from grantwire_idempotency.errors import KeyConflictError, RequestInProgressError
-from grantwire_idempotency.requests import refuse
+from grantwire_idempotency.requests import raise_for_outcome
 
 
-def test_the_service_reads_the_guard_s_settings_from_the_environment() -> None:
-    """I4, I8: without a variable both have the same values."""
+def test_service_settings_have_library_defaults() -> None:
+    """I4, I8: the service reads them from the environment; the defaults are those of the library."""
     assert astuple(load(IdempotencySettings, {})) == astuple(GuardSettings())
-    given = load(IdempotencySettings, {"IDEMPOTENCY_TTL": "1h", "IDEMPOTENCY_LOCK_WAIT": "500ms"})
-    assert isinstance(given, GuardSettings)
-    assert astuple(given) == (timedelta(hours=1), timedelta(milliseconds=500))
+    settings = load(IdempotencySettings, {"IDEMPOTENCY_TTL": "1h", "IDEMPOTENCY_LOCK_WAIT": "500ms"})
+    assert isinstance(settings, GuardSettings)
+    assert astuple(settings) == (timedelta(hours=1), timedelta(milliseconds=500))
 
 
 @pytest.mark.parametrize(
     ("status_code", "final"),
     [(199, False), (200, True), (299, True), (300, False), (400, False), (401, True), (499, True), (500, False)],
 )
-def test_success_and_refusal_are_final_and_a_malformed_request_or_a_fault_is_not(
-    status_code: int, *, final: bool
-) -> None:
-    """I3."""
-    assert StoredResponse(status_code, "{}").final is final
+def test_only_success_and_refusal_are_final(status_code: int, *, final: bool) -> None:
+    """I3: a malformed request (400) and a fault (5xx) are not stored."""
+    assert StoredResponse(status_code, "{}").is_final is final
 
 
-def test_an_outcome_that_is_no_answer_is_an_error() -> None:
+def test_raise_for_outcome_raises_for_conflict_and_in_progress() -> None:
     """I2, I8: every other outcome passes."""
     with pytest.raises(KeyConflictError):
-        refuse("IDEMPOTENCY_KEY_CONFLICT")
+        raise_for_outcome("IDEMPOTENCY_KEY_CONFLICT")
     with pytest.raises(RequestInProgressError):
-        refuse("REQUEST_IN_PROGRESS")
-    refuse("REPLAYED")
+        raise_for_outcome("REQUEST_IN_PROGRESS")
+    raise_for_outcome("REPLAYED")

@@ -1,4 +1,4 @@
-"""C5, C6: `@idempotent` around handlers, jobs and methods."""
+"""C5, C6: `@idempotent` on handlers, jobs and methods."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from grantwire_idempotency import (
     idempotent,
 )
 from grantwire_idempotency.errors import BadRequestError, ConfigError, RequestInProgressError, RetryableError
-from tests.unit.idempotency.doubles import Context, Counted, Time, Trouble, logged
+from tests.unit.idempotency.doubles import FailingStore, FakeContext, FakeTime, RecordedMetrics, logged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-QUIET = NoMetrics()
+NO_METRICS = NoMetrics()
 
 
-def test_a_handler_answers_a_repeat_with_its_first_answer() -> None:
-    """C5, 004 AC2: the duplicate does not run and gets the original's result."""
+def test_repeat_returns_stored_result() -> None:
+    """C5, 004 AC2: the duplicate does not run and gets the result of the first call."""
     charged: list[str] = []
 
-    @idempotent(MemoryStore(), key=business_key("order", "order_id"), metrics=QUIET)
+    @idempotent(MemoryStore(), key=business_key("order", "order_id"), metrics=NO_METRICS)
     def handler(event: dict[str, Any], _context: object) -> dict[str, Any]:
         charged.append(event["order_id"])
         return {"charge": len(charged)}
 
-    answers = [handler({"order_id": order}, None) for order in ("o_1", "o_1", "o_2", "o_1")]
-    assert answers == [{"charge": 1}, {"charge": 1}, {"charge": 2}, {"charge": 1}]
+    results = [handler({"order_id": order}, None) for order in ("o_1", "o_1", "o_2", "o_1")]
+    assert results == [{"charge": 1}, {"charge": 1}, {"charge": 2}, {"charge": 1}]
     assert charged == ["o_1", "o_2"]
 
 
-def test_a_plain_function_is_called_as_before() -> None:
-    """By place and by name; the key function gets the same arguments."""
+def test_function_and_key_get_original_arguments() -> None:
+    """Positional and keyword arguments are passed on unchanged."""
 
-    @idempotent(MemoryStore(), key=lambda order, *, times: f"{order}/{times}", metrics=QUIET)
+    @idempotent(MemoryStore(), key=lambda order, *, times: f"{order}/{times}", metrics=NO_METRICS)
     def job(order: str, *, times: int) -> tuple[str, ...]:
-        """What the job does."""
+        """Do the work."""
         return (order,) * times
 
     assert job("o_1", times=2) == ("o_1", "o_1")
@@ -57,20 +57,20 @@ def test_a_plain_function_is_called_as_before() -> None:
     assert job("o_1", times=1) == ("o_1",)
 
 
-def test_the_function_keeps_its_name_and_its_signature() -> None:
-    """For whoever looks at it: Lambda, Powertools, people."""
+def test_wrapper_keeps_name_and_signature() -> None:
+    """Lambda, Powertools and people inspect them."""
 
     def job(order: str) -> str:
-        """What the job does."""
+        """Do the work."""
         return order
 
     guarded = idempotent(MemoryStore(), key=lambda order: order)(job)
-    assert (guarded.__name__, guarded.__doc__) == ("job", "What the job does.")
+    assert (guarded.__name__, guarded.__doc__) == ("job", "Do the work.")
     assert inspect.signature(guarded) == inspect.signature(job)
 
 
-def test_a_method_is_guarded_like_a_function() -> None:
-    """The key function gets the object too; a strategy finds the payload behind it."""
+def test_method_can_be_guarded() -> None:
+    """The key function gets `self` too; a strategy finds the payload after it."""
 
     class Shop:
         store = MemoryStore()
@@ -79,17 +79,17 @@ def test_a_method_is_guarded_like_a_function() -> None:
             self.name = name
             self.sold: list[str] = []
 
-        @idempotent(store, key=lambda self, order: f"{self.name}/{order}", metrics=QUIET)
+        @idempotent(store, key=lambda self, order: f"{self.name}/{order}", metrics=NO_METRICS)
         def sell(self, order: str) -> str:
             self.sold.append(order)
             return f"{self.name} sold {order}"
 
-        @idempotent(store, key=entity_key("order", "id"), metrics=QUIET)
+        @idempotent(store, key=entity_key("order", "id"), metrics=NO_METRICS)
         def deliver(self, event: dict[str, str]) -> str:
             return f"{self.name} delivered {event['id']}"
 
         @staticmethod
-        @idempotent(store, key=str, metrics=QUIET)
+        @idempotent(store, key=str, metrics=NO_METRICS)
         def count(order: str) -> str:
             return f"counted {order}"
 
@@ -100,10 +100,10 @@ def test_a_method_is_guarded_like_a_function() -> None:
     assert Shop.count("o_1") == "counted o_1"
 
 
-def test_a_version_is_as_good_as_a_key() -> None:
-    """C3: strategies with an order work for jobs too."""
+def test_duplicate_strategy_works_for_jobs() -> None:
+    """C3: a strategy with a mark works for jobs too."""
 
-    @idempotent(MemoryStore(), key=by_version(entity_key("order", "id")), metrics=QUIET)
+    @idempotent(MemoryStore(), key=by_version(entity_key("order", "id")), metrics=NO_METRICS)
     def job(event: dict[str, Any]) -> int:
         return int(event["version"])
 
@@ -112,9 +112,9 @@ def test_a_version_is_as_good_as_a_key() -> None:
 
 @pytest.mark.parametrize("none", ["", None])
 @pytest.mark.usefixtures("debug")
-def test_without_a_key_a_job_runs_without_idempotency(none: str | None, caplog: pytest.LogCaptureFixture) -> None:
-    """C2, 004: the store is not even asked."""
-    store, metrics, runs = Trouble(), Counted(), []
+def test_call_without_key_runs_without_idempotency(none: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    """C2, 004: the store is not called."""
+    store, metrics, runs = FailingStore(), RecordedMetrics(), []
 
     @idempotent(store, key=lambda _: none, metrics=metrics)
     def job(order: str) -> None:
@@ -130,11 +130,11 @@ def test_without_a_key_a_job_runs_without_idempotency(none: str | None, caplog: 
 
 
 @pytest.mark.parametrize("key", [7, "k" * 300, " ", "a\nb", b"bytes", ["k"]])
-def test_a_bad_key_is_a_clear_error_before_anything_happens(key: Any) -> None:
-    """C5: neither a claim nor work."""
-    store, runs = Trouble(), []
+def test_invalid_key_is_rejected_before_the_work(key: Any) -> None:
+    """C5: nothing is claimed or run."""
+    store, runs = FailingStore(), []
 
-    @idempotent(store, key=lambda _: key, name="job", metrics=QUIET)
+    @idempotent(store, key=lambda _: key, name="job", metrics=NO_METRICS)
     def job(order: str) -> None:
         runs.append(order)
 
@@ -143,11 +143,11 @@ def test_a_bad_key_is_a_clear_error_before_anything_happens(key: Any) -> None:
     assert (store.calls, runs) == ([], [])
 
 
-def test_a_key_function_that_fails_fails_the_call() -> None:
-    """It is not taken for a call without a key."""
-    store = Trouble()
+def test_error_of_key_function_is_raised() -> None:
+    """It is not treated as a call without a key."""
+    store = FailingStore()
 
-    @idempotent(store, key=business_key("order", "order_id"), metrics=QUIET)
+    @idempotent(store, key=business_key("order", "order_id"), metrics=NO_METRICS)
     def job(_event: dict[str, Any]) -> None: ...
 
     with pytest.raises(BadRequestError, match="order_id is missing"):
@@ -155,29 +155,29 @@ def test_a_key_function_that_fails_fails_the_call() -> None:
     assert store.calls == []
 
 
-def test_a_retry_after_a_failure_runs() -> None:
-    """C5."""
-    answers: list[Any] = [ValueError("first"), "second"]
+def test_retry_after_failure_runs() -> None:
+    """C5: a failed call releases its key."""
+    results: list[Any] = [ValueError("first"), "second"]
 
-    @idempotent(MemoryStore(), key=str, metrics=QUIET)
+    @idempotent(MemoryStore(), key=str, metrics=NO_METRICS)
     def job(_order: str) -> Any:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     with pytest.raises(ValueError, match="first"):
         job("o_1")
     assert job("o_1") == "second"
 
 
-@pytest.mark.parametrize(("given", "hours"), [({}, 24), ({"ttl": timedelta(hours=1)}, 1)])
-def test_the_window_is_a_day_unless_the_job_says_otherwise(given: dict[str, Any], hours: int) -> None:
-    """C5, 004 AC3: after it the key is new again."""
-    time, runs = Time(), []
+@pytest.mark.parametrize(("options", "hours"), [({}, 24), ({"ttl": timedelta(hours=1)}, 1)])
+def test_key_is_new_after_ttl(options: dict[str, Any], hours: int) -> None:
+    """C5, 004 AC3: the TTL is one day by default."""
+    time, runs = FakeTime(), []
     store = MemoryStore(clock=time.clock)
 
-    @idempotent(store, key=str, metrics=QUIET, **given)
+    @idempotent(store, key=str, metrics=NO_METRICS, **options)
     def job(order: str) -> None:
         runs.append(order)
 
@@ -191,62 +191,62 @@ def test_the_window_is_a_day_unless_the_job_says_otherwise(given: dict[str, Any]
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_claim_ends_with_the_lambda_that_made_it(by_name: bool) -> None:
-    """A crashed run does not block its key for a day: the remaining time, and a second."""
-    time = Time()
+def test_claim_expires_one_second_after_lambda(by_name: bool) -> None:
+    """A crashed run blocks its key for the remaining time plus one second, not for a day."""
+    time = FakeTime()
     store = MemoryStore(clock=time.clock)
-    left: list[timedelta] = []
+    leases: list[timedelta] = []
 
-    @idempotent(store, key=entity_key("order", "id"), name="job", lease=timedelta(hours=5), metrics=QUIET)
-    def handler(_event: dict[str, str], context: Context | None = None) -> None:  # noqa: ARG001 - for the wrapper
-        found = store.check(Key("job:order:1"), timedelta(1))
-        assert isinstance(found, InProgress)
-        left.append(found.free_in)
+    @idempotent(store, key=entity_key("order", "id"), name="job", lease=timedelta(hours=5), metrics=NO_METRICS)
+    def handler(_event: dict[str, str], context: FakeContext | None = None) -> None:  # noqa: ARG001 - for the wrapper
+        check = store.check(Key("job:order:1"), timedelta(1))
+        assert isinstance(check, InProgress)
+        leases.append(check.free_in)
 
-    context = Context(time, time.now + 30)
+    context = FakeContext(time, time.now + 30)
     handler({"id": "1"}, context=context) if by_name else handler({"id": "1"}, context)
     time.advance(timedelta(days=2))
     handler({"id": "1"})
     time.advance(timedelta(days=2))
-    handler({"id": "1"}, Context(time, time.now - 5))
-    assert left == [timedelta(seconds=31), timedelta(hours=5), timedelta(seconds=1)]
+    handler({"id": "1"}, FakeContext(time, time.now - 5))
+    assert leases == [timedelta(seconds=31), timedelta(hours=5), timedelta(seconds=1)]
 
 
-def test_others_wait_for_a_run_in_progress() -> None:
-    """A clear error that can be retried; for 15 minutes if the run dies, as long as any Lambda can last."""
+def test_call_in_progress_raises_retryable_error() -> None:
+    """Without a context, a run that died blocks its key for 15 minutes, the longest time of a Lambda function."""
     store = MemoryStore()
 
-    @idempotent(store, key=str, metrics=QUIET)
+    @idempotent(store, key=str, metrics=NO_METRICS)
     def job(order: str) -> str:
-        with pytest.raises(RequestInProgressError, match="in progress; try again when it is done, in 900 s"):
+        with pytest.raises(RequestInProgressError, match="in progress; retry when it has ended, in 900 s"):
             job(order)
         return order
 
     assert job("o_1") == "o_1"
 
 
-def test_open_is_the_default_and_closed_is_a_choice() -> None:
-    """C6."""
+def test_default_fail_mode_is_open() -> None:
+    """C6: CLOSED can be chosen."""
     done: list[str] = []
-    store = Trouble()
+    store = FailingStore()
     store.failing = {"check": [RetryableError("down"), RetryableError("down")]}
-    idempotent(store, key=str, metrics=QUIET)(_noting(done))("o_1")
-    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=QUIET)(_noting(done))
+    idempotent(store, key=str, metrics=NO_METRICS)(_recording_job(done))("o_1")
+    closed = idempotent(store, key=str, fail_mode=FailMode.CLOSED, metrics=NO_METRICS)(_recording_job(done))
     with pytest.raises(RetryableError, match="down"):
         closed("o_2")
     assert done == ["o_1"]
 
 
-def _noting(done: list[str]) -> Callable[[str], None]:
+def _recording_job(done: list[str]) -> Callable[[str], None]:
     def job(order: str) -> None:
         done.append(order)
 
     return job
 
 
-def test_metrics_are_sent_once_for_each_call() -> None:
-    """C11: also of one that fails."""
-    metrics = Counted()
+def test_metrics_are_flushed_once_per_call() -> None:
+    """C11: also for a call that fails."""
+    metrics = RecordedMetrics()
 
     @idempotent(MemoryStore(), key=str, name="job", metrics=metrics)
     def job(order: str) -> None:
@@ -261,9 +261,9 @@ def test_metrics_are_sent_once_for_each_call() -> None:
     assert metrics.flushes == 3
 
 
-def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11: one line for each call, and one for its result."""
-    idempotent(MemoryStore(), key=str, name="job")(_noting([]))("o_1")
+def test_default_metrics_are_written_for_cloudwatch(capsys: pytest.CaptureFixture[str]) -> None:
+    """C11: a call writes one line, and one more for its result."""
+    idempotent(MemoryStore(), key=str, name="job")(_recording_job([]))("o_1")
     call, total = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (call["job"], call["idempotency_duplicate_rate"]) == ("job", [0.0])
     assert (total["job"], total["result"], total["idempotency_check_total"]) == ("job", "new", [1.0])
@@ -285,22 +285,22 @@ def test_metrics_go_to_cloudwatch_unless_told_otherwise(capsys: pytest.CaptureFi
         ({"fail_mode": "open"}, "fail_mode must be"),
         ({"metrics": object()}, "metrics must be IdempotencyMetrics"),
         ({"name": "order:create"}, "name must be"),
-        ({"name": ""}, "name must be"),
+        ({"name": ""}, "name must not be empty"),
         ({"name": 7}, "name must be"),
         ({"name": "n" * 101}, "name must be"),
         ({"name": "größe"}, "name must be"),
     ],
 )
-def test_a_part_that_is_missing_or_wrong_is_an_error_at_wiring_time(wiring: dict[str, Any], problem: str) -> None:
-    """C5, 004: before anything is decorated; and no password is shown."""
+def test_invalid_argument_raises_config_error(wiring: dict[str, Any], problem: str) -> None:
+    """C5, 004: the error is raised before anything is decorated, and contains no password."""
     parts: dict[str, Any] = {"store": MemoryStore(), "key": str} | wiring
     with pytest.raises(ConfigError, match=problem) as raised:
         idempotent(parts.pop("store"), **parts)
     assert "password" not in str(raised.value)
 
 
-def test_every_problem_is_named_at_once() -> None:
-    """C5."""
+def test_config_error_lists_every_problem() -> None:
+    """C5: one error names every invalid argument."""
     with pytest.raises(ConfigError) as raised:
         idempotent(None, key=None, ttl=None, lease=None, fail_mode=None)  # type: ignore[arg-type]
     assert len(raised.value.problems) == 5
@@ -317,16 +317,17 @@ async def _asynchronous_generator(_: str) -> AsyncIterator[None]:
     yield
 
 
-class _Later:
+class _AsyncCallable:
     async def __call__(self, _: str) -> None: ...
 
 
 @pytest.mark.parametrize(
-    "function", [None, "job", _coroutine, _generator, _asynchronous_generator, functools.partial(_coroutine), _Later()]
+    "function",
+    [None, "job", _coroutine, _generator, _asynchronous_generator, functools.partial(_coroutine), _AsyncCallable()],
 )
-def test_only_a_plain_function_can_be_guarded(function: Any) -> None:
-    """A coroutine returns before it has done anything, and its result would be kept."""
-    with pytest.raises(ConfigError, match="what is decorated must be a"):
+def test_only_plain_function_can_be_guarded(function: Any) -> None:
+    """The call of a coroutine function returns before the work is done, and the coroutine would be stored."""
+    with pytest.raises(ConfigError, match="the decorated object must be a"):
         idempotent(MemoryStore(), key=str, name="job")(function)
 
 
@@ -336,15 +337,15 @@ class _Callable:
 
 
 @pytest.mark.parametrize("function", [lambda order: order, functools.partial(max, "a"), _Callable()])
-def test_what_has_no_name_of_its_own_needs_one(function: Any) -> None:
+def test_function_without_unique_name_requires_name(function: Any) -> None:
     """Two lambda expressions would share their keys."""
-    with pytest.raises(ConfigError, match="name must be given"):
+    with pytest.raises(ConfigError, match="name must not be empty"):
         idempotent(MemoryStore(), key=str)(function)
-    assert idempotent(MemoryStore(), key=str, name="job", metrics=QUIET)(function)("o_1") == "o_1"
+    assert idempotent(MemoryStore(), key=str, name="job", metrics=NO_METRICS)(function)("o_1") == "o_1"
 
 
 def named_job(order: str) -> str:
-    """A job at the top of a module."""
+    """Do nothing, at the top level of a module."""
     return order
 
 
@@ -352,42 +353,42 @@ def named_job(order: str) -> str:
     ("lambda_name", "name"),
     [(None, f"{__name__}.named_job"), ("Charge", f"Charge.{__name__}.named_job")],
 )
-def test_keys_belong_to_the_function_and_the_lambda(
+def test_default_name_contains_lambda_function_name(
     lambda_name: str | None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many a handler is `app.handler`: two of them on one store must not take each other's keys."""
+    """Two Lambda functions whose handlers are both `app.handler` do not share keys."""
     if lambda_name is not None:
         monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", lambda_name)
-    assert _name_of(named_job) == name
+    assert _default_name(named_job) == name
 
 
-def test_a_long_name_is_cut_and_stays_unique(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is fine on a laptop must not fail in Lambda."""
+def test_long_default_name_is_shortened_and_unique(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that works locally also works in Lambda, where it is longer."""
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "f" * 64)
 
     class Shop:
-        class WithAVeryLongNameThatSaysExactlyWhatItIsFor:
+        class ClassWithAVeryLongNameForThisTest1234567890:
             def sell(self) -> None: ...
 
             def sells(self) -> None: ...
 
-    long = Shop.WithAVeryLongNameThatSaysExactlyWhatItIsFor
-    one, other = _name_of(long.sell), _name_of(long.sells)
+    cls = Shop.ClassWithAVeryLongNameForThisTest1234567890
+    one, other = _default_name(cls.sell), _default_name(cls.sells)
     assert len(one) == len(other) == 100
     assert one != other
-    assert one == _name_of(long.sell)
+    assert one == _default_name(cls.sell)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    metrics = Counted()
+def _default_name(function: Callable[..., Any]) -> str:
+    metrics = RecordedMetrics()
     idempotent(MemoryStore(), key=lambda *_: "k", metrics=metrics)(function)(None)
     ((name, _),) = metrics.checks
     return name
 
 
-def test_given_one_name_two_functions_share_keys() -> None:
-    """For a function that is renamed, moved, or deployed twice."""
+def test_functions_with_same_name_share_keys() -> None:
+    """For a function that is renamed, moved or deployed twice."""
     store = MemoryStore()
-    one = idempotent(store, key=str, name="job", metrics=QUIET)(lambda _: "one")
-    other = idempotent(store, key=str, name="job", metrics=QUIET)(lambda _: "other")
+    one = idempotent(store, key=str, name="job", metrics=NO_METRICS)(lambda _: "one")
+    other = idempotent(store, key=str, name="job", metrics=NO_METRICS)(lambda _: "other")
     assert [one("o_1"), other("o_1")] == ["one", "one"]

@@ -1,10 +1,10 @@
-"""Idempotency for any handler, consumer or job: the same message, sent again, has the same effect and the same result.
+"""Idempotency for handlers, consumers and jobs: a repeated message has no second effect and gets the same result.
 
-docs/idempotency.md says which part to use when. Names are imported from here, and each is loaded when it is first used:
-a job that keeps its keys in Redis never loads psycopg. The packages redis, cachetools, rbloom and aws-lambda-powertools
-are optional: a part that needs a missing one names it in an ImportError.
+docs/idempotency.md explains which part to use. Import all names from this package. Each one is loaded on first use, so
+a job that keeps its keys in Redis never imports psycopg. The packages redis, cachetools, rbloom and
+aws-lambda-powertools are optional. If one is missing, the part that requires it raises an ImportError with its name.
 
-The entitlement service imports this package, and this package imports nothing of the service.
+The entitlement service imports this package; this package imports nothing of the service.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from grantwire_idempotency.metrics import IdempotencyMetrics, NoMetrics
     from grantwire_idempotency.powertools import PowertoolsMetrics
     from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse
-    from grantwire_idempotency.retries import Retry
+    from grantwire_idempotency.retries import RetryPolicy
     from grantwire_idempotency.stores.breaker import BreakerStore
-    from grantwire_idempotency.stores.hints import BloomHint, Hint, HintedStore, LruHint
+    from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, KeyFilter, LruFilter
     from grantwire_idempotency.stores.interface import (
-        Check,
+        CheckResult,
+        Claim,
         Duplicate,
         InProgress,
         Key,
-        New,
-        Record,
-        Status,
+        KeyState,
+        KeyStatus,
         Store,
     )
     from grantwire_idempotency.stores.memory import MemoryStore
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency.transaction import TransactionGuard
     from grantwire_idempotency.wrapper import idempotent
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "backoff": ["Backoff"],
     "checker": ["IdempotencyChecker"],
     "circuit_breaker": ["CircuitBreaker"],
@@ -65,52 +65,52 @@ _HOMES = {
     "metrics": ["IdempotencyMetrics", "NoMetrics"],
     "powertools": ["PowertoolsMetrics"],
     "requests": ["StoredResponse", "GuardSettings", "RequestIdentity"],
-    "retries": ["Retry"],
+    "retries": ["RetryPolicy"],
     "stores.breaker": ["BreakerStore"],
-    "stores.hints": ["BloomHint", "Hint", "HintedStore", "LruHint"],
-    "stores.interface": ["Check", "Duplicate", "InProgress", "Key", "New", "Record", "Status", "Store"],
+    "stores.filters": ["BloomFilter", "KeyFilter", "FilteredStore", "LruFilter"],
+    "stores.interface": ["CheckResult", "Duplicate", "InProgress", "Key", "Claim", "KeyState", "KeyStatus", "Store"],
     "stores.memory": ["MemoryStore"],
     "stores.postgres": ["PostgresStore"],
     "stores.redis": ["RedisStore"],
     "transaction": ["TransactionGuard"],
     "wrapper": ["idempotent"],
 }
-_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
+_MODULE_BY_NAME = {name: f"{__name__}.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
     "Backoff",
-    "BloomHint",
+    "BloomFilter",
     "BreakerStore",
-    "Check",
+    "CheckResult",
     "CircuitBreaker",
+    "Claim",
     "Compensation",
     "Duplicate",
     "FailMode",
+    "FilteredStore",
     "GuardSettings",
-    "Hint",
-    "HintedStore",
     "IdempotencyChecker",
     "IdempotencyMetrics",
     "IdempotentConsumer",
     "InProgress",
     "Key",
+    "KeyFilter",
+    "KeyState",
+    "KeyStatus",
     "Lock",
     "LockManager",
-    "LruHint",
+    "LruFilter",
     "MemoryStore",
     "Message",
-    "New",
     "NoMetrics",
     "Outcome",
     "PostgresLocks",
     "PostgresStore",
     "PowertoolsMetrics",
-    "Record",
     "RedisLocks",
     "RedisStore",
     "RequestIdentity",
-    "Retry",
-    "Status",
+    "RetryPolicy",
     "Store",
     "StoredResponse",
     "TransactionGuard",
@@ -128,12 +128,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module that has the name."""
-    if name not in _HOME_OF:
+    """Import the module that defines the name."""
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_MODULE_BY_NAME[name]), name)
 
 
 def __dir__() -> list[str]:
-    """Return the names that `from grantwire_idempotency import` offers."""
+    """Return the public names."""
     return sorted(__all__)

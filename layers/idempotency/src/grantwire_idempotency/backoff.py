@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: the only backoff in the repository."""
+"""Exponential backoff: the delay before the next attempt. All of Grantwire uses this class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # 2 ** 62 seconds is longer than any cap; beyond it a float would overflow before the cap applies.
-_LARGEST_EXPONENT = 62
+_MAX_EXPONENT = 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Backoff:
     jitter_max: float
 
     def delay(self, attempt: int, rand: Callable[[], float]) -> timedelta:
-        """Return the wait after failed attempt number `attempt`, counted from 1; `rand` returns a number in [0, 1)."""
-        exponent = min(attempt - 1, _LARGEST_EXPONENT)
+        """Return the delay after failed attempt number `attempt`, counted from 1; `rand` returns a number in [0, 1)."""
+        exponent = min(attempt - 1, _MAX_EXPONENT)
         seconds = min(self.cap.total_seconds(), self.base.total_seconds() * 2.0**exponent)
         jitter = self.jitter_min + rand() * (self.jitter_max - self.jitter_min)
         return max(self.floor, timedelta(seconds=seconds * jitter))

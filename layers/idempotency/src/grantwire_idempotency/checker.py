@@ -1,4 +1,4 @@
-"""Ask and tell by key: the smallest way to use a store, for code that brings its own control flow (C1)."""
+"""A minimal interface to a store, for code with its own control flow (C1)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency.errors import InternalError, LeaseLostError, RequestInProgressError
-from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, Status
-from grantwire_idempotency.wiring import length_rule, require, store_rule
+from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, KeyStatus
+from grantwire_idempotency.wiring import duration_rule, require, store_rule
 
 if TYPE_CHECKING:
-    from grantwire_idempotency.stores.interface import New, Store
+    from grantwire_idempotency.stores.interface import Claim, Store
 
 
 class IdempotencyChecker:
-    """Remembers which messages were processed, for `ttl` after each was completed.
+    """Records which messages were processed, for `ttl` after each was completed.
 
         if checker.mark_processing(key, timedelta(minutes=5)):
             try:
@@ -25,48 +25,51 @@ class IdempotencyChecker:
                 raise
             checker.mark_completed(key)
 
-    Whoever gets True from `mark_processing` is the only one at work on the key until that time is up: the store
-    decides, in one step. The checker remembers what it claimed, so the same checker has to be told how it ended, and by
-    nobody but whoever got True. Every method raises RetryableError if the store is out of reach.
+    The caller that gets True from `mark_processing` is the only one that works on the key until the claim expires: the
+    store decides atomically. The checker keeps its claims, so call `mark_completed` or `mark_failed` on the same
+    checker, and only after True. Every method raises RetryableError if the store is unavailable.
     """
 
     def __init__(self, store: Store, *, ttl: timedelta = timedelta(hours=24)) -> None:
-        require(store_rule(store), length_rule("ttl", ttl))
+        require(store_rule(store), duration_rule("ttl", ttl))
         self._store = store
         self._ttl = ttl
         self._lock = threading.Lock()
-        self._claims: dict[tuple[str, int | None], New] = {}
+        self._claims: dict[tuple[str, int | None], Claim] = {}
 
     def is_processed(self, key: Key | str) -> bool:
-        """Whether the key is completed and has not expired; for those who only want to know, since it may change."""
-        key = _key(key)
-        record = self._store.get_result(key)
-        return record is not None and record.status is Status.COMPLETED and key.covered_by(record.mark)
+        """Return whether the key is completed and has not expired.
+
+        The state can change at any time: use `mark_processing` to decide whether to do the work.
+        """
+        key = _to_key(key)
+        state = self._store.get_result(key)
+        return state is not None and state.status is KeyStatus.COMPLETED and key.is_covered_by(state.mark)
 
     def mark_processing(self, key: Key | str, ttl: timedelta) -> bool:
-        """Claim the key for `ttl`: True if the work is this caller's, False if it was done before.
+        """Claim the key for `ttl`; return True if this caller must do the work, False if it is already done.
 
-        RequestInProgressError while somebody else is at it. A caller that dies leaves the key to whoever asks after
-        `ttl`; so does one that failed, at once.
+        The key of a caller that dies is free again after `ttl`; the key of a run that failed is free immediately.
+        Raises RequestInProgressError if another caller has claimed the key.
         """
-        found = self._store.check(_key(key), ttl)
-        if isinstance(found, InProgress):
-            raise RequestInProgressError("somebody else is processing this message, try again later")
-        if isinstance(found, Duplicate):
+        check = self._store.check(_to_key(key), ttl)
+        if isinstance(check, InProgress):
+            raise RequestInProgressError("another worker is processing this message; retry later")
+        if isinstance(check, Duplicate):
             return False
         with self._lock:
-            self._claims[found.key.value, found.key.mark] = found
+            self._claims[check.key.value, check.key.mark] = check
         return True
 
     def mark_completed(self, key: Key | str, result: str | None = None) -> None:
-        """The work is done: the key is processed from now on, with `result` for whoever looks it up.
+        """Mark the key as processed and store `result`.
 
-        LeaseLostError if that took so long that somebody else has the key or has completed it. After any other
-        RetryableError it may be said again.
+        Raises LeaseLostError if the claim expired and another worker has claimed or completed the key. After any other
+        RetryableError it is safe to call the method again. Raises InternalError if this checker has no claim.
         """
-        claim = self._claim(key)
+        claim = self._find_claim(key)
         if claim is None:
-            raise InternalError("mark_completed without a mark_processing of this checker that returned True")
+            raise InternalError("mark_completed requires a mark_processing of the same checker that returned True")
         try:
             self._store.store_result(claim, result, self._ttl)
         except LeaseLostError:
@@ -75,26 +78,26 @@ class IdempotencyChecker:
         self._forget(claim)
 
     def mark_failed(self, key: Key | str, error: BaseException | str) -> None:
-        """The work failed: the key is free, so that a retry runs; `error` may be looked up.
+        """Release the key, so that a retry runs, and store `error`.
 
-        Changes nothing if this checker has no claim on the key, or has one no more.
+        Changes nothing if this checker has no claim on the key, or if the claim is lost.
         """
-        claim = self._claim(key)
+        claim = self._find_claim(key)
         if claim is not None:
             self._store.store_failure(claim, str(error) or repr(error), self._ttl)
             self._forget(claim)
 
-    def _claim(self, key: Key | str) -> New | None:
-        key = _key(key)
+    def _find_claim(self, key: Key | str) -> Claim | None:
+        key = _to_key(key)
         with self._lock:
             return self._claims.get((key.value, key.mark))
 
-    def _forget(self, claim: New) -> None:
-        name = (claim.key.value, claim.key.mark)
+    def _forget(self, claim: Claim) -> None:
+        claim_id = (claim.key.value, claim.key.mark)
         with self._lock:
-            if self._claims.get(name) == claim:
-                del self._claims[name]
+            if self._claims.get(claim_id) == claim:
+                del self._claims[claim_id]
 
 
-def _key(key: Key | str) -> Key:
+def _to_key(key: Key | str) -> Key:
     return key if isinstance(key, Key) else Key(key)

@@ -1,11 +1,11 @@
-"""A circuit breaker: stop asking a server that keeps failing, and let one caller at a time find out whether it is back.
+"""A circuit breaker: stop calling a server that keeps failing, and try one call at a time until it responds again.
 
-    closed ──`failures` in a row──▶ open ──after `rest`──▶ half-open: one trial ──answer──▶ closed
-                                     ▲                                          └─failure─▶ open
+    closed ──`failures` in a row──▶ open ──after `rest`──▶ half-open: one trial ──response──▶ closed
+                                     ▲                                          └─failure───▶ open
 
-Own code, because neither of the two maintained libraries fits: pybreaker holds a lock while the guarded call runs, so
-that parallel senders take turns, and imports the Redis client where there is one; circuitbreaker lets every thread
-through while half-open. Neither takes the time as an argument.
+The two maintained libraries do not fit. pybreaker holds a lock during the guarded call, which serialises parallel
+senders, and it imports the Redis client if that is installed. circuitbreaker lets every thread through while half-open.
+Neither accepts a clock as an argument.
 """
 
 from __future__ import annotations
@@ -30,100 +30,100 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import timedelta
 
-# To be tried again later, and yet the word of a server that is well.
-_ANSWERS = (LeaseLostError, LockHeldError, RequestInProgressError)
+# Retryable, but a response of a healthy server.
+_RESPONSES = (LeaseLostError, LockHeldError, RequestInProgressError)
 
 
 class CircuitBreaker:
-    """Counts how often in a row a server gave no answer; for any number of threads, which never wait for each other.
+    """Counts consecutive failures of a server. Thread-safe; threads never wait for each other.
 
-    No answer is a RetryableError, other than one that says who has the work. Every other error of Grantwire's is an
-    answer, and so is success. Anything else, an interrupt or a bug, says nothing about the server: it neither counts
-    nor closes. What began before the circuit opened or closed is too old to say anything about it either.
+    A failure is a RetryableError, except LeaseLostError, LockHeldError and RequestInProgressError, which only a healthy
+    server can return. Success and every other GrantwireError count as responses. Any other exception, such as an
+    interrupt or a bug, has no effect. The outcome of a call that began before the circuit last opened or closed has no
+    effect either, because it is out of date.
 
-    While the circuit is open one trial begins in each `rest`, so a trial that hangs does not keep it open for ever.
+    While the circuit is open, one trial starts in each `rest`, so a trial that hangs does not block the next one.
     """
 
     def __init__(
         self, name: str, *, failures: int, rest: timedelta, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if failures < 1 or rest.total_seconds() <= 0:
-            raise ConfigError([f"a circuit opens after 1 failure or more and rests for some time: {failures}, {rest}"])
+            raise ConfigError([f"failures must be at least 1 and rest must be positive, not {failures} and {rest}"])
         self.name = name
         self._threshold = failures
         self._rest = rest.total_seconds()
         self._clock = clock
         self._lock = threading.Lock()
-        self._failed = 0
-        # While open: when the next trial may begin. A trial in progress puts it off for everybody else.
+        self._failures = 0
+        # While open: the earliest start of the next trial. A trial that starts moves it on, so that no second one does.
         self._next_trial: float | None = None
-        # How often it has opened or closed.
+        # Number of times that the circuit has opened or closed.
         self._era = 0
 
     @property
     def closed(self) -> bool:
-        """Whether every call is let through."""
+        """Whether calls are allowed without a trial."""
         return self._next_trial is None
 
     def open_for(self) -> float:
-        """Seconds until a call may be tried; 0 if one may be tried now."""
+        """Return the seconds until a call is allowed; 0 if one is allowed now."""
         with self._lock:
             return 0.0 if self._next_trial is None else max(0.0, self._next_trial - self._clock())
 
     @contextmanager
-    def guard(self, *, insist: bool = False) -> Iterator[None]:
-        """Around one call; CircuitOpenError instead of the call while the circuit is open.
+    def guard(self, *, force: bool = False) -> Iterator[None]:
+        """Guard one call: raise CircuitOpenError instead while the circuit is open.
 
-        With `insist` the call is made all the same, for what is worse to leave undone than to wait for; what comes of
-        it counts like a trial.
+        With `force` the call is made even then, for calls that must not be skipped. Its outcome counts like a trial.
         """
-        era = self._enter(insist=insist)
+        era = self._enter(force=force)
         try:
             yield
-        except _ANSWERS:
-            self._answered(era)
+        except _RESPONSES:
+            self._record_response(era)
             raise
         except CircuitOpenError:
-            # Another circuit's, further inside: this server was not asked.
+            # Raised by a circuit breaker inside the call: this server was not called.
             raise
         except RetryableError as error:
-            self._failure(era, error)
+            self._record_failure(era, error)
             raise
         except GrantwireError:
-            self._answered(era)
+            self._record_response(era)
             raise
-        self._answered(era)
+        self._record_response(era)
 
-    def _enter(self, *, insist: bool) -> int:
+    def _enter(self, *, force: bool) -> int:
         with self._lock:
-            if self._next_trial is not None and not insist:
+            if self._next_trial is not None and not force:
                 now = self._clock()
                 if now < self._next_trial:
-                    raise CircuitOpenError(f"{self.name} keeps failing and is not asked again yet")
+                    raise CircuitOpenError(f"{self.name} keeps failing and is not called until the next trial")
                 self._next_trial = now + self._rest
             return self._era
 
-    def _failure(self, era: int, error: RetryableError) -> None:
+    def _record_failure(self, era: int, error: RetryableError) -> None:
         with self._lock:
             if era != self._era:
                 return
-            self._failed += 1
-            opens = self._next_trial is None
-            if opens and self._failed < self._threshold:
+            self._failures += 1
+            was_closed = self._next_trial is None
+            if was_closed and self._failures < self._threshold:
                 return
             self._next_trial = self._clock() + self._rest
-            self._era += opens
-        if opens:
+            self._era += was_closed
+        if was_closed:
             logger.error(
                 "circuit opened", extra={"circuit": self.name, "failures": self._threshold, "reason": str(error)}
             )
 
-    def _answered(self, era: int) -> None:
+    def _record_response(self, era: int) -> None:
         with self._lock:
             if era != self._era:
                 return
-            self._failed = 0
-            closes, self._next_trial = self._next_trial is not None, None
-            self._era += closes
-        if closes:
+            self._failures = 0
+            was_open, self._next_trial = self._next_trial is not None, None
+            self._era += was_open
+        if was_open:
             logger.warning("circuit closed", extra={"circuit": self.name})

@@ -1,12 +1,12 @@
-"""Undo what was done when a later step fails (C9).
+"""Undo earlier steps when a later step fails (C9).
 
     with Compensation() as undo:
         hold = reserve(item)
         undo.on_failure(release, hold)
         charge(customer)
 
-For steps in systems that share no transaction. It lives in this process: if that dies in the middle nobody undoes
-anything, so each step has to be safe to repeat, or to be found by whoever cleans up.
+For steps in systems that share no transaction. The undo steps exist only in this process and are lost if it dies. So
+each step must be safe to repeat, or a separate cleanup must find its remains.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Compensation:
-    """Runs the undo steps in reverse order if the block fails, by any error or interrupt; on success runs none.
+    """Runs the undo steps in reverse order if the block raises anything, including an interrupt.
 
-    An undo step that fails is logged, and the rest still run. The block's own error goes on to the caller.
+    An undo step that fails is logged, and the others still run. The error of the block propagates to the caller.
     """
 
     def __init__(self) -> None:
         self._steps: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] | None = None
 
     def on_failure(self, undo: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        """Remember how to undo what was just done; InternalError outside the block, where nobody would run it."""
+        """Register an undo step for the step that was just done. Raises InternalError outside the `with` block."""
         if self._steps is None:
-            raise InternalError("on_failure works inside the `with` block of its Compensation")
+            raise InternalError("on_failure must be called inside the `with` block of its Compensation")
         if not callable(undo):
             raise InternalError("an undo step must be a function")
         self._steps.append((undo, args, kwargs))
 
     def __enter__(self) -> Self:
         if self._steps is not None:
-            raise InternalError("a Compensation is for one block at a time")
+            raise InternalError("a Compensation can be used by one `with` block at a time")
         self._steps = []
         return self
 

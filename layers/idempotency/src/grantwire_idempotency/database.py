@@ -1,7 +1,7 @@
-"""What the library needs of a PostgreSQL database: two protocols, which the service's `Database` fits.
+"""The protocols of a PostgreSQL database that the library requires. The service's `Database` implements them.
 
-The database owns the connection, connects again when it is lost, and raises the library's errors in place of the
-driver's: RetryableError if it is out of reach, InternalError if it refuses a statement.
+The database owns the connection and reconnects when it is lost. It raises the library's errors instead of the driver's:
+RetryableError if PostgreSQL is unavailable, InternalError if PostgreSQL rejects a statement.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class StatementRunner(Protocol):
-    """Runs one statement at a time. Enough for stores and locks."""
+    """Runs single statements, as stores and locks require."""
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> tuple[Any, ...]:
-        """Run a statement that returns one row, in a transaction of its own.
+        """Run a statement that returns one row, in its own transaction.
 
         The statement may be sent a second time after a lost connection, so it must be safe to repeat. Every statement
         of the library is.
@@ -28,27 +28,27 @@ class StatementRunner(Protocol):
 
 
 class Transaction(Protocol):
-    """A transaction that has begun."""
+    """An open transaction."""
 
     @property
     def connection(self) -> Connection[tuple[Any, ...]]:
-        """The connection that it runs on."""
+        """The connection of the transaction."""
 
     @property
     def first(self) -> tuple[Any, ...]:
-        """The row that its first statement returned."""
+        """The row that the first statement returned."""
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> None:
-        """Run the last statement and COMMIT; AmbiguousError if the connection breaks before the response."""
+        """Run the last statement and COMMIT. Raises AmbiguousError if the connection breaks before the response."""
 
     def end_unchanged(self) -> None:
-        """End a transaction that has written nothing."""
+        """End a transaction that made no changes."""
 
 
 class TransactionRunner(Protocol):
-    """Begins transactions. Enough for the transaction guard."""
+    """Begins transactions, as the transaction guard requires."""
 
     def transaction(
         self, first: LiteralString, parameters: Mapping[str, Any], /
     ) -> AbstractContextManager[Transaction]:
-        """Begin a transaction with one statement that returns one row; roll back what was not committed at the end."""
+        """Begin a transaction with a statement that returns one row; roll back at the end unless it was committed."""

@@ -1,20 +1,20 @@
-"""The errors of the library: two classes that say whether to retry, and the specific ones that it raises.
+"""The errors of the library: two base classes that say whether to retry, and the specific errors.
 
     GrantwireError
-    ├── RetryableError             nothing was committed; try again later
-    │   ├── RequestInProgressError the key is held by a request that still runs
-    │   ├── LockHeldError          the lock was not free in time
-    │   ├── AmbiguousError         not known whether it happened; repeat it with the same key
-    │   ├── LeaseLostError         another worker has the work now; touch nothing
-    │   └── CircuitOpenError       a server keeps failing and was not called
-    ├── RejectedError              never retry as it is
+    ├── RetryableError             nothing was committed; retry later
+    │   ├── RequestInProgressError another request with the key is running
+    │   ├── LockHeldError          another owner holds the lock
+    │   ├── AmbiguousError         unknown whether it was committed; repeat with the same key
+    │   ├── LeaseLostError         another worker has the work; change nothing
+    │   └── CircuitOpenError       the server failed repeatedly and was not called
+    ├── RejectedError              do not retry without a change
     │   ├── BadRequestError        BAD_REQUEST
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
     ├── InternalError              a bug or a broken invariant
-    └── ConfigError                wrong wiring or settings, with every problem at once
+    └── ConfigError                invalid wiring or settings; lists every problem
 
-RetryableError and RejectedError are the policy: a caller decides by these two classes alone. The specific classes say
-what happened. The entitlement service adds its own errors to the same tree.
+Callers decide by RetryableError and RejectedError alone. The specific classes say what happened. The entitlement
+service adds its own errors to this tree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GrantwireError(Exception):
 
 
 class RetryableError(GrantwireError):
-    """Nothing was committed, or a repeat is harmless: try again after `retry_after` seconds."""
+    """Nothing was committed, or a repeat is safe: retry after `retry_after` seconds."""
 
     code: ClassVar[str] = "UNAVAILABLE"
 
@@ -50,39 +50,39 @@ class LockHeldError(RetryableError):
 
 
 class AmbiguousError(RetryableError):
-    """It may or may not have happened; a repeat with the same identifier is harmless."""
+    """The change may or may not be committed; a repeat with the same identifier is safe."""
 
 
 class LeaseLostError(RetryableError):
-    """The lease ran out before the work was finished."""
+    """The lease expired before the work was finished."""
 
 
 class CircuitOpenError(RetryableError):
-    """The server was not called, because it failed repeatedly a moment ago."""
+    """The server was not called, because the last calls failed."""
 
 
 class RejectedError(GrantwireError):
-    """The request is at fault and will be refused again as it is."""
+    """The request is invalid; the same request will be rejected again."""
 
     code: ClassVar[str] = "BAD_REQUEST"
 
 
 class BadRequestError(RejectedError):
-    """The request is malformed; the message names the part and the rule."""
+    """The request is malformed; the message names the field and the rule."""
 
 
 class KeyConflictError(RejectedError):
-    """The idempotency key belongs to another request."""
+    """The idempotency key was used for another request."""
 
     code = "IDEMPOTENCY_KEY_CONFLICT"
 
 
 class InternalError(GrantwireError):
-    """A bug, or an invariant that does not hold."""
+    """A bug, or a broken invariant."""
 
 
 class ConfigError(GrantwireError):
-    """The settings or the wiring are incomplete or contradict each other; `problems` lists all of it."""
+    """The settings or the wiring are incomplete or contradictory; `problems` lists every problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("bad configuration: " + "; ".join(problems))

@@ -1,12 +1,13 @@
-"""One guarded run: ask the store, do the work, keep the result. The engine under the wrapper and the consumer.
+"""One guarded run: check the key, do the work, store the result. The wrapper and the consumer are built on it.
 
-    check ─▶ New ─▶ work ─▶ returns: the result is kept, and every later check gets it
-      │               └───▶ raises: the key is free again, the error goes on to the caller
-      ├────▶ Duplicate: the first result, without work
-      ├────▶ InProgress: RequestInProgressError, try again later
-      └────▶ the store is down: OPEN runs the work unguarded and counts it, CLOSED raises
+    check ─▶ Claim ─▶ work ─▶ returns: store the result, which every later check returns
+      │                 └───▶ raises: release the key and raise the error
+      ├────▶ Duplicate: return the stored result without work
+      ├────▶ InProgress: raise RequestInProgressError
+      └────▶ store unavailable: OPEN runs the work unguarded and counts it, CLOSED raises
 
-Work whose effect has happened is never reported as failed because of the store: that would make somebody repeat it.
+If the work is done but the store does not take the result, the run still succeeds: an error would make the caller
+repeat the effect.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from grantwire_idempotency.errors import (
 from grantwire_idempotency.fail_mode import FailMode
 from grantwire_idempotency.logs import key_fingerprint, logger
 from grantwire_idempotency.metrics import SafeMetrics
-from grantwire_idempotency.stores.interface import LONGEST_KEY, Duplicate, InProgress, Key
+from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, Duplicate, InProgress, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grantwire_idempotency.metrics import IdempotencyMetrics
-    from grantwire_idempotency.stores.interface import Check, New, Store
+    from grantwire_idempotency.stores.interface import CheckResult, Claim, Store
 
-# Between the tries to tell the store what became of the work: 0.2 s and 0.4 s, enough for the hiccup of a failover and
-# short enough for a caller who waits.
-_TRIES = 3
+# Attempts to store the outcome of the work. The delays of 0.2 s and 0.4 s are long enough for a short interruption and
+# short enough for a waiting caller.
+_MAX_ATTEMPTS = 3
 _BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), timedelta(0), 1, 1)
-# A Lambda that has run into its timeout is gone by then, and its claim of no more use.
-AFTER_TIMEOUT = timedelta(seconds=1)
+# A claim lasts this much longer than the remaining time of the Lambda function, so it outlives a run that times out.
+LEASE_MARGIN = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a message or a call.
+    """The outcome of a message or a call.
 
-    `replayed` says that the work was done before and `value` is the first result. `dead_letter` is the error with which
-    a consumer's dead-letter hook took the message; then there is no value.
+    If `replayed` is true, the work was not done again and `value` is the stored result. If the dead-letter hook of a
+    consumer took the message, `dead_letter` is the error and there is no value.
     """
 
     value: Any = None
@@ -63,9 +64,9 @@ class Outcome:
 
 
 class Execution:
-    """Runs work at most once for each key of the job `name`, as far as the store can tell.
+    """Runs work once for each key of the job `name`, as far as the store can guarantee it.
 
-    Without `metrics` it counts with Powertools, which is loaded only then.
+    `metrics` defaults to PowertoolsMetrics, which is imported only then.
     """
 
     def __init__(
@@ -86,45 +87,48 @@ class Execution:
         self._sleep = sleep
 
     def run(self, key: Key, lease: timedelta, work: Callable[[], Any]) -> Outcome:
-        """Do the work unless it was done before; while it runs, for `lease` at most, nobody else begins it."""
-        check = self._check(self._scoped(key), lease)
+        """Do the work, unless it is already done. The key is claimed for `lease`.
+
+        Raises RequestInProgressError if another run has claimed the key, and the error of the work if it fails.
+        """
+        check = self._check_key(self._scope_key(key), lease)
         if check is None:
             return Outcome(work())
         if isinstance(check, Duplicate):
             fields = {"idempotency_key": check.key.value, "task_type": self.name}
             logger.debug("duplicate task skipped", extra=fields)
-            return Outcome(_loaded(check.result), replayed=True)
+            return Outcome(_parse_result(check.result), replayed=True)
         if isinstance(check, InProgress):
             seconds = check.free_in.total_seconds()
             raise RequestInProgressError(
-                f"the same work is in progress; try again when it is done, in {seconds:.0f} s at the latest"
+                f"the same work is in progress; retry when it has ended, in {seconds:.0f} s at the latest"
             )
         try:
             value = work()
         except BaseException as error:
-            self._give_back(check, error)
+            self._release(check, error)
             raise
         self._complete(check, value)
         return Outcome(value)
 
     def flush(self) -> None:
-        """Send the metrics; once for each call or batch."""
+        """Send the metrics. Call it once for each call or batch."""
         self._metrics.flush()
 
-    def _scoped(self, key: Key) -> Key:
-        """The same key of another job is another key."""
-        room = LONGEST_KEY - len(self.name) - 1
-        if len(key.value) > room:
-            raise BadRequestError(f"the idempotency key must have at most {room} characters")
+    def _scope_key(self, key: Key) -> Key:
+        """Add the name of the job, so that two jobs never share a key."""
+        max_length = MAX_KEY_LENGTH - len(self.name) - 1
+        if len(key.value) > max_length:
+            raise BadRequestError(f"the idempotency key must have at most {max_length} characters")
         return replace(key, value=f"{self.name}:{key.value}", message_type=self.name)
 
-    def _check(self, key: Key, lease: timedelta) -> Check | None:
-        """What the store says; None if it says nothing and the work is to be done all the same."""
+    def _check_key(self, key: Key, lease: timedelta) -> CheckResult | None:
+        """Check the key; return None if the store is unavailable and the fail mode is OPEN."""
         started = time.perf_counter()
         try:
             check = self._store.check(key, lease)
         except Exception as error:
-            self._metrics.checked(self.name, "error", time.perf_counter() - started)
+            self._metrics.record_check(self.name, "error", time.perf_counter() - started)
             if not isinstance(error, RetryableError):
                 raise
             fields = {"error": str(error), "task_type": self.name}
@@ -132,66 +136,68 @@ class Execution:
                 logger.error("idempotency check failed", extra=fields)  # noqa: TRY400 - an outage needs no traceback
                 raise
             logger.warning("idempotency check failed, processing anyway", extra=fields)
-            self._metrics.unguarded(self.name)
+            self._metrics.record_unguarded_run(self.name)
             return None
         seconds = time.perf_counter() - started
-        self._metrics.checked(self.name, "duplicate" if isinstance(check, Duplicate | InProgress) else "new", seconds)
+        self._metrics.record_check(
+            self.name, "duplicate" if isinstance(check, Duplicate | InProgress) else "new", seconds
+        )
         return check
 
-    def _complete(self, claim: New, value: Any) -> None:
+    def _complete(self, claim: Claim, value: Any) -> None:
         try:
             result = None if value is None else json.dumps(value, allow_nan=False)
-            self._keep(claim, result)
+            self._store_result(claim, result)
         except (TypeError, ValueError, RecursionError, RejectedError) as error:
-            # The effect has happened: without a result the key is at least completed, so that nobody repeats it.
-            self._keep(claim, None)
+            # The effect has happened: complete the key without a result, so that a duplicate does not repeat it.
+            self._store_result(claim, None)
             raise InternalError(
-                f"the work of {self.name} is done, but its result cannot be kept: return JSON values only ({error})"
+                f"the work of {self.name} is done, but its result cannot be stored: return JSON values only ({error})"
             ) from error
         except InternalError:
             with contextlib.suppress(InternalError, LeaseLostError):
-                self._keep(claim, None)
+                self._store_result(claim, None)
             raise
 
-    def _keep(self, claim: New, result: str | None) -> None:
+    def _store_result(self, claim: Claim, result: str | None) -> None:
         try:
-            self._persist(lambda: self._store.store_result(claim, result, self._ttl))
+            self._call_store(lambda: self._store.store_result(claim, result, self._ttl))
         except LeaseLostError:
-            logger.error(  # noqa: TRY400 - the error is raised on
+            logger.error(  # noqa: TRY400 - the error propagates
                 "claim expired during processing, effect may be duplicated",
-                extra=self._fields(claim),
+                extra=self._log_fields(claim),
             )
             raise
         except RetryableError as error:
             logger.log(
                 logging.WARNING if self._fail_mode is FailMode.OPEN else logging.ERROR,
                 "the work is done, but the store did not take its result: a repeat runs again once the claim has ended",
-                extra={**self._fields(claim), "error": str(error)},
+                extra={**self._log_fields(claim), "error": str(error)},
             )
 
-    def _give_back(self, claim: New, error: BaseException) -> None:
-        """Free the key; whatever happens here, the work's own error is what the caller has to see."""
+    def _release(self, claim: Claim, error: BaseException) -> None:
+        """Release the key. An error of the store is only logged, so that the caller gets the error of the work."""
         try:
-            self._persist(lambda: self._store.store_failure(claim, _described(error), self._ttl))
+            self._call_store(lambda: self._store.store_failure(claim, _describe(error), self._ttl))
         except Exception:
             logger.exception(
                 "could not release key after failure, retry must wait until claim expires",
-                extra=self._fields(claim),
+                extra=self._log_fields(claim),
             )
 
-    def _persist(self, tell: Callable[[], None]) -> None:
-        """Tell the store, and again after a pause if it is out of reach: to tell it twice is to tell it once."""
-        for attempt in range(1, _TRIES):
+    def _call_store(self, call: Callable[[], None]) -> None:
+        """Call the store, and retry while it is unavailable. Both calls are safe to repeat."""
+        for attempt in range(1, _MAX_ATTEMPTS):
             try:
-                return tell()
+                return call()
             except LeaseLostError:
                 raise
             except RetryableError:
                 self._sleep(_BACKOFF.delay(attempt, random.random).total_seconds())
-        return tell()
+        return call()
 
-    def _fields(self, claim: New) -> dict[str, Any]:
-        """The fields that every log line about a claim has; never the key itself."""
+    def _log_fields(self, claim: Claim) -> dict[str, Any]:
+        """Return the fields of every log line about a claim. The key itself is never logged."""
         return {"key": key_fingerprint(claim.key.value), "task_type": self.name}
 
 
@@ -201,29 +207,29 @@ def _default_metrics() -> IdempotencyMetrics:
     return PowertoolsMetrics()
 
 
-def key_from(found: Key | str | None) -> Key | None:
-    """The key that an author's function returned, text or ready-made; None if it returned "" or None."""
-    if found is None or found == "":
+def to_key(key: Key | str | None) -> Key | None:
+    """Convert the return value of a key function into a Key; "" and None mean that there is no key."""
+    if key is None or key == "":
         return None
-    return found if isinstance(found, Key) else Key(found)
+    return key if isinstance(key, Key) else Key(key)
 
 
 def remaining_time(*arguments: object) -> timedelta | None:
-    """What is left of the Lambda's time, if its context is among the arguments."""
+    """Return the remaining time of the Lambda function; None if no argument is a Lambda context."""
     for argument in arguments:
-        remaining = getattr(argument, "get_remaining_time_in_millis", None)
-        if callable(remaining):
-            return timedelta(milliseconds=max(0, remaining()))
+        get_remaining = getattr(argument, "get_remaining_time_in_millis", None)
+        if callable(get_remaining):
+            return timedelta(milliseconds=max(0, get_remaining()))
     return None
 
 
-def _loaded(result: str | None) -> Any:
+def _parse_result(result: str | None) -> Any:
     try:
         return None if result is None else json.loads(result)
     except ValueError as error:
-        raise InternalError("the stored result of earlier work is not JSON") from error
+        raise InternalError("the stored result is not JSON") from error
 
 
-def _described(error: BaseException) -> str:
-    """What the store keeps of an error: its kind and its message."""
+def _describe(error: BaseException) -> str:
+    """Return the type and the message of an error."""
     return "".join(traceback.format_exception_only(error)).strip()

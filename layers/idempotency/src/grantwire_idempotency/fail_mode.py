@@ -1,4 +1,4 @@
-"""The choice of what happens when a store is out of reach."""
+"""The fail mode: what happens when the store is unavailable."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class FailMode(StrEnum):
-    """What happens when the store is out of reach (C6).
+    """The behaviour when the store is unavailable (C6).
 
-    OPEN runs the work unguarded, warns, and counts it: better twice than not at all. CLOSED does not run it and raises
-    the store's RetryableError: better late than twice.
+    OPEN runs the work unguarded, logs a warning and counts the run: choose it if running twice is better than not
+    running. CLOSED raises the store's RetryableError without running: choose it if running late is better than twice.
     """
 
     OPEN = "open"

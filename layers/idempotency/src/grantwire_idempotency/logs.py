@@ -1,6 +1,6 @@
-"""The library's logger: standard `logging`, with the facts in `extra`, so that any formatter can print them.
+"""The library's logger: standard `logging` with fields in `extra`, which any formatter can print.
 
-The library configures nothing: level, handlers and format are the application's.
+The library configures nothing: level, handlers and format belong to the application.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ logger = logging.getLogger("grantwire_idempotency")
 
 
 def key_fingerprint(key: str) -> str:
-    """Return enough of a hash to recognise a key in the logs, and too little to replay it."""
+    """Return the start of the key's hash: enough to recognise the key in logs, not enough to recover it."""
     return hashlib.sha256(key.encode()).hexdigest()[:12]

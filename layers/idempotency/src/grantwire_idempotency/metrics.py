@@ -1,4 +1,4 @@
-"""What is counted about idempotency (C11): the interface. `powertools` implements it for CloudWatch."""
+"""The interface for idempotency metrics (C11); `powertools` implements it for CloudWatch."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from grantwire_idempotency.logs import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CheckResult = Literal["new", "duplicate", "error"]
+CheckLabel = Literal["new", "duplicate", "error"]
 
 
 class IdempotencyMetrics(Protocol):
-    """Is told of every check; whoever runs checks flushes once for each call or batch."""
+    """Receives every check. `flush` is called once for each call or batch."""
 
-    def checked(self, name: str, result: CheckResult, seconds: float) -> None:
-        """A store was asked, for the job or consumer `name`; one that is in progress counts as a duplicate."""
+    def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
+        """Count a check for the job or consumer `name`. A key that is in progress counts as a duplicate."""
 
-    def unguarded(self, name: str) -> None:
-        """Work was done without the store's word: it was down, and the fail mode is OPEN."""
+    def record_unguarded_run(self, name: str) -> None:
+        """Count a run without a claim: the store was unavailable and the fail mode is OPEN."""
 
     def flush(self) -> None:
-        """Send what was counted."""
+        """Send the metrics that were counted since the last flush."""
 
 
 class NoMetrics:
-    """Counts nothing."""
+    """Discards all metrics."""
 
-    def checked(self, name: str, result: CheckResult, seconds: float) -> None:
+    def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
 
-    def unguarded(self, name: str) -> None:
+    def record_unguarded_run(self, name: str) -> None:
         """See `IdempotencyMetrics`."""
 
     def flush(self) -> None:
@@ -39,25 +39,25 @@ class NoMetrics:
 
 
 class SafeMetrics:
-    """Passes everything on and logs what fails there: counting is never a reason to lose work."""
+    """Forwards all metrics and logs errors, so that a failure of the metrics never fails the work."""
 
     def __init__(self, metrics: IdempotencyMetrics) -> None:
         self._metrics = metrics
 
-    def checked(self, name: str, result: CheckResult, seconds: float) -> None:
+    def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
-        self._try(lambda: self._metrics.checked(name, result, seconds))
+        self._run_safely(lambda: self._metrics.record_check(name, result, seconds))
 
-    def unguarded(self, name: str) -> None:
+    def record_unguarded_run(self, name: str) -> None:
         """See `IdempotencyMetrics`."""
-        self._try(lambda: self._metrics.unguarded(name))
+        self._run_safely(lambda: self._metrics.record_unguarded_run(name))
 
     def flush(self) -> None:
         """See `IdempotencyMetrics`."""
-        self._try(self._metrics.flush)
+        self._run_safely(self._metrics.flush)
 
-    def _try(self, tell: Callable[[], None]) -> None:
+    def _run_safely(self, send: Callable[[], None]) -> None:
         try:
-            tell()
+            send()
         except Exception:
             logger.exception("could not write idempotency metrics")

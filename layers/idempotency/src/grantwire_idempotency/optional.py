@@ -1,4 +1,4 @@
-"""Packages that only some parts of the library need."""
+"""Imports of optional packages, which only some parts of the library require."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def needs(package: str, *, for_what: str, instead: str = "") -> Iterator[None]:
-    """Around the import of an optional package: say which one to install if it is missing.
+def optional_package(package: str, *, used_by: str, alternative: str = "") -> Iterator[None]:
+    """Wrap the import of an optional package: raise ImportError that says which package to install if it is missing.
 
-    Raises ImportError, as any import of a missing package does. An error inside an installed package stays as it is.
+    An ImportError from inside an installed package is not changed.
     """
     module = package.replace("-", "_")
     try:
@@ -21,8 +21,8 @@ def needs(package: str, *, for_what: str, instead: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != module:
             raise
-        advice = f"; or {instead}" if instead else ""
+        advice = f"; or {alternative}" if alternative else ""
         raise ImportError(
-            f"{for_what} needs the package {package}, which is not installed: pip install {package}{advice}",
+            f"{used_by} requires the package {package}, which is not installed: pip install {package}{advice}",
             name=module,
         ) from error

@@ -1,4 +1,4 @@
-"""Metrics in CloudWatch, written by Powertools for AWS Lambda (C11). Needs the package aws-lambda-powertools."""
+"""CloudWatch metrics, written by Powertools for AWS Lambda (C11). Requires the package aws-lambda-powertools."""
 
 from __future__ import annotations
 
@@ -7,70 +7,72 @@ from collections import Counter, defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from grantwire_idempotency.optional import needs
+from grantwire_idempotency.optional import optional_package
 
-with needs("aws-lambda-powertools", for_what="PowertoolsMetrics", instead="pass `metrics`, such as NoMetrics()"):
+with optional_package(
+    "aws-lambda-powertools", used_by="PowertoolsMetrics", alternative="pass `metrics`, such as NoMetrics()"
+):
     from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from grantwire_idempotency.metrics import CheckResult
+    from grantwire_idempotency.metrics import CheckLabel
 
 _NAMESPACE = "Grantwire"
-# CloudWatch takes 100 values of a metric from one document. At the hundredth Powertools writes the document at once,
-# even if metrics are disabled: stay one below.
-_LARGEST_DOCUMENT = 99
-# Powertools prints text and line end separately: documents of two threads must not mix.
-_WRITING = threading.Lock()
+# CloudWatch accepts 100 values of a metric in one document. Powertools writes the document when it gets the hundredth
+# value, even if metrics are disabled, so stop at 99.
+_MAX_VALUES_PER_DOCUMENT = 99
+# Powertools prints the text and the line end separately, so two threads must not write at the same time.
+_WRITE_LOCK = threading.Lock()
 
 
 class PowertoolsMetrics:
-    """Writes CloudWatch metrics as log lines (EMF): for each call or batch one line, and one for each result.
+    """Writes CloudWatch metrics as log lines (EMF). Each call or batch writes one line, and one more for each result.
 
-        idempotency_check_total{job, result}      Sum: how many checks were answered with new, duplicate or error
-        idempotency_check_duration_seconds{job}   how long the store took to answer
-        idempotency_duplicate_rate{job}           0 or 1 for each answer: the average of a period is its rate
-        idempotency_unguarded_total{job}          Sum: runs without the store's word
+        idempotency_check_total{job, result}      number of checks with the result new, duplicate or error; use Sum
+        idempotency_check_duration_seconds{job}   response time of the store
+        idempotency_duplicate_rate{job}           0 or 1 for each check; use Average
+        idempotency_unguarded_total{job}          number of runs without a claim; use Sum
 
-    Unless it is given, `namespace` is POWERTOOLS_METRICS_NAMESPACE, else Grantwire. Powertools' other switches work
-    too. All instances of Powertools' `Metrics` share one state. This collector has its own, so neither it nor the
-    function around it sees the other's dimensions and values. For any number of threads.
+    `namespace` defaults to POWERTOOLS_METRICS_NAMESPACE, then to Grantwire. Powertools' other environment variables
+    apply too. All instances of Powertools' `Metrics` share one state. This collector has its own state, so the metrics
+    of the surrounding function stay separate. Thread-safe.
     """
 
     def __init__(self, namespace: str | None = None) -> None:
-        # Without a service, which would become a dimension of every metric.
+        # A service would become a dimension of every metric.
         self._document = EphemeralMetrics(namespace=namespace, service="")
         self._document.namespace = self._document.namespace or _NAMESPACE
         self._lock = threading.Lock()
-        self._checks: dict[str, list[tuple[CheckResult, float]]] = defaultdict(list)
+        self._checks: dict[str, list[tuple[CheckLabel, float]]] = defaultdict(list)
         self._unguarded: Counter[str] = Counter()
 
-    def checked(self, name: str, result: CheckResult, seconds: float) -> None:
+    def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
         with self._lock:
             self._checks[name].append((result, seconds))
 
-    def unguarded(self, name: str) -> None:
+    def record_unguarded_run(self, name: str) -> None:
         """See `IdempotencyMetrics`."""
         with self._lock:
             self._unguarded[name] += 1
 
     def flush(self) -> None:
-        """Write what was counted since the last time."""
+        """See `IdempotencyMetrics`."""
         with self._lock:
             checks, self._checks = self._checks, defaultdict(list)
             unguarded, self._unguarded = self._unguarded, Counter()
-        with _WRITING:
+        with _WRITE_LOCK:
             for job in checks.keys() | unguarded.keys():
                 self._write_job(job, checks[job], unguarded[job])
                 self._write_totals(job, checks[job])
 
-    def _write_job(self, job: str, checks: Sequence[tuple[CheckResult, float]], unguarded: int) -> None:
-        """Write what has the job alone for a dimension."""
-        for start in range(0, len(checks), _LARGEST_DOCUMENT) or (0,):
-            with self._written(job=job) as document:
-                for result, seconds in checks[start : start + _LARGEST_DOCUMENT]:
+    def _write_job(self, job: str, checks: Sequence[tuple[CheckLabel, float]], unguarded: int) -> None:
+        """Write the metrics whose only dimension is the job."""
+        for start in range(0, len(checks), _MAX_VALUES_PER_DOCUMENT) or (0,):
+            with self._open_document(job=job) as document:
+                for result, seconds in checks[start : start + _MAX_VALUES_PER_DOCUMENT]:
                     document.add_metric("idempotency_check_duration_seconds", MetricUnit.Seconds, seconds)
                     if result != "error":
                         rate = float(result == "duplicate")
@@ -78,15 +80,15 @@ class PowertoolsMetrics:
                 if unguarded and start == 0:
                     document.add_metric("idempotency_unguarded_total", MetricUnit.Count, unguarded)
 
-    def _write_totals(self, job: str, checks: Sequence[tuple[CheckResult, float]]) -> None:
-        """Write the sum of each result, which is one more dimension and so needs a document of its own."""
+    def _write_totals(self, job: str, checks: Sequence[tuple[CheckLabel, float]]) -> None:
+        """Write the total of each result. The result is a second dimension, which requires a separate document."""
         for result, total in Counter(result for result, _ in checks).items():
-            with self._written(job=job, result=result) as document:
+            with self._open_document(job=job, result=result) as document:
                 document.add_metric("idempotency_check_total", MetricUnit.Count, total)
 
     @contextmanager
-    def _written(self, **dimensions: str) -> Iterator[EphemeralMetrics]:
-        """A document with these dimensions, written at the end and empty again, even if metrics are disabled."""
+    def _open_document(self, **dimensions: str) -> Iterator[EphemeralMetrics]:
+        """Yield a document with these dimensions; write and clear it at the end, even if metrics are disabled."""
         try:
             for name, value in dimensions.items():
                 self._document.add_dimension(name, value)

@@ -1,4 +1,4 @@
-"""How often a consumer tries a message before it gives up (C12)."""
+"""Retries of a message in a consumer (C12)."""
 
 from __future__ import annotations
 
@@ -14,67 +14,74 @@ from grantwire_idempotency.wiring import require
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_O4 = Backoff(timedelta(seconds=1), timedelta(seconds=60), timedelta(0), 0.5, 1.5)
+_DEFAULT_BACKOFF = Backoff(timedelta(seconds=1), timedelta(seconds=60), timedelta(0), 0.5, 1.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Up to `attempts` tries with `backoff` between them; an error of a `permanent` kind is not tried again.
+class RetryPolicy:
+    """The number of attempts, the backoff between them, and the errors that are not retried.
 
-    Attempts are made while the message is claimed, and end early when the time for it does.
+    All attempts are made while the message is claimed. No attempt starts that could outlast the claim.
+    Raises ConfigError with every invalid field.
     """
 
-    attempts: int = 3
-    backoff: Backoff = _O4
-    permanent: tuple[type[Exception], ...] = (RejectedError,)
+    max_attempts: int = 3
+    backoff: Backoff = _DEFAULT_BACKOFF
+    permanent_errors: tuple[type[Exception], ...] = (RejectedError,)
 
     def __post_init__(self) -> None:
-        """Refuse what could not work: ConfigError, with every problem."""
+        """Validate all fields."""
         require(
-            (type(self.attempts) is int and self.attempts >= 1, "attempts must be a whole number from 1"),
+            (
+                type(self.max_attempts) is int and self.max_attempts >= 1,
+                "max_attempts must be an integer of at least 1",
+            ),
             (isinstance(self.backoff, Backoff), "backoff must be a Backoff"),
-            (_are_errors(self.permanent), "permanent must be a tuple of kinds of Exception"),
+            (_are_errors(self.permanent_errors), "permanent_errors must be a tuple of subclasses of Exception"),
         )
 
 
-def _are_errors(kinds: object) -> bool:
-    return isinstance(kinds, tuple) and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
+def _are_errors(types: object) -> bool:
+    return isinstance(types, tuple) and all(isinstance(one, type) and issubclass(one, Exception) for one in types)
 
 
 @dataclass(slots=True)
-class Attempts:
-    """The attempts at one message: not beyond `until` by `clock`, and how they ended.
+class RetryLoop:
+    """The attempts at one message, which end at `deadline` on `clock`.
 
-    After a failure `error` is the last one's, and `final` says whether it would be of no use to have more time.
+    After a failure, `error` is the error of the last attempt. `is_final` is false if only the deadline prevented
+    another attempt.
     """
 
-    retry: Retry
-    until: float
+    policy: RetryPolicy
+    deadline: float
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     rand: Callable[[], float]
-    made: int = 0
+    attempts: int = 0
     error: Exception | None = None
-    final: bool = False
+    is_final: bool = False
 
     def run(self, work: Callable[[], Any], fields: Mapping[str, Any]) -> Any:
-        """What the first attempt that succeeds returns; else the last one's error is raised.
+        """Return the result of the first attempt that succeeds, or raise the error of the last one.
 
-        `fields` go into the log line of each failed attempt.
+        The log line of each failed attempt contains `fields`.
         """
         while True:
-            self.made += 1
-            began = self.clock()
+            self.attempts += 1
+            started = self.clock()
             try:
                 return work()
             except Exception as error:
                 now = self.clock()
-                delay = self.retry.backoff.delay(self.made, self.rand).total_seconds()
-                self.final = self.made >= self.retry.attempts or isinstance(error, self.retry.permanent)
-                # Another one would take as long as this one, and must not outlive the claim.
-                if self.final or now + delay + (now - began) >= self.until:
+                delay = self.policy.backoff.delay(self.attempts, self.rand).total_seconds()
+                self.is_final = self.attempts >= self.policy.max_attempts or isinstance(
+                    error, self.policy.permanent_errors
+                )
+                # Assume that the next attempt takes as long as this one.
+                if self.is_final or now + delay + (now - started) >= self.deadline:
                     self.error = error
                     raise
-                described = {**fields, "attempt": self.made, "error": type(error).__name__}
-                logger.warning("attempt failed, retrying", extra=described)
+                log_fields = {**fields, "attempt": self.attempts, "error": type(error).__name__}
+                logger.warning("attempt failed, retrying", extra=log_fields)
             self.sleep(delay)

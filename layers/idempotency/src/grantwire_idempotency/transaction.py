@@ -1,12 +1,12 @@
-"""The strongest guard: key, work and answer in one PostgreSQL transaction.
+"""The transaction guard: key, work and stored response in one PostgreSQL transaction.
 
-The same SQL functions as grant and revoke use, around any Python work:
+It calls the SQL functions that grant and revoke use, around any Python code:
 
     request ─▶ BEGIN + idempotency_begin ─▶ the work, on the same connection ─▶ idempotency_finish + COMMIT
                one round trip                                                   one round trip
 
-Either all of it is there afterwards or nothing, whatever dies when. What it cannot cover is an effect outside that
-database: use it for rows, and an outbox row for everything else.
+After a crash at any point, either everything is committed or nothing is. The guard does not cover effects outside the
+database: write an outbox row for those.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import InternalError
 from grantwire_idempotency.logs import key_fingerprint, logger
-from grantwire_idempotency.requests import GuardSettings, StoredResponse, refuse
+from grantwire_idempotency.requests import GuardSettings, StoredResponse, raise_for_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ SELECT idempotency_finish(
 
 
 class TransactionGuard:
-    """Runs work at most once in effect for each (caller, route, key), and gives every repeat the same answer."""
+    """Commits work at most once for each (caller, route, key) and returns the same response to every repeat."""
 
     def __init__(self, database: TransactionRunner, settings: GuardSettings = _DEFAULTS) -> None:
         self._database = database
@@ -48,14 +48,16 @@ class TransactionGuard:
     def run(
         self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], StoredResponse]
     ) -> StoredResponse:
-        """The answer of `work`, or the one that was stored for the key before (`answer.replayed`).
+        """Return the response of `work`, or the stored response of the key (its `replayed` is true then).
 
-        `work` gets the connection inside the transaction and must not end it; `tx.transaction()` makes a savepoint. Its
-        row locks wait no longer than the key's (I8). If it raises, or answers 400 or 5xx, everything that it wrote is
-        undone and nothing is stored, so that a repeat runs. Requests with the same key take turns.
+        `work` gets the connection of the transaction and must not end the transaction; `tx.transaction()` makes a
+        savepoint. The lock timeout of the key also limits the waits for row locks (I8). If `work` raises, or returns
+        400 or 5xx, its changes are rolled back and nothing is stored, so that a repeat runs. Requests with the same key
+        run one after the other.
 
-        Raises KeyConflictError if the key was used for another request, RequestInProgressError if another one holds it
-        for too long, AmbiguousError if the connection broke during the COMMIT: then repeat it with the same key.
+        Raises KeyConflictError if the key was used for another request, and RequestInProgressError if another request
+        holds the key for longer than `lock_wait`. Raises AmbiguousError if the connection broke during the COMMIT:
+        repeat the request with the same key.
         """
         parameters = {
             "caller": identity.caller,
@@ -63,18 +65,18 @@ class TransactionGuard:
             "key": identity.key,
             "request_hash": identity.request_hash,
         }
-        wait = int(self._settings.lock_wait.total_seconds() * 1000)
-        with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": wait}) as tx:
+        lock_wait_ms = int(self._settings.lock_wait.total_seconds() * 1000)
+        with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": lock_wait_ms}) as tx:
             outcome, status_code, body = tx.first
             logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(identity.key)})
             if outcome != "PROCEED":
                 tx.end_unchanged()
-                refuse(outcome)
+                raise_for_outcome(outcome)
                 return StoredResponse(status_code, body, outcome)
-            answer = work(tx.connection)
-            if not isinstance(answer, StoredResponse):
-                raise InternalError(f"guarded work must return a StoredResponse, not {type(answer).__name__}")
-            if answer.final:
-                stored = {"status_code": answer.status_code, "body": answer.body, "ttl": self._settings.ttl}
+            response = work(tx.connection)
+            if not isinstance(response, StoredResponse):
+                raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
+            if response.is_final:
+                stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
                 tx.commit(_FINISH, {**parameters, **stored})
-            return answer
+            return response

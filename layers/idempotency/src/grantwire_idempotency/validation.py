@@ -1,4 +1,4 @@
-"""The rule for text that comes from outside: a name, a reason, an identifier, a key."""
+"""Validation of text from outside, such as a name, a reason, an identifier or a key."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import re
 
 from grantwire_idempotency.errors import BadRequestError
 
-# Control characters of ASCII and Latin-1, and lone surrogates, which UTF-8 cannot encode.
+# ASCII and Latin-1 control characters, and lone surrogates, which UTF-8 cannot encode.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def clean_text(name: str, value: object, *, longest: int) -> str:
-    """`value` if it is a non-blank string of at most `longest` characters without control characters."""
+def clean_text(name: str, value: object, *, max_length: int) -> str:
+    """Return `value` if it is a non-blank string of at most `max_length` characters without control characters.
+
+    Raises BadRequestError with the name of the field and the rule.
+    """
     if not isinstance(value, str):
         raise BadRequestError(f"{name} must be a string")
     if not value.strip():
         raise BadRequestError(f"{name} must not be empty")
-    if len(value) > longest:
-        raise BadRequestError(f"{name} must have at most {longest} characters")
+    if len(value) > max_length:
+        raise BadRequestError(f"{name} must have at most {max_length} characters")
     if _FORBIDDEN.search(value):
         raise BadRequestError(f"{name} must not contain control characters or lone surrogates")
     return value

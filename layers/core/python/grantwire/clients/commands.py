@@ -54,9 +54,9 @@ class ClientCommand:
         expires_in = event.get("expires_in")
         return cls(
             action,
-            name=clean_text("name", event.get("name"), longest=MAX_CLIENT_NAME_LENGTH) if "name" in allowed else "",
+            name=clean_text("name", event.get("name"), max_length=MAX_CLIENT_NAME_LENGTH) if "name" in allowed else "",
             scopes=_parse_scopes(event) if "scopes" in allowed else (),
-            client_id=clean_text("client_id", event.get("client_id"), longest=CLIENT_ID_LENGTH)
+            client_id=clean_text("client_id", event.get("client_id"), max_length=CLIENT_ID_LENGTH)
             if "client_id" in allowed
             else "",
             overlap=_parse_duration("overlap", event.get("overlap", _DEFAULT_OVERLAP), minimum=timedelta(0)),

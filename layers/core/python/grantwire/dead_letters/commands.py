@@ -132,11 +132,11 @@ def _parse_ids(value: object) -> tuple[UUID, ...]:
 def _parse_text(event: Mapping[str, Any], name: str, meaning: str) -> str:
     if name not in event:
         raise BadRequestError(f"{name} is missing: state {meaning}; it is recorded with the action")
-    return clean_text(name, event[name], longest=_MAX_TEXT_LENGTH)
+    return clean_text(name, event[name], max_length=_MAX_TEXT_LENGTH)
 
 
 def _parse_condition(name: str, value: object) -> Any:
-    text = clean_text(f"filter.{name}", value, longest=_MAX_TEXT_LENGTH)
+    text = clean_text(f"filter.{name}", value, max_length=_MAX_TEXT_LENGTH)
     if name not in {"older_than", "newer_than"}:
         return text
     try:

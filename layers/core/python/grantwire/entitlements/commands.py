@@ -49,7 +49,7 @@ class ChangeCommand(NamedTuple):
         for name in _MAX_LENGTHS:
             if name not in fields:
                 raise BadRequestError(f"{name} is missing")
-        return cls._make([clean_text(name, fields[name], longest=limit) for name, limit in _MAX_LENGTHS.items()])
+        return cls._make([clean_text(name, fields[name], max_length=limit) for name, limit in _MAX_LENGTHS.items()])
 
     def fields(self) -> dict[str, str]:
         """Return the fields by name. Two requests are the same if these fields are equal."""
@@ -74,7 +74,7 @@ class PageRequest(NamedTuple):
                 raise BadRequestError(f"{name} must be given once")
         after = query.get("after")
         return cls(
-            user_id=clean_text("user_id", user_id, longest=MAX_NAME_LENGTH),
+            user_id=clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH),
             limit=parse_page_size(query["limit"][0], maximum=_MAX_PAGE_SIZE) if "limit" in query else _MAX_PAGE_SIZE,
-            after="" if after is None else clean_text("after", after[0], longest=MAX_NAME_LENGTH),
+            after="" if after is None else clean_text("after", after[0], max_length=MAX_NAME_LENGTH),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from grantwire.idempotency.requests import StoredResponse, refuse
+from grantwire.idempotency.requests import StoredResponse, raise_for_outcome
 from grantwire.identifiers import uuid7_text
 from grantwire.observability import key_fingerprint, logger
 
@@ -85,7 +85,7 @@ class Entitlements:
         )
         if logger.log_level <= logging.DEBUG:
             logger.debug("entitlement command executed", outcome=outcome, key=key_fingerprint(identity.key))
-        refuse(str(outcome))
+        raise_for_outcome(str(outcome))
         return StoredResponse(int(status_code or 0), str(body), str(outcome))
 
     def list_for_user(self, page: PageRequest) -> str:

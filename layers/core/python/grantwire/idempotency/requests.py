@@ -1,6 +1,6 @@
 """The idempotency key of an API request, the hash of its fields, and the settings.
 
-`RequestIdentity`, `StoredResponse` and `refuse` come from the library.
+`RequestIdentity`, `StoredResponse` and `raise_for_outcome` come from the library.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
 from grantwire.settings import duration, setting
-from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse, refuse
+from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse, raise_for_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "refuse", "request_hash"]
+__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "raise_for_outcome", "request_hash"]
 
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 _MAX_KEY_LENGTH = 255

@@ -33,7 +33,7 @@ class NotificationPageRequest:
             if len(values) != 1:
                 raise BadRequestError(f"{name} must be given once")
         limit = parse_page_size(query.get("limit", [str(_MAX_LIMIT)])[0], maximum=_MAX_LIMIT)
-        return cls(clean_text("user_id", user_id, longest=MAX_NAME_LENGTH), limit)
+        return cls(clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH), limit)
 
 
 # All notifications of one batch of the bridge have the same created_at, so the version orders those of an entitlement.

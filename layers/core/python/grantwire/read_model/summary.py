@@ -19,7 +19,7 @@ def parse_user_id(user_id: object, query: Mapping[str, Sequence[str]]) -> str:
     """Validate the user_id of the path, and that there are no query parameters; raises BadRequestError."""
     for name in query:
         raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; none are allowed")
-    return clean_text("user_id", user_id, longest=MAX_NAME_LENGTH)
+    return clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH)
 
 
 # Building the JSON in PostgreSQL costs half of building it in Python, and `||` keeps the order of the keys.

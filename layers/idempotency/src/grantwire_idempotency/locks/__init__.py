@@ -1,1 +1,1 @@
-"""Locks that processes on several machines share; see `interface` for what a lock promises."""
+"""Distributed locks; `interface` defines the guarantees of a lock."""

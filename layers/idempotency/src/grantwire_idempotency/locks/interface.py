@@ -1,8 +1,8 @@
-"""What every distributed lock promises (C7).
+"""The interface of distributed locks (C7).
 
-A lock is a lease: of all processes that ask for a key one has it, until it gives it back or its time is up. It keeps
-workers that behave apart. It cannot stop one that was frozen past its time and goes on: what must never happen twice
-needs a store's claim, or a fence, where it is written down.
+A lock is a lease: one process at a time holds a key, until it releases the lock or the lease expires. A lock cannot
+stop an owner that was paused until its lease expired and then continues. Work that must never happen twice needs a
+claim in a store, or a condition in the write itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 from grantwire_idempotency.backoff import Backoff
 from grantwire_idempotency.errors import LeaseLostError, LockHeldError, RetryableError
 from grantwire_idempotency.logs import logger
-from grantwire_idempotency.stores.interface import LONGEST_KEY, lifetime
+from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, clamp_ttl
 from grantwire_idempotency.validation import clean_text
-from grantwire_idempotency.wiring import length_rule, require
+from grantwire_idempotency.wiring import duration_rule, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-# Between two tries to take a lock that is held: from 50 ms to a second.
+# Delay between two attempts to acquire a lock: from 50 ms to one second.
 _BACKOFF = Backoff(timedelta(milliseconds=50), timedelta(seconds=1), timedelta(0), 1, 1)
 
 
 class Lease(Protocol):
-    """One acquisition in a server; only it can say these two things about itself."""
+    """One acquisition of a lock on the server."""
 
     def extend(self, ttl: timedelta) -> bool:
-        """Let it end `ttl` from now; False if it has ended."""
+        """Let the lease expire `ttl` from now; return False if it has already expired."""
 
     def release(self) -> bool:
-        """End it; False if it had ended before."""
+        """End the lease; return False if it had already expired."""
 
 
 class Lock:
-    """A lock that is held. In a `with` statement it is released at the end.
+    """A lock that is held. A `with` statement releases it at the end.
 
-    It belongs to this object alone: nothing that another object, thread or process does extends or releases it.
+    Only this object can extend or release the lock.
     """
 
     def __init__(self, key: str, token: str, lease: Lease) -> None:
@@ -54,25 +54,26 @@ class Lock:
         self._released = False
 
     def extend(self, ttl: timedelta) -> None:
-        """Hold it for `ttl` from now. LeaseLostError if it was released or its time was up: somebody else may have it.
+        """Hold the lock for `ttl` from now.
 
-        RetryableError if the server is out of reach; then it is not known whether it was extended.
+        Raises LeaseLostError if the lock was released or has expired: another owner may hold it. Raises RetryableError
+        if the server is unavailable; the lock may or may not be extended then.
         """
-        if self._released or not self._lease.extend(_lifetime(ttl)):
+        if self._released or not self._lease.extend(_valid_ttl(ttl)):
             raise LeaseLostError("the lock was lost before it could be extended")
 
     def release(self) -> None:
-        """Give it back; doing so again changes nothing.
+        """Release the lock. A second call has no effect.
 
-        LeaseLostError if its time was up before: then somebody else may have had it while this one was at work. (Also,
-        seldom, if it was given back and the server's answer was lost.) RetryableError if the server is out of reach: it
-        may be tried again, and the lock ends by itself.
+        Raises LeaseLostError if the lock had already expired: another owner may have held it at the same time. In rare
+        cases it is also raised when the server released the lock and its response was lost. Raises RetryableError if
+        the server is unavailable: call it again, or let the lock expire.
         """
         if self._released:
             return
-        in_time = self._lease.release()
+        was_held = self._lease.release()
         self._released = True
-        if not in_time:
+        if not was_held:
             raise LeaseLostError("the lock was lost before it was released")
 
     def __enter__(self) -> Self:
@@ -81,23 +82,24 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release; a server out of reach is only logged, since the work is done, and no error of the work is hidden."""
+        """Release the lock without hiding an error of the block; an unavailable server is only logged."""
         try:
             self.release()
         except LeaseLostError as lost:
             if error is None:
                 raise
-            logger.error(  # noqa: TRY400 - the error of the work is on its way
+            logger.error(  # noqa: TRY400 - the error of the block propagates
                 "lock lost", extra={"lock_key": self.key, "reason": str(lost)}
             )
         except RetryableError as unreachable:
             logger.warning(
-                "could not release lock, it expires automatically", extra={"lock_key": self.key, "reason": str(unreachable)}
+                "could not release lock, it expires automatically",
+                extra={"lock_key": self.key, "reason": str(unreachable)},
             )
 
 
 class LockManager(ABC):
-    """Gives out locks. What the server does is atomic; how to wait for it is the same for every server."""
+    """Acquires locks. Subclasses implement one atomic attempt; waiting is the same for every server."""
 
     def __init__(
         self, *, sleep: Callable[[float], None] = time.sleep, monotonic: Callable[[], float] = time.monotonic
@@ -106,32 +108,33 @@ class LockManager(ABC):
         self._monotonic = monotonic
 
     def acquire(self, key: str, ttl: timedelta, *, wait: timedelta = timedelta(0)) -> Lock:
-        """The lock `key`, held for `ttl` from now, or LockHeldError if it was not free within `wait`.
+        """Acquire the lock `key` for `ttl` from now.
 
-        Who waits looks again after pauses that grow up to a second; there is no queue. A lock is not reentrant: whoever
-        holds it waits like everybody else. RetryableError if the server is out of reach.
+        A caller that waits tries again after growing delays of up to one second; there is no queue. A lock is not
+        reentrant. Raises LockHeldError if the lock was not free within `wait`, and RetryableError if the server is
+        unavailable.
         """
-        clean_text("lock key", key, longest=LONGEST_KEY)
-        ttl = _lifetime(ttl)
+        clean_text("lock key", key, max_length=MAX_KEY_LENGTH)
+        ttl = _valid_ttl(ttl)
         token = uuid.uuid4().hex
         deadline = self._monotonic() + wait.total_seconds()
         attempt = 0
         while True:
-            lease = self._take(key, token, ttl)
+            lease = self._try_acquire(key, token, ttl)
             if lease is not None:
                 return Lock(key, token, lease)
-            left = deadline - self._monotonic()
-            if left <= 0:
-                raise LockHeldError("somebody else holds the lock, try again later")
+            remaining = deadline - self._monotonic()
+            if remaining <= 0:
+                raise LockHeldError("another owner holds the lock; retry later")
             attempt += 1
-            self._sleep(min(_BACKOFF.delay(attempt, random.random).total_seconds(), left))
+            self._sleep(min(_BACKOFF.delay(attempt, random.random).total_seconds(), remaining))
 
     @abstractmethod
-    def _take(self, key: str, token: str, ttl: timedelta) -> Lease | None:
-        """Take the lock for `ttl` if nobody has it; whose token it already bears has it."""
+    def _try_acquire(self, key: str, token: str, ttl: timedelta) -> Lease | None:
+        """Acquire the lock for `ttl`, or return None if another token holds it."""
 
 
-def _lifetime(ttl: timedelta) -> timedelta:
-    """Some time or other, and one that every server can count with: Redis takes no milliseconds for no end at all."""
-    require(length_rule("ttl", ttl))
-    return lifetime(ttl)
+def _valid_ttl(ttl: timedelta) -> timedelta:
+    """Return a time to live that every server supports: Redis reads zero milliseconds as no expiry."""
+    require(duration_rule("ttl", ttl))
+    return clamp_ttl(ttl)

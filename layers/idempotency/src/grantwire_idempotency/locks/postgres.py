@@ -1,4 +1,4 @@
-"""Locks as lease rows in PostgreSQL: one round trip each, by the database's clock."""
+"""Locks as rows in PostgreSQL: one round trip for each step, and expiry by the clock of the database."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     Clock = Callable[[], datetime | None]
 
-# Whoever waited for another's insert or update sees its lease, not the one before. Its own row may be replaced, because
-# the statement is sent once more if its answer was lost.
-_TAKE = """
-WITH taken AS (
+# A statement that waited for a concurrent INSERT or UPDATE sees the new lease. The owner may replace its own row,
+# because the statement is sent again if its response was lost.
+_ACQUIRE = """
+WITH acquired AS (
   INSERT INTO distributed_locks AS held (lock_key, owner, acquired_at, lease_until)
   VALUES (%(key)s, %(owner)s, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now()) + %(ttl)s)
   ON CONFLICT (lock_key) DO UPDATE
      SET owner = EXCLUDED.owner, acquired_at = EXCLUDED.acquired_at, lease_until = EXCLUDED.lease_until
    WHERE held.lease_until <= EXCLUDED.acquired_at OR held.owner = EXCLUDED.owner
   RETURNING lock_key)
-SELECT EXISTS (SELECT FROM taken)
+SELECT EXISTS (SELECT FROM acquired)
 """
 
 _EXTEND = """
@@ -39,7 +39,7 @@ WITH extended AS (
 SELECT EXISTS (SELECT FROM extended)
 """
 
-# A lease that has ended is deleted too, if nobody has taken it: it is of no more use.
+# Also deletes the row of an expired lease, but then reports that the lock was no longer held.
 _RELEASE = """
 WITH released AS (
   DELETE FROM distributed_locks WHERE lock_key = %(key)s AND owner = %(owner)s RETURNING lease_until)
@@ -50,8 +50,8 @@ SELECT EXISTS (SELECT FROM released WHERE lease_until > coalesce(%(now)s::timest
 class PostgresLocks(LockManager):
     """Locks in the table `distributed_locks`.
 
-    Each step is a transaction of its own, so not for use inside one of the same Database; and for one thread at a time,
-    as the Database is. `clock` is None in production: time is the database's.
+    Each step is its own transaction, so do not use it inside a transaction of the same Database. Not thread-safe,
+    because the Database is not. Tests set `clock`; without it the clock of the database counts.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class PostgresLocks(LockManager):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(sleep=sleep, monotonic=monotonic)
-        require((database is not None, "PostgresLocks needs a database"))
+        require((database is not None, "PostgresLocks requires a database"))
         self._database = database
         self._clock: Clock = clock or (lambda: None)
 
-    def _take(self, key: str, token: str, ttl: timedelta) -> _LeaseRow | None:
+    def _try_acquire(self, key: str, token: str, ttl: timedelta) -> _LeaseRow | None:
         row = _LeaseRow(self._database, self._clock, key, token)
-        return row if row.holds(_TAKE, ttl=ttl) else None
+        return row if row.execute(_ACQUIRE, ttl=ttl) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _LeaseRow:
-    """A row as long as it bears the owner's token."""
+    """A row of `distributed_locks`; valid while it has the owner's token."""
 
     database: StatementRunner
     clock: Clock
@@ -83,14 +83,14 @@ class _LeaseRow:
 
     def extend(self, ttl: timedelta) -> bool:
         """See `Lease`."""
-        return self.holds(_EXTEND, ttl=ttl)
+        return self.execute(_EXTEND, ttl=ttl)
 
     def release(self) -> bool:
         """See `Lease`."""
-        return self.holds(_RELEASE)
+        return self.execute(_RELEASE)
 
-    def holds(self, statement: LiteralString, **parameters: timedelta) -> bool:
-        """Run a statement that says whether the row was this owner's."""
+    def execute(self, statement: LiteralString, **parameters: timedelta) -> bool:
+        """Run a statement and return whether this owner held the lock."""
         row = self.database.fetch_row(
             statement, {"key": self.key, "owner": self.owner, "now": self.clock(), **parameters}
         )

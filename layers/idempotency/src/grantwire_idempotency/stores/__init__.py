@@ -1,1 +1,1 @@
-"""Where keys are kept; see `interface` for what a store promises."""
+"""Stores for idempotency keys; `interface` defines the guarantees of a store."""

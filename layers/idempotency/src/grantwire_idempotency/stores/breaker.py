@@ -1,4 +1,4 @@
-"""A store that is not asked while it keeps failing."""
+"""A store behind a circuit breaker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from grantwire_idempotency.wiring import require, store_rule
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from grantwire_idempotency.stores.interface import Check, Key, New, Record, Store
+    from grantwire_idempotency.stores.interface import CheckResult, Claim, Key, KeyState, Store
 
 
 class BreakerStore:
-    """A store behind a circuit breaker (C10): while the circuit is open CircuitOpenError comes at once, without a wait.
+    """A store behind a circuit breaker (C10): raises CircuitOpenError without a call while the circuit is open.
 
-    That is a RetryableError, so whoever uses the store does what they do when it is down. Only `store_result` is tried
-    all the same: its work is done, and would be done again if nobody wrote that down.
+    CircuitOpenError is a RetryableError, so callers handle it like an unavailable store. `store_result` ignores an open
+    circuit: its work is done, and a retry would repeat the work if the result were not stored.
     """
 
     def __init__(self, store: Store, breaker: CircuitBreaker) -> None:
@@ -28,22 +28,22 @@ class BreakerStore:
         self._store = store
         self._breaker = breaker
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
         with self._breaker.guard():
             return self._store.check(key, ttl)
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""
-        with self._breaker.guard(insist=True):
+        with self._breaker.guard(force=True):
             self._store.store_result(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
-        """See `Store`; a claim that could not be given back ends by itself."""
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+        """See `Store`. A claim that could not be released expires."""
         with self._breaker.guard():
             self._store.store_failure(claim, error, ttl)
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
         with self._breaker.guard():
             return self._store.get_result(key)

@@ -1,19 +1,21 @@
-"""What every store is: the one place that decides whether a message is new.
+"""The store interface. A store is the only component that decides whether a key is new.
 
-A store remembers three things about a key, each for its own time. A *claim*: somebody is at work on it. A *completed
-record*: it was done, with the result. A *failure*: the last run ended with an error; it is there to be looked up and
-decides nothing.
+A store keeps up to three entries for a key, and each entry has its own time to live:
 
-    check         no live claim, and no live completed record ───────────▶ New          the key is claimed, atomically
-                  a completed record (at this mark or a later one) ──────▶ Duplicate    with the result that was stored
-                  somebody else's live claim ────────────────────────────▶ InProgress
-    store_result  New ▶ completed; claim and failure are gone
-    store_failure New ▶ failed; the claim is gone, so that the next check finds the key new
+- a *claim*: a run is working on the key;
+- a *completion*: the work is done, and this is its result;
+- a *failure*: the last run ended with this error. A failure is information only and never affects a decision.
 
-Two checks at the same time never both get New. A worker that dies leaves its claim, which ends by itself.
+    check          no live claim and no live completion ────▶ Claim        the key is claimed atomically
+                   a completion at this mark or a later one ▶ Duplicate    with the stored result
+                   a live claim of another run ─────────────▶ InProgress
+    store_result   replaces the claim and any failure by a completion
+    store_failure  replaces the claim by a failure, so that the next check returns Claim
 
-A key is *taken* from the holder of a claim when somebody else's claim on it is live, or a completed record makes the
-claim's key a duplicate. Until then the holder may finish, even past the claim's time.
+Two concurrent checks never both return Claim. A worker that dies leaves its claim behind, and the claim expires.
+
+A claim is *lost* when another run has a live claim on the same key, or when a completion makes the key a duplicate. A
+claim that has expired but is not lost can still be completed.
 """
 
 from __future__ import annotations
@@ -28,23 +30,25 @@ from typing import Protocol
 from grantwire_idempotency.errors import BadRequestError, LeaseLostError
 from grantwire_idempotency.validation import clean_text
 
-LONGEST_KEY = 256
-LONGEST_ERROR = 2_000
-_LONGEST_TYPE = 100
-_SHORTEST_LIFE = timedelta(milliseconds=1)
-_LONGEST_LIFE = timedelta(days=36_500)
-# NUL and lone surrogates: no PostgreSQL text holds them.
+MAX_KEY_LENGTH = 256
+MAX_ERROR_LENGTH = 2_000
+_MAX_TYPE_LENGTH = 100
+_MIN_TTL = timedelta(milliseconds=1)
+_MAX_TTL = timedelta(days=36_500)
+# NUL and lone surrogates, which PostgreSQL cannot store in a text column.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-# Redis counts marks in floating point: up to here every whole number is exact. In microseconds it is the year 2255.
-LARGEST_MARK = 2**53 - 1
+# Redis compares marks as floating-point numbers, which are exact up to here. As microseconds, this is the year 2255.
+MAX_MARK = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What makes two messages the same one.
+    """The identity of a message: two messages with the same key are the same message.
 
-    With a `mark`, messages that share a key come in an order: a version, or a time in microseconds. Then only a mark
-    above the last completed one is new. `message_id` and `message_type` are for people who look into the store.
+    A `mark` orders the messages that share a key. It is a version, or a time in microseconds. Only a mark above the
+    last completed mark is new. `message_id` and `message_type` are stored for people who inspect the store.
+
+    Raises BadRequestError for a value that any of the stores could not hold.
     """
 
     value: str
@@ -53,25 +57,28 @@ class Key:
     message_type: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what some store could not hold, whichever is used: BadRequestError."""
-        clean_text("idempotency key", self.value, longest=LONGEST_KEY)
+        """Validate all fields."""
+        clean_text("idempotency key", self.value, max_length=MAX_KEY_LENGTH)
         if self.mark is not None and (isinstance(self.mark, bool) or not isinstance(self.mark, int)):
-            raise BadRequestError("mark must be a whole number")
-        if self.mark is not None and not 0 <= self.mark <= LARGEST_MARK:
-            raise BadRequestError(f"mark must be between 0 and {LARGEST_MARK}, not {self.mark}")
+            raise BadRequestError("mark must be an integer")
+        if self.mark is not None and not 0 <= self.mark <= MAX_MARK:
+            raise BadRequestError(f"mark must be between 0 and {MAX_MARK}, not {self.mark}")
         if self.message_id:
-            clean_text("message id", self.message_id, longest=LONGEST_KEY)
+            clean_text("message id", self.message_id, max_length=MAX_KEY_LENGTH)
         if self.message_type:
-            clean_text("message type", self.message_type, longest=_LONGEST_TYPE)
+            clean_text("message type", self.message_type, max_length=_MAX_TYPE_LENGTH)
 
-    def covered_by(self, completed: int | None) -> bool:
-        """Whether a completed record with that mark makes this a duplicate; without a mark on either side it does."""
-        return self.mark is None or completed is None or self.mark <= completed
+    def is_covered_by(self, completed_mark: int | None) -> bool:
+        """Return whether a completion with this mark makes the key a duplicate.
+
+        If either of the two has no mark, it does.
+        """
+        return self.mark is None or completed_mark is None or self.mark <= completed_mark
 
 
 @dataclass(frozen=True, slots=True)
-class New:
-    """The key is claimed for whoever holds this; hand it to `store_result` or `store_failure`."""
+class Claim:
+    """Exclusive permission to work on a new key. Pass it to `store_result` or `store_failure` after the work."""
 
     key: Key
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -79,7 +86,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The work was done before; `result` is what was stored then, or None."""
+    """The work is already done; `result` is the stored result, or None."""
 
     key: Key
     result: str | None
@@ -87,17 +94,17 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """Somebody is at it; unless that ends earlier, the key is free again after `free_in`."""
+    """Another run has claimed the key; its claim expires after `free_in` at the latest."""
 
     key: Key
     free_in: timedelta
 
 
-Check = New | Duplicate | InProgress
+CheckResult = Claim | Duplicate | InProgress
 
 
-class Status(StrEnum):
-    """What a store knows of a key."""
+class KeyStatus(StrEnum):
+    """The status of a key in a store."""
 
     IN_PROGRESS = "processing"
     COMPLETED = "completed"
@@ -105,69 +112,77 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What became of a key, for those who only look: it may have changed by the time it is read.
+class KeyState:
+    """A snapshot of what a store knows about a key. It can be out of date as soon as it is returned.
 
-    A live claim is shown before a completed record, and that before a failure. `mark` is the claim's or the completed
-    record's. A completed record with an `error`: a later mark failed.
+    A live claim takes precedence over a completion, and a completion over a failure. `mark` is the mark of the claim
+    or of the completion. A completion with an `error` means that a run with a later mark has failed.
     """
 
-    status: Status
+    status: KeyStatus
     result: str | None = None
     error: str | None = None
     mark: int | None = None
 
 
 class Store(Protocol):
-    """Decides atomically; every method raises RetryableError if the store is out of reach, and may then be repeated.
+    """Claims keys atomically and keeps their results.
 
-    Times to live are between a millisecond and a hundred years; what is outside counts as the nearest of the two.
+    Every method raises RetryableError if the store is unavailable, and it is safe to call the method again. A time to
+    live below one millisecond or above one hundred years is replaced by that limit.
     """
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
-        """Claim the key for `ttl` unless it is completed or claimed. Of any number of callers at once one gets New.
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+        """Claim the key for `ttl`, unless it is completed or claimed. Of all concurrent callers one gets a Claim.
 
-        A completed record comes before a claim: while version 3 is in progress, version 2 is still a duplicate of 2.
+        A completion takes precedence over a claim: while version 3 is in progress, version 2 is still a duplicate if
+        version 2 is completed.
         """
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
-        """Complete the key; for `ttl` from now every check finds a Duplicate with `result`.
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+        """Complete the key: for `ttl` from now, every check returns a Duplicate with `result`.
 
-        LeaseLostError, and nothing is changed, if the key was taken (see the module). To say it twice is to say it
-        once: the same claim's second result is ignored. BadRequestError for a result with NUL or lone surrogates.
+        A second call with the same claim has no effect. Raises LeaseLostError and changes nothing if the claim is lost
+        (see the module). Raises BadRequestError if the result contains NUL or lone surrogates.
         """
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
-        """Give the key back, so that the next check finds it new; the error may be looked up for `ttl`.
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+        """Release the key, so that the next check claims it, and keep `error` for `ttl`.
 
-        An older completed mark stays completed. Changes nothing if the key was taken. Of the error only what every
-        store can hold is kept: its first 2,000 characters, without NUL and lone surrogates.
+        A completion with an older mark remains. Changes nothing if the claim is lost. The store keeps the first 2,000
+        characters of the error and replaces NUL and lone surrogates.
         """
 
-    def get_result(self, key: Key) -> Record | None:
-        """What is known of the key, whatever the mark asked with. Decides nothing."""
+    def get_result(self, key: Key) -> KeyState | None:
+        """Return the state of the key, or None if the store does not know it. Ignores the mark of `key`.
+
+        The state is for information. Only `check` decides whether to do the work.
+        """
 
     def cleanup(self) -> int:
-        """Delete what has expired, as much as is good for one call, unless the store does so by itself; how much."""
+        """Delete expired entries and return how many were deleted.
+
+        One call deletes a limited number. A store that deletes expired entries automatically returns 0.
+        """
 
 
-def lifetime(ttl: timedelta) -> timedelta:
-    """A time to live that every store can count with; `timedelta.max` means as long as possible."""
-    return min(max(ttl, _SHORTEST_LIFE), _LONGEST_LIFE)
+def clamp_ttl(ttl: timedelta) -> timedelta:
+    """Limit a time to live to the range that every store supports; `timedelta.max` means as long as possible."""
+    return min(max(ttl, _MIN_TTL), _MAX_TTL)
 
 
-def storable_result(result: str | None) -> str | None:
-    """`result`, if every store can give it back unchanged."""
+def validate_result(result: str | None) -> str | None:
+    """Return `result`; raise BadRequestError if a store could not return it unchanged."""
     if result is not None and _UNSTORABLE.search(result):
         raise BadRequestError("a result must not contain NUL or lone surrogates; JSON with escapes has none")
     return result
 
 
-def storable_error(error: str) -> str:
-    """What every store can hold of an error's text."""
-    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", error[:LONGEST_ERROR])
+def truncate_error(error: str) -> str:
+    """Return the part of an error text that every store can hold."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", error[:MAX_ERROR_LENGTH])
 
 
-def taken() -> LeaseLostError:
-    """The error of a holder whose key was taken."""
-    return LeaseLostError("somebody else has the key, or has completed it")
+def claim_lost_error() -> LeaseLostError:
+    """Return the error for a claim that is lost."""
+    return LeaseLostError("the claim is lost: another run has claimed or completed the key")

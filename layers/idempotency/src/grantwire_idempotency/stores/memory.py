@@ -1,4 +1,4 @@
-"""A store in the memory of one process: for tests, and for jobs that only one process runs."""
+"""A store in the memory of one process, for tests and for jobs that run in a single process."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency.errors import ConfigError
-from grantwire_idempotency.optional import needs
+from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.stores.interface import (
+    Claim,
     Duplicate,
     InProgress,
-    New,
-    Record,
-    Status,
-    lifetime,
-    storable_error,
-    storable_result,
-    taken,
+    KeyState,
+    KeyStatus,
+    claim_lost_error,
+    clamp_ttl,
+    truncate_error,
+    validate_result,
 )
 
-with needs("cachetools", for_what="MemoryStore"):
+with optional_package("cachetools", used_by="MemoryStore"):
     from cachetools import TLRUCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire_idempotency.stores.interface import Check, Key
+    from grantwire_idempotency.stores.interface import CheckResult, Key
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A claim, a completed record with its result, or a failure with its error; and when it ends."""
+class _Entry:
+    """A claim, a completion with its result, or a failure with its error."""
 
-    until: float
+    expires_at: float
     token: str
     mark: int | None
     text: str | None = None
 
 
 class MemoryStore:
-    """Keeps every promise of a store within one process, for any number of threads.
+    """A thread-safe store within one process.
 
-    Of completed records it remembers the `capacity` that were used last, and of failures as many. Claims are never
-    forgotten before their time.
+    It keeps the `capacity` most recently used completions, and as many failures. A claim is never evicted before it
+    expires.
     """
 
     def __init__(self, capacity: int = 10_000, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,80 +54,83 @@ class MemoryStore:
         self._capacity = capacity
         self._clock = clock
         self._lock = threading.Lock()
-        self._claims: dict[str, _Held] = {}
-        self._records: TLRUCache[str, _Held] = TLRUCache(capacity, lambda _key, held, _now: held.until, timer=clock)
-        self._failures: TLRUCache[str, _Held] = TLRUCache(capacity, lambda _key, held, _now: held.until, timer=clock)
+        self._claims: dict[str, _Entry] = {}
+        self._completions: TLRUCache[str, _Entry] = TLRUCache(capacity, _expiry, timer=clock)
+        self._failures: TLRUCache[str, _Entry] = TLRUCache(capacity, _expiry, timer=clock)
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
-        new = New(key)
+        claim = Claim(key)
         with self._lock:
-            record = self._records.get(key.value)
-            if record is not None and key.covered_by(record.mark):
-                return Duplicate(key, record.text)
+            completion = self._completions.get(key.value)
+            if completion is not None and key.is_covered_by(completion.mark):
+                return Duplicate(key, completion.text)
             now = self._clock()
-            claim = self._claim(key, now)
-            if claim is not None:
-                return InProgress(key, timedelta(seconds=claim.until - now))
+            live = self._live_claim(key, now)
+            if live is not None:
+                return InProgress(key, timedelta(seconds=live.expires_at - now))
             if len(self._claims) >= self._capacity:
-                self._forget_dead_claims(now)
-            self._claims[key.value] = self._held(new, None, ttl)
-        return new
+                self._delete_expired_claims(now)
+            self._claims[key.value] = self._entry(claim, None, ttl)
+        return claim
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""
-        result = storable_result(result)
+        result = validate_result(result)
         with self._lock:
-            record = self._records.get(claim.key.value)
-            if record is not None and record.token == claim.token:
+            completion = self._completions.get(claim.key.value)
+            if completion is not None and completion.token == claim.token:
                 return
-            if self._taken_from(claim):
-                raise taken()
+            if self._is_lost(claim):
+                raise claim_lost_error()
             self._claims.pop(claim.key.value, None)
             self._failures.pop(claim.key.value, None)
-            self._records[claim.key.value] = self._held(claim, result, ttl)
+            self._completions[claim.key.value] = self._entry(claim, result, ttl)
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
         with self._lock:
-            if not self._taken_from(claim):
+            if not self._is_lost(claim):
                 self._claims.pop(claim.key.value, None)
-                self._failures[claim.key.value] = self._held(claim, storable_error(error), ttl)
+                self._failures[claim.key.value] = self._entry(claim, truncate_error(error), ttl)
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
         with self._lock:
-            claim = self._claim(key, self._clock())
-            record, failure = self._records.get(key.value), self._failures.get(key.value)
+            claim = self._live_claim(key, self._clock())
+            completion, failure = self._completions.get(key.value), self._failures.get(key.value)
         error = None if failure is None else failure.text
         if claim is not None:
-            return Record(Status.IN_PROGRESS, mark=claim.mark)
-        if record is not None:
-            return Record(Status.COMPLETED, record.text, error, record.mark)
-        return None if failure is None else Record(Status.FAILED, error=error)
+            return KeyState(KeyStatus.IN_PROGRESS, mark=claim.mark)
+        if completion is not None:
+            return KeyState(KeyStatus.COMPLETED, completion.text, error, completion.mark)
+        return None if failure is None else KeyState(KeyStatus.FAILED, error=error)
 
     def cleanup(self) -> int:
         """See `Store`."""
         with self._lock:
-            forgotten = self._forget_dead_claims(self._clock())
-            return forgotten + len(self._records.expire()) + len(self._failures.expire())
+            deleted = self._delete_expired_claims(self._clock())
+            return deleted + len(self._completions.expire()) + len(self._failures.expire())
 
-    def _taken_from(self, claim: New) -> bool:
-        other, record = self._claim(claim.key, self._clock()), self._records.get(claim.key.value)
-        return (other is not None and other.token != claim.token) or (
-            record is not None and claim.key.covered_by(record.mark)
+    def _is_lost(self, claim: Claim) -> bool:
+        live, completion = self._live_claim(claim.key, self._clock()), self._completions.get(claim.key.value)
+        return (live is not None and live.token != claim.token) or (
+            completion is not None and claim.key.is_covered_by(completion.mark)
         )
 
-    def _claim(self, key: Key, now: float) -> _Held | None:
+    def _live_claim(self, key: Key, now: float) -> _Entry | None:
         claim = self._claims.get(key.value)
-        return claim if claim is not None and claim.until > now else None
+        return claim if claim is not None and claim.expires_at > now else None
 
-    def _forget_dead_claims(self, now: float) -> int:
-        """They are of no use to anybody, and nobody else would ever remove them."""
-        dead = [value for value, claim in self._claims.items() if claim.until <= now]
-        for value in dead:
+    def _delete_expired_claims(self, now: float) -> int:
+        expired = [value for value, claim in self._claims.items() if claim.expires_at <= now]
+        for value in expired:
             del self._claims[value]
-        return len(dead)
+        return len(expired)
 
-    def _held(self, claim: New, text: str | None, ttl: timedelta) -> _Held:
-        return _Held(self._clock() + lifetime(ttl).total_seconds(), claim.token, claim.key.mark, text)
+    def _entry(self, claim: Claim, text: str | None, ttl: timedelta) -> _Entry:
+        return _Entry(self._clock() + clamp_ttl(ttl).total_seconds(), claim.token, claim.key.mark, text)
+
+
+def _expiry(_key: str, entry: _Entry, _now: float) -> float:
+    return entry.expires_at

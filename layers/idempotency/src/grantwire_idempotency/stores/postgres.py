@@ -1,8 +1,8 @@
-"""A store in PostgreSQL, in the table `processed_messages`: for whoever has the database anyway.
+"""A store in PostgreSQL, in the table `processed_messages`.
 
-Every rule stands in the SQL functions `processed_message_*`, so that each method is one round trip in a transaction of
-its own. After a lost connection it is sent once more, which is harmless: a claim is known by its token.
-What has expired is deleted by the hourly sweep, 7 days later (R3), or at once by `cleanup`.
+The SQL functions `processed_message_*` contain all rules, so each method is one round trip in its own transaction. A
+statement is sent again after a lost connection, which is safe because the token identifies the claim.
+The hourly sweep deletes a row 7 days after it has expired (R3); `cleanup` deletes expired rows immediately.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import ConfigError
 from grantwire_idempotency.stores.interface import (
+    Claim,
     Duplicate,
     InProgress,
-    New,
-    Record,
-    Status,
-    lifetime,
-    storable_error,
-    storable_result,
-    taken,
+    KeyState,
+    KeyStatus,
+    claim_lost_error,
+    clamp_ttl,
+    truncate_error,
+    validate_result,
 )
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from grantwire_idempotency.database import StatementRunner
-    from grantwire_idempotency.stores.interface import Check, Key
+    from grantwire_idempotency.stores.interface import CheckResult, Key
 
-# Deletes what fits well within the statement timeout, and passes over what somebody is at.
+# Small enough for the statement timeout.
 _CLEANUP_BATCH = 1_000
 
 _CHECK = """
@@ -47,7 +47,7 @@ SELECT processed_message_fail(
          %(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type)s, %(error)s, %(ttl)s, %(now)s)
 """
 
-_LOOK = """
+_GET_STATE = """
 SELECT CASE WHEN m.claimed_until > t.moment THEN 'processing'
             WHEN m.completed_until > t.moment THEN 'completed'
             WHEN m.failed_until > t.moment THEN 'failed' END,
@@ -60,66 +60,66 @@ SELECT CASE WHEN m.claimed_until > t.moment THEN 'processing'
 """
 
 _CLEANUP = """
-WITH gone AS (
+WITH deleted AS (
   DELETE FROM processed_messages WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM processed_messages
      WHERE expires_at <= coalesce(%(now)s::timestamptz, now())
      ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
   RETURNING 1)
-SELECT count(*) FROM gone
+SELECT count(*) FROM deleted
 """
 
 
 class PostgresStore:
-    """Keeps every promise of a store for all processes of one database; time is the database's.
+    """A store that all processes with the same database share. Expiry follows the clock of the database.
 
-    As its `database`, which is one connection, it serves one thread at a time. `clock` is for tests.
+    Not thread-safe, because `database` is one connection. Tests set `clock`.
     """
 
     def __init__(self, database: StatementRunner, *, clock: Callable[[], datetime] | None = None) -> None:
         if not hasattr(database, "fetch_row"):
-            raise ConfigError(["PostgresStore needs a Database"])
+            raise ConfigError(["PostgresStore requires a Database"])
         self._database = database
         self._clock = clock
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
-        claim = New(key)
+        claim = Claim(key)
         verdict, result, free_in = self._database.fetch_row(_CHECK, self._parameters(claim, ttl))
         if verdict == "DUPLICATE":
             return Duplicate(key, result)
         return claim if verdict == "NEW" else InProgress(key, free_in)
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""
-        parameters = self._parameters(claim, ttl) | {"result": storable_result(result)}
+        parameters = self._parameters(claim, ttl) | {"result": validate_result(result)}
         (completed,) = self._database.fetch_row(_COMPLETE, parameters)
         if not completed:
-            raise taken()
+            raise claim_lost_error()
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
-        self._database.fetch_row(_FAIL, self._parameters(claim, ttl) | {"error": storable_error(error)})
+        self._database.fetch_row(_FAIL, self._parameters(claim, ttl) | {"error": truncate_error(error)})
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
-        row = self._database.fetch_row(_LOOK, {"key": key.value, "now": self._now()})
+        row = self._database.fetch_row(_GET_STATE, {"key": key.value, "now": self._now()})
         status, result, error, claimed_mark, completed_mark = row
         match status:
-            case Status.IN_PROGRESS:
-                return Record(Status.IN_PROGRESS, mark=claimed_mark)
-            case Status.COMPLETED:
-                return Record(Status.COMPLETED, result, error, completed_mark)
-            case Status.FAILED:
-                return Record(Status.FAILED, error=error)
+            case KeyStatus.IN_PROGRESS:
+                return KeyState(KeyStatus.IN_PROGRESS, mark=claimed_mark)
+            case KeyStatus.COMPLETED:
+                return KeyState(KeyStatus.COMPLETED, result, error, completed_mark)
+            case KeyStatus.FAILED:
+                return KeyState(KeyStatus.FAILED, error=error)
         return None
 
     def cleanup(self) -> int:
-        """See `Store`; the oldest first, up to 1,000 rows: call it again while it finds that many."""
+        """See `Store`. Deletes up to 1,000 rows, oldest first; call it again while it returns 1,000."""
         (count,) = self._database.fetch_row(_CLEANUP, {"now": self._now(), "limit": _CLEANUP_BATCH})
         return int(count)
 
-    def _parameters(self, claim: New, ttl: timedelta) -> dict[str, Any]:
+    def _parameters(self, claim: Claim, ttl: timedelta) -> dict[str, Any]:
         key = claim.key
         return {
             "key": key.value,
@@ -127,7 +127,7 @@ class PostgresStore:
             "mark": key.mark,
             "message_id": key.message_id or key.value,
             "message_type": key.message_type,
-            "ttl": lifetime(ttl),
+            "ttl": clamp_ttl(ttl),
             "now": self._now(),
         }
 

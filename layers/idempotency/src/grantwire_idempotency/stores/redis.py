@@ -1,17 +1,17 @@
-"""A store in Redis or Valkey: for whoever has one, and wants duplicates found without asking a database.
+"""A store in Redis or Valkey, which finds duplicates without a query to a database.
 
-Every key has up to four entries, each with its own time to live; the server forgets them by itself:
+A key has up to four entries. Each has its own time to live, and the server deletes it automatically:
 
-    <prefix><key>          a claim, `claim:<mark>:<token>`, or a completed record, `completed:<mark>:<token>`
-    <prefix>other:<key>    if there are both, the one that ends sooner: so the first is there whenever anything counts
-    <prefix>result:<key>   the result of the completed record, unless that is None
+    <prefix><key>          a claim, `claim:<mark>:<token>`, or a completion, `completed:<mark>:<token>`
+    <prefix>other:<key>    if both exist, the one that expires first; so the first entry exists while any of them does
+    <prefix>result:<key>   the stored result of the completion, unless it is None
     <prefix>error:<key>    the error of the last failure
 
-So a claim without a mark is one `SET NX PX`; whatever else changes something looks at two entries and is a script.
+A claim without a mark is therefore one `SET NX PX`. Every other change reads two entries and is a script.
 
-What the server must be: one primary, Redis or Valkey, with `maxmemory-policy noeviction`, because an entry that is
-evicted is a message that runs twice. It replicates asynchronously: a failover may lose the last claims and results.
-Where that is too much, use PostgreSQL. For Redis Cluster give `hash_tags=True`; it changes the names of all entries.
+Requirements: one primary, Redis or Valkey, with `maxmemory-policy noeviction`, because a message whose entry is evicted
+runs twice. Replication is asynchronous, so a failover can lose the last claims and results. Use PostgreSQL if that is
+not acceptable. Redis Cluster requires `hash_tags=True`, which changes the names of all entries.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
 from grantwire_idempotency.logs import logger
-from grantwire_idempotency.optional import needs
+from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.stores.interface import (
+    Claim,
     Duplicate,
     InProgress,
-    New,
-    Record,
-    Status,
-    lifetime,
-    storable_error,
-    storable_result,
-    taken,
+    KeyState,
+    KeyStatus,
+    claim_lost_error,
+    clamp_ttl,
+    truncate_error,
+    validate_result,
 )
 
-with needs("redis", for_what="RedisStore"):
+with optional_package("redis", used_by="RedisStore"):
     from redis import Redis, RedisCluster
     from redis.backoff import NoBackoff
     from redis.exceptions import (
         AuthenticationError,
         AuthorizationError,
         ClusterError,
-        ConnectionError,  # noqa: A004  # theirs is not a subclass of the built-in one
+        ConnectionError,  # noqa: A004  # not a subclass of the built-in one
         OutOfMemoryError,
         ReadOnlyError,
         RedisClusterException,
         RedisError,
-        TimeoutError,  # noqa: A004  # as ConnectionError
+        TimeoutError,  # noqa: A004  # see ConnectionError
         TryAgainError,
     )
     from redis.retry import Retry
@@ -57,46 +57,47 @@ with needs("redis", for_what="RedisStore"):
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire_idempotency.stores.interface import Check, Key
+    from grantwire_idempotency.stores.interface import CheckResult, Key
 
-_KINDS = ("", "other:", "result:", "error:")
-# Put before a key that begins like the name of another entry, so that no key can be taken for another key's result.
+_ENTRY_KINDS = ("", "other:", "result:", "error:")
+# Prefix for a key that begins like another entry's name: key "result:a" must not collide with the result of key "a".
 _ESCAPE = "key:"
-_RESERVED = (*_KINDS[1:], _ESCAPE)
+_RESERVED = (*_ENTRY_KINDS[1:], _ESCAPE)
 
-_HELD = re.compile(r"(claim|completed):(\d*):.*", re.DOTALL)
+_ENTRY = re.compile(r"(claim|completed):(\d*):.*", re.DOTALL)
 
-# Nothing is wrong with the command, but the server cannot take it now: out of reach, starting, a replica, full, or in a
-# cluster that has no node for the key.
+# The command is valid, but the server cannot execute it now: it is unreachable, starting, a replica or full, or the
+# cluster has no node for the key.
 _RETRYABLE = (
     ConnectionError,
     TimeoutError,
     ReadOnlyError,
     OutOfMemoryError,
     ClusterError,
-    RedisClusterException,  # of the cluster's client, which cannot reach its nodes
+    RedisClusterException,  # raised by the cluster client when it cannot reach a node
     TryAgainError,
 )
 _RETRYABLE_CODES = {"BUSY", "MISCONF", "NOREPLICAS"}
-# Waiting will not mend a wrong password.
-_REFUSED = (AuthenticationError, AuthorizationError)
+# Subclasses of ConnectionError that a retry alone does not fix, so they are logged as errors.
+_CREDENTIAL_ERRORS = (AuthenticationError, AuthorizationError)
 
-# What all scripts begin with: who has the key, and how to write that down.
-_READ = """
+# The common start of all scripts: read the claim and the completion, and define how to write them.
+_READ_ENTRIES = """
 local token, mark, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local held = {}
+local entries = {}
 for _, name in ipairs({KEYS[1], KEYS[2]}) do
   local value = redis.call('GET', name)
   if value then
-    local kind, of_mark, of_token = string.match(value, '^(%a+):(%d*):(.*)$')
-    held[kind] = {value = value, mark = of_mark, token = of_token, left = math.max(1, redis.call('PTTL', name))}
+    local kind, entry_mark, entry_token = string.match(value, '^(%a+):(%d*):(.*)$')
+    local left = math.max(1, redis.call('PTTL', name))
+    entries[kind] = {value = value, mark = entry_mark, token = entry_token, left = left}
   end
 end
-local claim, record = held.claim, held.completed
-local covered = record and (mark == '' or record.mark == '' or tonumber(mark) <= tonumber(record.mark))
+local claim, completion = entries.claim, entries.completed
+local covered = completion and (mark == '' or completion.mark == '' or tonumber(mark) <= tonumber(completion.mark))
 local taken = covered or (claim and claim.token ~= token)
 
-local function put(name, entry)
+local function write_entry(name, entry)
   if entry then
     redis.call('SET', name, entry.value, 'PX', entry.left)
   else
@@ -104,12 +105,12 @@ local function put(name, entry)
   end
 end
 
-local function keep(one, other)
-  if not one or (other and other.left > one.left) then
-    one, other = other, one
+local function write_entries(first, other)
+  if not first or (other and other.left > first.left) then
+    first, other = other, first
   end
-  put(KEYS[1], one)
-  put(KEYS[2], other)
+  write_entry(KEYS[1], first)
+  write_entry(KEYS[2], other)
 end
 """
 
@@ -119,17 +120,17 @@ if covered then
 elseif taken then
   return {'IN_PROGRESS', claim.left}
 end
-keep({value = 'claim:' .. mark .. ':' .. token, left = ttl}, record)
+write_entries({value = 'claim:' .. mark .. ':' .. token, left = ttl}, completion)
 return {'NEW'}
 """
 
 _COMPLETE = """
-if record and record.token == token then
+if completion and completion.token == token then
   return 1
 elseif taken then
   return 0
 end
-keep({value = 'completed:' .. mark .. ':' .. token, left = ttl})
+write_entries({value = 'completed:' .. mark .. ':' .. token, left = ttl})
 if ARGV[4] then
   redis.call('SET', KEYS[3], ARGV[4], 'PX', ttl)
 else
@@ -141,39 +142,39 @@ return 1
 
 _FAIL = """
 if not taken then
-  keep(record)
+  write_entries(completion)
   redis.call('SET', KEYS[4], ARGV[4], 'PX', ttl)
 end
 """
 
 
 class RedisStore:
-    """Keeps every promise of a store for all processes that share one Redis; time is the server's. For any threads.
+    """A thread-safe store that all processes with the same Redis share. Expiry follows the clock of the server.
 
-    The client is yours. By itself it tries a server that is away ten times, for seconds: give it socket timeouts and a
-    `Retry` that suit the job, or make it with `connect`. Two stores with different prefixes know nothing of each other,
-    unless one's prefix begins with the other's.
+    By default the client retries an unavailable server ten times, which takes seconds. Give the client socket timeouts
+    and a `Retry` that suit the job, or create it with `connect`. Two stores with different prefixes are independent,
+    unless one prefix begins with the other.
     """
 
     def __init__(self, client: Redis | RedisCluster, *, prefix: str = "idempotency:", hash_tags: bool = False) -> None:
-        # An asynchronous client would answer every claim with a coroutine, which counts as true.
+        # An asynchronous client would return a coroutine for every claim, which is truthy.
         if not isinstance(client, Redis | RedisCluster):
-            raise ConfigError([f"RedisStore needs a synchronous Redis client, not a {type(client).__name__}"])
+            raise ConfigError([f"RedisStore requires a synchronous Redis client, not a {type(client).__name__}"])
         if isinstance(client, RedisCluster) and not hash_tags:
-            raise ConfigError(["a RedisStore in a cluster needs hash_tags=True"])
+            raise ConfigError(["RedisStore requires hash_tags=True for a cluster client"])
         if hash_tags and not {"{", "}"}.isdisjoint(prefix):
-            raise ConfigError(["with hash_tags the prefix of a RedisStore must not contain braces"])
+            raise ConfigError(["the prefix of a RedisStore with hash_tags must not contain braces"])
         self._client = client
         self._prefix = prefix
         self._hash_tags = hash_tags
-        self._check = client.register_script(_READ + _CHECK)
-        self._complete = client.register_script(_READ + _COMPLETE)
-        self._fail = client.register_script(_READ + _FAIL)
+        self._check = client.register_script(_READ_ENTRIES + _CHECK)
+        self._complete = client.register_script(_READ_ENTRIES + _COMPLETE)
+        self._fail = client.register_script(_READ_ENTRIES + _FAIL)
 
-    def check(self, key: Key, ttl: timedelta) -> Check:
+    def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
-        claim, names = New(key), self._names(key)
-        with translating():
+        claim, names = Claim(key), self._names(key)
+        with wrap_exceptions():
             if key.mark is None and self._client.set(names[0], f"claim::{claim.token}", nx=True, px=_milliseconds(ttl)):
                 return claim
             verdict, *details = self._check(names, _arguments(claim, ttl))
@@ -181,49 +182,49 @@ class RedisStore:
             return Duplicate(key, _text(details[0]))
         return claim if _text(verdict) == "NEW" else InProgress(key, timedelta(milliseconds=details[0]))
 
-    def store_result(self, claim: New, result: str | None, ttl: timedelta) -> None:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""
-        result = storable_result(result)
+        result = validate_result(result)
         arguments = [*_arguments(claim, ttl), *([] if result is None else [result])]
-        with translating():
+        with wrap_exceptions():
             completed = self._complete(self._names(claim.key), arguments)
         if not completed:
-            raise taken()
+            raise claim_lost_error()
 
-    def store_failure(self, claim: New, error: str, ttl: timedelta) -> None:
+    def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
-        with translating():
-            self._fail(self._names(claim.key), [*_arguments(claim, ttl), storable_error(error)])
+        with wrap_exceptions():
+            self._fail(self._names(claim.key), [*_arguments(claim, ttl), truncate_error(error)])
 
-    def get_result(self, key: Key) -> Record | None:
+    def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
-        with translating():
+        with wrap_exceptions():
             first, other, result, error = map(_text, self._client.mget(self._names(key)))
-        held = dict(_parsed(value) for value in (first, other) if value is not None)
-        if "claim" in held:
-            return Record(Status.IN_PROGRESS, mark=held["claim"])
-        if "completed" in held:
-            return Record(Status.COMPLETED, result, error, held["completed"])
-        return None if error is None else Record(Status.FAILED, error=error)
+        marks = dict(_parse_entry(value) for value in (first, other) if value is not None)
+        if "claim" in marks:
+            return KeyState(KeyStatus.IN_PROGRESS, mark=marks["claim"])
+        if "completed" in marks:
+            return KeyState(KeyStatus.COMPLETED, result, error, marks["completed"])
+        return None if error is None else KeyState(KeyStatus.FAILED, error=error)
 
     def cleanup(self) -> int:
-        """See `Store`; the server does it."""
+        """Return 0, because the server deletes expired entries."""
         return 0
 
     def _names(self, key: Key) -> list[str]:
         value = key.value
         if self._hash_tags:
-            # What stands between the first pair of braces decides about the slot, unless there is nothing.
+            # Redis hashes the text between the first pair of braces, or the whole name if that text is empty.
             tag = f"\\{value}" if value.startswith(("}", "\\")) else value
-            return [f"{self._prefix}{kind}{{{tag}}}" for kind in _KINDS]
+            return [f"{self._prefix}{kind}{{{tag}}}" for kind in _ENTRY_KINDS]
         escaped = f"{_ESCAPE}{value}" if value.startswith(_RESERVED) else value
-        return [f"{self._prefix}{escaped}", *(f"{self._prefix}{kind}{value}" for kind in _KINDS[1:])]
+        return [f"{self._prefix}{escaped}", *(f"{self._prefix}{kind}{value}" for kind in _ENTRY_KINDS[1:])]
 
 
 def connect(url: str) -> Redis:
-    """A client that waits for nothing longer than 2 s, and mends a broken connection once.
+    """Return a client with timeouts of 2 s that reconnects once when a connection breaks.
 
-    To send a command again is harmless, even if the first one arrived: a claim is known by its token.
+    It is safe to send a command again, even if the first one arrived, because the token identifies the claim.
     """
     return Redis.from_url(
         url,
@@ -235,41 +236,41 @@ def connect(url: str) -> Redis:
 
 
 @contextmanager
-def translating() -> Iterator[None]:
-    """Raise the errors that the rest of Grantwire knows in place of the client's."""
+def wrap_exceptions() -> Iterator[None]:
+    """Convert errors of the Redis client into errors of the library."""
     try:
         yield
     except (RedisError, RedisClusterException) as error:
-        raise translated(error) from error
+        raise convert_error(error) from error
 
 
-def translated(error: RedisError | RedisClusterException) -> RetryableError | InternalError:
-    """The error that the rest of Grantwire knows; the original is its cause."""
+def convert_error(error: RedisError | RedisClusterException) -> RetryableError | InternalError:
+    """Return RetryableError if the server is unavailable, else InternalError."""
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, _RETRYABLE) or str(error).partition(" ")[0] in _RETRYABLE_CODES:
-        level = logging.ERROR if isinstance(error, _REFUSED) else logging.WARNING
+        level = logging.ERROR if isinstance(error, _CREDENTIAL_ERRORS) else logging.WARNING
         logger.log(level, "redis unavailable", extra={"reason": reason})
         return RetryableError("temporarily unavailable, send the same request again")
-    return InternalError(f"Redis refused a command: {reason}")
+    return InternalError(f"Redis rejected a command: {reason}")
 
 
-def _parsed(value: str) -> tuple[str, int | None]:
-    """Whether it is a claim or a completed record, and its mark."""
-    found = _HELD.fullmatch(value)
-    if found is None:
-        raise InternalError("an entry in Redis is not one of this store: does somebody else use its prefix?")
-    return found[1], int(found[2]) if found[2] else None
+def _parse_entry(value: str) -> tuple[str, int | None]:
+    """Return `claim` or `completed`, and the mark."""
+    match = _ENTRY.fullmatch(value)
+    if match is None:
+        raise InternalError("unknown entry in Redis; check that no other application uses the prefix of this store")
+    return match[1], int(match[2]) if match[2] else None
 
 
 def _milliseconds(ttl: timedelta) -> int:
-    return lifetime(ttl) // timedelta(milliseconds=1)
+    return clamp_ttl(ttl) // timedelta(milliseconds=1)
 
 
-def _arguments(claim: New, ttl: timedelta) -> list[str | int]:
-    """What every script is given first."""
+def _arguments(claim: Claim, ttl: timedelta) -> list[str | int]:
+    """Return the arguments that all scripts begin with."""
     return [claim.token, "" if claim.key.mark is None else str(claim.key.mark), _milliseconds(ttl)]
 
 
 def _text(value: Any) -> str | None:
-    """What the server sent, whether or not the client decodes it."""
+    """Return a response as text, whether or not the client decodes responses."""
     return value.decode() if isinstance(value, bytes) else value

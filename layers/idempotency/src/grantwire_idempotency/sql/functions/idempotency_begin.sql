@@ -1,12 +1,12 @@
--- Decides what to do with a request that carries an idempotency key (SPEC I1-I8). The verdict is one of
---   PROCEED                   the key is free and locked for this transaction: do the work, then call idempotency_finish
---   REPLAYED                  the same request was answered before: status_code and body are that response
+-- Decides how to handle a request with an idempotency key (SPEC I1-I8). The verdict is one of:
+--   PROCEED                   the key is free, and this transaction has locked it: do the work, call idempotency_finish
+--   REPLAYED                  the same request has a stored response: status_code and body
 --   IDEMPOTENCY_KEY_CONFLICT  the key was used for another request
 --   REQUEST_IN_PROGRESS       another transaction has held the key for longer than p_lock_wait_ms
--- idempotency_begin and idempotency_finish are the only statements that decide about a key. The first read saves the
--- lock for the common replay; a live row with an equal hash can no longer change (I6). Everything else is decided
--- after the lock, by a statement that begins after it: under READ COMMITTED it sees what the previous holder
--- committed. A stronger isolation level would show it an older snapshot and double the effect.
+-- Only idempotency_begin and idempotency_finish decide about a key. The first SELECT serves the common replay without
+-- a lock, because a live row with an equal hash cannot change (I6). Every other decision is made by a statement that
+-- starts after the lock is held. Under READ COMMITTED this statement sees what the previous holder committed. A
+-- stricter isolation level would use an older snapshot and duplicate the effect.
 CREATE OR REPLACE FUNCTION idempotency_begin(
     p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
     OUT verdict text, OUT status_code integer, OUT body text

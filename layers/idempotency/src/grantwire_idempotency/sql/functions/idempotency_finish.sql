@@ -1,6 +1,6 @@
--- Stores the response for later repeats, in the transaction of the work. Only an expired row may be replaced; anything
--- else means that the lock or the read after it was bypassed, and is SQLSTATE GW001: no response is better than a
--- doubled effect (I6). now() is the one that idempotency_begin saw (I4).
+-- Stores the response in the transaction of the work. Only an expired row may be replaced. A live row means that the
+-- lock, or the read after it, was bypassed. The function then raises SQLSTATE GW001, because an error is better than a
+-- duplicate effect (I6). now() has the same value as in idempotency_begin (I4).
 CREATE OR REPLACE FUNCTION idempotency_finish(
     p_caller text, p_route text, p_key text, p_request_hash text,
     p_status_code integer, p_body text, p_ttl interval

@@ -1,11 +1,11 @@
--- Claims a key (SPEC C1, C4). The verdict is one of
---   NEW          it is claimed for p_token, until p_ttl from now
---   DUPLICATE    it was completed, at this mark or a later one: stored_result is what was stored then
---   IN_PROGRESS  another run has it, for at most another free_in
--- One round trip, and harmless when it is sent again after a lost connection: a claim is known by its token. A
--- duplicate is found by reading alone. Everything else is decided under the row's lock, by the INSERT: under READ
--- COMMITTED it waits for the transaction that has the row and then sees what it committed. If it loses, the next read
--- tells why.
+-- Claims a key (SPEC C1, C4). The verdict is one of:
+--   NEW          the key is claimed for p_token until p_ttl from now
+--   DUPLICATE    the key is completed at this mark or a later one; stored_result is its result
+--   IN_PROGRESS  another run has claimed the key, and its claim expires after free_in
+-- One round trip. It is safe to send the call again after a lost connection, because the token identifies the claim.
+-- The SELECT finds a duplicate without a lock. Every other decision is made by the INSERT under the row lock: under READ
+-- COMMITTED it waits for a concurrent transaction and then sees what that one committed. If the INSERT changes nothing,
+-- the loop reads the row again to find the reason.
 CREATE OR REPLACE FUNCTION processed_message_check(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
     p_now timestamptz,

@@ -1,5 +1,6 @@
--- Completes a key unless it was taken; false if it was. True again for the claim that has completed it already. The
--- row may be gone: a claim that has run out may have been cleaned up, and still no other run has the key.
+-- Completes a key and returns true, or returns false if the key is taken (see processed_message_taken). Returns true
+-- again for the claim that has already completed the key. The row may be missing, because an expired claim may have been
+-- deleted; the claim can still be completed then.
 CREATE OR REPLACE FUNCTION processed_message_complete(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval,
     p_now timestamptz

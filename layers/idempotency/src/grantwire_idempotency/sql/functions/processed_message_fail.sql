@@ -1,5 +1,5 @@
--- Gives a key back with the error of the run, unless it was taken; whether it was given back. A completed record that
--- is still live stays one, with the error beside it.
+-- Releases a key, stores the error of the run and returns true; returns false if the key is taken (see
+-- processed_message_taken). A live completion remains completed and gets the error in addition.
 CREATE OR REPLACE FUNCTION processed_message_fail(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_error text, p_ttl interval,
     p_now timestamptz

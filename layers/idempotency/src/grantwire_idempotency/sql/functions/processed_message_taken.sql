@@ -1,5 +1,5 @@
--- Whether the key belongs to another run: a live claim with another token, or a completed record that covers this
--- mark. The one rule by which a claim is granted, a result is taken and a failure is noted.
+-- Whether another run has the key: a live claim with another token, or a completion that covers this mark. Claiming,
+-- completing and failing a key all use this rule.
 CREATE OR REPLACE FUNCTION processed_message_taken(m processed_messages, p_token text, p_mark bigint, p_now timestamptz)
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(m.claimed_until > p_now AND m.claimed_by <> p_token, false)
