@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tests.support.concurrency import at_once
 from tests.support.paths import PYTHONPATH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 CONFIGURE = "import os; from grantwire.observability import *; configure(os.environ); "
 
@@ -249,9 +250,18 @@ def test_metrics_are_written_once_when_flushed(capsys: pytest.CaptureFixture[str
     assert directive["Metrics"] == [{"Name": "Published", "Unit": "Count"}, {"Name": "Took", "Unit": "Seconds"}]
 
 
+@contextmanager
+def _flushing() -> Iterator[None]:
+    """Flush the collector at the end, also after an exception, as the entry points do."""
+    try:
+        yield
+    finally:
+        metrics.flush_metrics()
+
+
 def _write_next_document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Write one more document and return it without its `_aws` part."""
-    with metrics.line():
+    with _flushing():
         metrics.add_metric("Next", MetricUnit.Count, 1)
     (line,) = _lines(capsys)
     del line["_aws"]
@@ -263,7 +273,7 @@ NEXT_DOCUMENT = {"service": "grantwire", "Next": [1.0]}
 
 def test_document_contains_nothing_of_the_previous_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Dimensions and metadata are cleared even if the previous document had no metric and was not written."""
-    with metrics.line():
+    with _flushing():
         metrics.add_dimension("outcome", "OK")
         metrics.add_metadata("caller", "shop")
     assert capsys.readouterr().out == ""
@@ -271,13 +281,13 @@ def test_document_contains_nothing_of_the_previous_one(capsys: pytest.CaptureFix
 
 
 def _fail_inside() -> None:
-    with metrics.line():
+    with _flushing():
         metrics.add_dimension("outcome", "OK")
         metrics.add_metadata("caller", 1 / 0)
 
 
 def _fail_to_encode() -> None:
-    with metrics.line():
+    with _flushing():
         metrics.add_dimension("outcome", "OK")
         metrics.add_metadata("caller", object())
         metrics.add_metric("Published", MetricUnit.Count, 1)
@@ -301,7 +311,7 @@ def test_disabled_metrics_do_not_accumulate(
     """Powertools would keep the values and write them at the hundredth value."""
     monkeypatch.setenv(variable, "true")
     for _ in range(150):
-        with metrics.line():
+        with _flushing():
             metrics.add_metadata("caller", "shop")
             metrics.add_metric("Published", MetricUnit.Count, 1)
     assert capsys.readouterr().out == ""
@@ -361,16 +371,18 @@ def test_lines_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_documents_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document has only the dimensions and values of its own context, and no other line interrupts it."""
+    """A document has only its own dimensions and values, and no other line interrupts it."""
     output = _SlowOutput()
     monkeypatch.setattr(sys, "stdout", output)
 
     def request(number: int) -> None:
         for _ in range(50):
             logger.info("published")
-            with metrics.line():
-                metrics.add_dimension("relay", str(number))
-                metrics.add_metric("Published", MetricUnit.Count, number)
+            metrics.write_document(
+                {"Published": {"Unit": "Count", "Value": [float(number)]}},
+                dimensions={"relay": str(number), "service": "grantwire"},
+                metadata={},
+            )
 
     at_once(3, request)
     lines = _parse("".join(output.written))

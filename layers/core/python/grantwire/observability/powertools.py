@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -17,7 +17,7 @@ from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 from grantwire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from aws_lambda_powertools.metrics import MetricResolution
@@ -51,15 +51,6 @@ class LineMetrics(EphemeralMetrics):
         super().__init__()
         self.lock = lock
         self.disabled = is_metrics_disabled()
-
-    @contextmanager
-    def line(self) -> Iterator[None]:
-        """Write the metrics that are added in this context as one line, also after an exception."""
-        with self.lock:
-            try:
-                yield
-            finally:
-                self.flush_metrics()
 
     def write_document(
         self, metrics: dict[str, dict[str, Any]], *, dimensions: dict[str, str], metadata: dict[str, Any]
