@@ -462,12 +462,12 @@ CREATE TABLE public.processed_messages (
     CONSTRAINT processed_messages_status CHECK ((status = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]))),
     CONSTRAINT processed_messages_type_length CHECK ((char_length(message_type) <= 100))
 );
-COMMENT ON TABLE public.processed_messages IS 'One row for each message, job or entity that consumers have seen. A claim, a completed record and a failure each count until their own time; expires_at is the last of the three.';
-COMMENT ON COLUMN public.processed_messages.status IS 'What happened last. Whether it still counts is for the *_until columns to say.';
+COMMENT ON TABLE public.processed_messages IS 'One row for each message, job or entity. A claim, a completion and a failure expire separately; expires_at is the last of the three times.';
+COMMENT ON COLUMN public.processed_messages.status IS 'The last event. The *_until columns say whether it is still live.';
 COMMENT ON COLUMN public.processed_messages.started_at IS 'When the key was last claimed.';
 COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was last completed.';
-COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim; nobody else may complete the key while it is live.';
-COMMENT ON COLUMN public.processed_messages.completed_mark IS 'The order of what was completed, a version or a time; only a later one is new. NULL: completed for good.';
+COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
+COMMENT ON COLUMN public.processed_messages.completed_mark IS 'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
 CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -726,7 +726,7 @@ CREATE TABLE public.idempotency_keys (
     CONSTRAINT idempotency_keys_lifetime CHECK ((expires_at > created_at)),
     CONSTRAINT idempotency_keys_stored_status CHECK ((((status_code >= 200) AND (status_code <= 299)) OR ((status_code >= 401) AND (status_code <= 499))))
 );
-COMMENT ON TABLE public.idempotency_keys IS 'One row for each request that was answered for good; (caller, route, key) is another key for another caller or route (I7).';
+COMMENT ON TABLE public.idempotency_keys IS 'One row for each request with a stored response. A key is scoped by caller and route (I7).';
 COMMENT ON COLUMN public.idempotency_keys.request_hash IS 'Version of the canonical form and SHA-256 of the canonical request, as "v1:<hex>".';
 CREATE TABLE public.notifications (
     notification_id uuid NOT NULL,

@@ -188,14 +188,14 @@ def test_one_of_many_threads_makes_the_trial(store: BreakerStore, inner: Unavail
     open_circuit(store, inner)
     time.now += 5
 
-    def ask(_: int) -> type[Exception]:
+    def failing_check(_: int) -> type[Exception]:
         with pytest.raises(RetryableError) as caught:
             store.check(KEY, MINUTE)
         return caught.type
 
-    check = at_once(8, ask)
-    assert inner.calls == check.count(RetryableError) == 1
-    assert check.count(CircuitOpenError) == 7
+    errors = at_once(8, failing_check)
+    assert inner.calls == errors.count(RetryableError) == 1
+    assert errors.count(CircuitOpenError) == 7
 
 
 def test_open_circuit_triggers_fail_mode(store: BreakerStore, inner: UnavailableStore) -> None:

@@ -1,5 +1,5 @@
--- The message store (SPEC C1, C3, C4): messages that consumers have seen, by idempotency key; who has claimed a key, and
--- which mark was completed with which result. Completed or not, a row may be deleted a while after it has expired.
+-- The store of the idempotency library (SPEC C1, C3, C4): the claim, the completion and the failure of each key. The
+-- sweep deletes a row some time after it has expired.
 
 CREATE TABLE processed_messages (
     idempotency_key text        COLLATE "C" PRIMARY KEY,
@@ -30,7 +30,7 @@ CREATE TABLE processed_messages (
         CHECK ((completed_by IS NULL) = (completed_until IS NULL)
                AND (completed_by IS NOT NULL OR (completed_mark IS NULL AND result IS NULL))),
     CONSTRAINT processed_messages_marks CHECK (claimed_mark >= 0 AND completed_mark >= 0),
-    -- Rows are deleted by expires_at (R3): nothing that still counts may be older than that.
+    -- The sweep deletes rows by expires_at (R3), so no live claim, completion or failure may outlast it.
     CONSTRAINT processed_messages_lifetime
         CHECK (expires_at = greatest(claimed_until, completed_until, failed_until))
 );
@@ -38,11 +38,11 @@ CREATE TABLE processed_messages (
 CREATE INDEX processed_messages_expiry ON processed_messages (expires_at);
 
 COMMENT ON TABLE processed_messages IS
-    'One row for each message, job or entity that consumers have seen. A claim, a completed record and a failure each count until their own time; expires_at is the last of the three.';
+    'One row for each message, job or entity. A claim, a completion and a failure expire separately; expires_at is the last of the three times.';
 COMMENT ON COLUMN processed_messages.status IS
-    'What happened last. Whether it still counts is for the *_until columns to say.';
+    'The last event. The *_until columns say whether it is still live.';
 COMMENT ON COLUMN processed_messages.started_at IS 'When the key was last claimed.';
 COMMENT ON COLUMN processed_messages.completed_at IS 'When the key was last completed.';
-COMMENT ON COLUMN processed_messages.claimed_by IS 'Token of the claim; nobody else may complete the key while it is live.';
+COMMENT ON COLUMN processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN processed_messages.completed_mark IS
-    'The order of what was completed, a version or a time; only a later one is new. NULL: completed for good.';
+    'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';

@@ -1,6 +1,6 @@
--- Locks that processes on several machines share (SPEC C7): a row for each lock that is held, with a lease that ends by
--- itself if its owner does not come back. Releasing a lock deletes its row; a row that was left behind is free to be
--- taken, and may be deleted a while after its lease has ended.
+-- Distributed locks (SPEC C7): one row for each lock that is held, with a lease that expires if the owner does not
+-- extend it. Releasing a lock deletes its row. Another owner can take over a row with an expired lease, and the sweep
+-- deletes such a row some time later.
 
 CREATE TABLE distributed_locks (
     lock_key    text        COLLATE "C" PRIMARY KEY,
