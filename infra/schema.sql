@@ -8,7 +8,7 @@ DECLARE
         'reason', p_reason, 'purchase_id', p_purchase_id,
         'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
-    SELECT b.verdict, b.status_code, b.body INTO outcome, status_code, body
+    SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
     IF outcome IN ('REPLAYED', 'REQUEST_IN_PROGRESS') THEN
         RETURN;
@@ -166,7 +166,7 @@ BEGIN
     END IF;
 END
 $$;
-CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) RETURNS record
+CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -181,7 +181,7 @@ BEGIN
      WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
        AND k.expires_at > now() AND k.request_hash = p_request_hash;
     IF FOUND THEN
-        verdict := 'REPLAYED';
+        decision := 'REPLAYED';
         RETURN;
     END IF;
     -- Also bounds the waits for row locks in the rest of the transaction.
@@ -191,7 +191,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(
             ('x' || left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
     EXCEPTION WHEN lock_not_available THEN
-        verdict := 'REQUEST_IN_PROGRESS';
+        decision := 'REQUEST_IN_PROGRESS';
         RETURN;
     END;
     SELECT k.request_hash, k.status_code, k.response_body INTO stored_hash, status_code, body
@@ -199,11 +199,11 @@ BEGIN
      WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
        AND k.expires_at > now();
     IF NOT FOUND THEN
-        verdict := 'PROCEED';
+        decision := 'PROCEED';
     ELSIF stored_hash = p_request_hash THEN
-        verdict := 'REPLAYED';
+        decision := 'REPLAYED';
     ELSE
-        verdict := 'IDEMPOTENCY_KEY_CONFLICT';
+        decision := 'IDEMPOTENCY_KEY_CONFLICT';
         status_code := NULL;
         body := NULL;
     END IF;
@@ -353,7 +353,7 @@ BEGIN
     RETURN QUERY SELECT unnest(ids);
 END
 $$;
-CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT verdict text, OUT stored_result text, OUT free_in interval) RETURNS record
+CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -370,11 +370,11 @@ BEGIN
           FROM processed_messages m
          WHERE m.idempotency_key = p_key AND processed_message_taken(m, p_token, p_mark, moment);
         IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
-            verdict := 'DUPLICATE';
+            decision := 'DUPLICATE';
             stored_result := message.result;
             RETURN;
         ELSIF FOUND THEN
-            verdict := 'IN_PROGRESS';
+            decision := 'IN_PROGRESS';
             free_in := message.claimed_until - moment;
             RETURN;
         END IF;
@@ -395,7 +395,7 @@ BEGIN
                claimed_until = EXCLUDED.claimed_until
          WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
         IF FOUND THEN
-            verdict := 'NEW';
+            decision := 'NEW';
             RETURN;
         END IF;
     END LOOP;
@@ -895,8 +895,8 @@ REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM P
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT verdict text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
@@ -912,8 +912,8 @@ REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote_stuck() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT verdict text, OUT stored_result text, OUT free_in interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT verdict text, OUT stored_result text, OUT free_in interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.processed_messages TO grantwire_functions;

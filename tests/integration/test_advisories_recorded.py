@@ -17,7 +17,7 @@ from grantwire.errors import RetryableError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers
 from tests.support.paths import PYTHONPATH, ROOT
 
@@ -236,7 +236,7 @@ def test_concurrent_recorders_leave_one_row_per_advisory(pipeline: Pipeline, row
         finally:
             recorder.close()
 
-    assert sum(at_once(2, record)) == 20
+    assert sum(run_concurrently(2, record)) == 20
     assert len(_dead_letters(rows)) == 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infra.local.deployment.template import load_template
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
 from tests.support.workers.bridge_stream import Stream, drain
 from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
@@ -54,7 +54,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
             ),
         ]
         emitted: dict[Metric, float] = {}
-        for values in at_once(len(invocations), lambda number: _collect_metrics(*invocations[number])):
+        for values in run_concurrently(len(invocations), lambda number: _collect_metrics(*invocations[number])):
             emitted |= values
 
     missing = {name for name, (metric, _) in _alarms().items() if metric not in emitted}

@@ -22,7 +22,7 @@ from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.workers.bridge_stream import Stream, drain, event
 
@@ -101,7 +101,7 @@ def test_two_bridges_create_one_notification_per_event(environ: dict[str, str], 
     events = [event(user_id=f"u_{number}") for number in range(2000)]
     # The repeats come in reverse order, so that both bridges write the same rows in opposite orders.
     stream.publish(*events[:1000], *reversed(events[:1000]), *events[1000:])
-    results = at_once(2, lambda _: drain(environ | {"NOTIFICATION_NATS_FETCH": "150"}))
+    results = run_concurrently(2, lambda _: drain(environ | {"NOTIFICATION_NATS_FETCH": "150"}))
     assert sum(result["recorded"] for result in results) == 2000
     assert sum(result["duplicates"] for result in results) == 1000
     counted = rows.execute("SELECT count(*) AS n, count(DISTINCT event_id) AS ids FROM notifications").fetchall()
@@ -118,7 +118,7 @@ def test_transactions_with_the_same_events_do_not_deadlock(database_url: str, ro
             with psycopg.connect(database_url) as connection:
                 return len(record_events(connection, events[:: 1 - 2 * direction]))
 
-        assert sum(at_once(2, write)) == 500
+        assert sum(run_concurrently(2, write)) == 500
     assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 2500}]
 
 
@@ -253,7 +253,7 @@ def test_waiting_bridge_records_new_event_immediately(environ: dict[str, str], s
         is_over = True
         return time.monotonic() - started
 
-    assert max(at_once(2, wait_or_publish)) < 0.5
+    assert max(run_concurrently(2, wait_or_publish)) < 0.5
     runtime.close()
 
 

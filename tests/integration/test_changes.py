@@ -14,7 +14,7 @@ import pytest
 
 from grantwire.observability import key_fingerprint
 from tests.support.client import GRANTS, REVOKES, Client
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.workers.relay_support import until
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def test_text_is_returned_unchanged(client: Client, rows: Rows) -> None:
 
 def test_one_of_fifty_concurrent_grants_is_applied(database_url: str, rows: Rows) -> None:
     """E7: 50 different keys for an entitlement that does not exist yet."""
-    responses = at_once(50, lambda number: _grant(database_url, f"rival-{number}"))
+    responses = run_concurrently(50, lambda number: _grant(database_url, f"rival-{number}"))
     assert sorted(response.status for response in responses) == [200] + [409] * 49
     assert {response.json["message"] for response in responses if response.status == 409} == {"already ACTIVE"}
     (entitlement,) = rows.execute("SELECT version FROM entitlements").fetchall()
@@ -184,7 +184,7 @@ def test_concurrent_changes_alternate_and_versions_have_no_gap(database_url: str
                 statuses.append((client.revoke if step % 2 else client.grant)(f"{worker}-{step}").status)
         return statuses
 
-    responses = at_once(workers, churn)
+    responses = run_concurrently(workers, churn)
     for statuses in zip(*responses, strict=True):
         assert sorted(statuses) == [200] + [409] * (workers - 1)
     events = rows.execute("SELECT * FROM outbox_events ORDER BY aggregate_version").fetchall()
@@ -206,7 +206,7 @@ def test_unordered_concurrent_changes_leave_no_gap_in_versions(database_url: str
             ]
         return sum(response.status == 200 for response in responses)
 
-    applied = sum(at_once(8, churn))
+    applied = sum(run_concurrently(8, churn))
     events_by_aggregate: dict[str, list[dict[str, Any]]] = {}
     for event in rows.execute("SELECT * FROM outbox_events ORDER BY aggregate_key, aggregate_version"):
         events_by_aggregate.setdefault(event["aggregate_key"], []).append(event)

@@ -24,7 +24,7 @@ from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.stack.development_client import development_token
 from tests.support.client import CHANGE
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_concurrent_rotations_leave_two_valid_tokens(runtime: CallerRuntime, dat
         finally:
             own_runtime.close()
 
-    tokens = [token, *at_once(6, rotate)]
+    tokens = [token, *run_concurrently(6, rotate)]
     assert sum(is_allowed(runtime, token) for token in tokens) == 2
     assert not is_allowed(runtime, token)
 
@@ -178,7 +178,7 @@ def test_concurrent_creations_with_one_name_create_one_client(rows: Rows, databa
         finally:
             own_runtime.close()
 
-    results = at_once(6, create)
+    results = run_concurrently(6, create)
     assert results.count('client "shop" already exists') == 5
     assert rows.execute("SELECT FROM api_clients").rowcount == 1
 

@@ -20,7 +20,7 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
 from grantwire.workers.listener import Listener
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
 
@@ -124,7 +124,7 @@ def test_four_workers_send_each_notification_once(database_url: str, rows: Rows)
     """D1: SKIP LOCKED, with real connections."""
     add(rows, 400)
     senders = [FakeSender() for _ in range(4)]
-    results = at_once(4, lambda number: deliver(database_url, senders[number], BATCH_SIZE="20"))
+    results = run_concurrently(4, lambda number: deliver(database_url, senders[number], BATCH_SIZE="20"))
     assert sum(result["sent"] for result in results) == 400
     sent = [notification_id for sender in senders for notification_id in sender.sent_ids]
     assert len(sent) == len(set(sent)) == 400

@@ -14,7 +14,7 @@ import pytest
 
 from grantwire.observability import key_fingerprint
 from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Response, event
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_replay_returns_stored_response_byte_for_byte(client: Client, rows: Rows
 
 def test_fifty_concurrent_requests_with_one_key_run_once(database_url: str, rows: Rows) -> None:
     """I5: one request runs, and all fifty get its response."""
-    responses = at_once(50, lambda _: _grant_with_own_connection(database_url, "k1"))
+    responses = run_concurrently(50, lambda _: _grant_with_own_connection(database_url, "k1"))
     assert {(response.status, response.body) for response in responses} == {(200, responses[0].body)}
     assert sum(not response.replayed for response in responses) == 1
     (entitlement,) = rows.execute("SELECT version FROM entitlements").fetchall()
@@ -200,7 +200,7 @@ def test_violated_invariant_rolls_back_and_logs_an_error(
     rows.execute("""
         CREATE OR REPLACE FUNCTION idempotency_begin(
             p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
-            OUT verdict text, OUT status_code integer, OUT body text
+            OUT decision text, OUT status_code integer, OUT body text
         ) LANGUAGE sql AS $$ SELECT 'PROCEED', NULL::integer, NULL $$""")
     client.database.close()
     response = client.grant("k1", user_id="other")
@@ -213,11 +213,11 @@ def test_violated_invariant_rolls_back_and_logs_an_error(
 
 
 @pytest.mark.parametrize(
-    ("remaining", "verdict", "replaced"),
+    ("remaining", "decision", "replaced"),
     [("-1 microsecond", "PROCEED", True), ("0", "PROCEED", True), ("1 microsecond", "IDEMPOTENCY_KEY_CONFLICT", False)],
     ids=["just expired", "expires now", "not yet expired"],
 )
-def test_expiry_is_exact_to_the_microsecond(rows: Rows, remaining: str, verdict: str, replaced: bool) -> None:
+def test_expiry_is_exact_to_the_microsecond(rows: Rows, remaining: str, decision: str, replaced: bool) -> None:
     """I4, I6, R1, V1: check and upsert agree. now() is constant within the transaction."""
     with rows.transaction(force_rollback=True):
         rows.execute(
@@ -225,9 +225,9 @@ def test_expiry_is_exact_to_the_microsecond(rows: Rows, remaining: str, verdict:
             " ('c', 'r', 'k', 'old', 200, 'old', now() - interval '1 day', now() + %s::interval)",
             (remaining,),
         )
-        begin = "SELECT verdict FROM idempotency_begin('c', 'r', 'k', %s, 1000)"
-        assert rows.execute(begin, ("old",)).fetchall() == [{"verdict": "PROCEED" if replaced else "REPLAYED"}]
-        assert rows.execute(begin, ("new",)).fetchall() == [{"verdict": verdict}]
+        begin = "SELECT decision FROM idempotency_begin('c', 'r', 'k', %s, 1000)"
+        assert rows.execute(begin, ("old",)).fetchall() == [{"decision": "PROCEED" if replaced else "REPLAYED"}]
+        assert rows.execute(begin, ("new",)).fetchall() == [{"decision": decision}]
         with pytest.raises(psycopg.Error) if not replaced else nullcontext() as caught, rows.transaction():
             rows.execute("SELECT idempotency_finish('c', 'r', 'k', 'new', 201, 'new', interval '1 h')")
         if caught is not None:
@@ -242,7 +242,7 @@ def test_expiry_is_exact_to_the_microsecond(rows: Rows, remaining: str, verdict:
 
 def test_sql_functions_restore_lock_timeout(database_url: str, rows: Rows) -> None:
     """I8, V1: for every outcome. Otherwise a pooled connection would keep the limit for other statements."""
-    begin = "SELECT verdict FROM idempotency_begin('c', 'r', %s, %s, 50)"
+    begin = "SELECT decision FROM idempotency_begin('c', 'r', %s, %s, 50)"
     finish = "SELECT idempotency_finish('c', 'r', %s, %s, 200, '{}', interval '1 h')"
     change = """
         SELECT outcome FROM change_entitlement(
@@ -301,11 +301,11 @@ def test_malformed_requests_and_server_errors_cannot_be_stored(rows: Rows, statu
 
 def test_guard_works_in_any_transaction(rows: Rows) -> None:
     """Other handlers get the same guarantee with two calls around their own work."""
-    begin = "SELECT verdict, status_code, body FROM idempotency_begin('c', 'r', 'k', 'h', 1000)"
+    begin = "SELECT decision, status_code, body FROM idempotency_begin('c', 'r', 'k', 'h', 1000)"
     with rows.transaction():
-        assert rows.execute(begin).fetchall() == [{"verdict": "PROCEED", "status_code": None, "body": None}]
+        assert rows.execute(begin).fetchall() == [{"decision": "PROCEED", "status_code": None, "body": None}]
         rows.execute("SELECT idempotency_finish('c', 'r', 'k', 'h', 201, 'done', interval '1 h')")
-    assert rows.execute(begin).fetchall() == [{"verdict": "REPLAYED", "status_code": 201, "body": "done"}]
+    assert rows.execute(begin).fetchall() == [{"decision": "REPLAYED", "status_code": 201, "body": "done"}]
 
 
 def _grant_with_own_connection(database_url: str, key: str, **environ: str) -> Response:

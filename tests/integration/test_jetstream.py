@@ -13,7 +13,7 @@ from grantwire.jetstream.publisher import PubAck, Publisher
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.settings import load
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_four_workers_can_ensure_the_topology_concurrently(environ: dict[str, st
         await ensure_topology(nats, settings)
         await nats.close()
 
-    at_once(4, lambda _: asyncio.run(ensure()))
+    run_concurrently(4, lambda _: asyncio.run(ensure()))
 
     async def check() -> None:
         nats = await _connect(environ)

@@ -24,7 +24,7 @@ from infra.local.errors import CommandError
 from infra.local.stack import database as stack_database
 from infra.local.stack.schema import MAJOR, dump_schema
 from tests.support.client import Client
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
@@ -93,15 +93,15 @@ def test_schema_of_the_library_works_without_roles_of_the_service(empty_url: str
     with psycopg.connect(empty_url) as connection:
         for file in files:
             connection.execute(file.sql)
-        row = connection.execute("SELECT verdict FROM idempotency_begin('c', 'r', 'k', 'v1:0', 100)").fetchone()
+        row = connection.execute("SELECT decision FROM idempotency_begin('c', 'r', 'k', 'v1:0', 100)").fetchone()
         assert row == ("PROCEED",)
-        check = "SELECT verdict FROM processed_message_check('k', 't', NULL, 'm', 'y', interval '1 min', NULL)"
+        check = "SELECT decision FROM processed_message_check('k', 't', NULL, 'm', 'y', interval '1 min', NULL)"
         assert connection.execute(check).fetchone() == ("NEW",)
 
 
 def test_concurrent_migrations_apply_each_file_once(empty_url: str) -> None:
     """Eight concurrent runs wait for each other."""
-    applied = at_once(8, lambda _: migrate(empty_url))
+    applied = run_concurrently(8, lambda _: migrate(empty_url))
     assert sorted(name for names in applied for name in names) == sorted(list_files())
 
 
@@ -118,7 +118,7 @@ def test_missing_migration_is_an_error(empty_url: str, folder: Path) -> None:
     """An older checkout must not run against a newer database unnoticed."""
     migrate(empty_url, folder)
     max(folder.iterdir()).unlink()
-    with pytest.raises(InternalError, match="file is gone"):
+    with pytest.raises(InternalError, match="its file is missing"):
         migrate(empty_url, folder)
 
 

@@ -16,7 +16,7 @@ from grantwire.errors import InternalError
 from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.workers.isolation import write_isolated
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.read_model import Entitlement, clear_tables, entitlement, event_for, read_model_rows
 from tests.support.workers.bridge_stream import Stream, drain, event
@@ -114,7 +114,7 @@ def test_batches_with_refused_events_and_common_entitlements_do_not_deadlock(dat
 
     for _ in range(2):
         rows.execute("TRUNCATE user_entitlements, processed_events, notifications")
-        assert at_once(4, write) == [120 - 3] * 4
+        assert run_concurrently(4, write) == [120 - 3] * 4
         assert read_model_rows(rows) == [entitlement(name, 4) for name in names]
 
 
@@ -127,7 +127,7 @@ def test_two_bridges_end_with_newest_version_of_each_entitlement(
     ]
     events = [event_for(item) for item in entitlements]
     stream.publish(*events, *reversed(events[:300]))
-    results = at_once(2, lambda _: drain(environ | {"NOTIFICATION_NATS_FETCH": "70"}))
+    results = run_concurrently(2, lambda _: drain(environ | {"NOTIFICATION_NATS_FETCH": "70"}))
     assert sum(result["recorded"] for result in results) == 600
     assert read_model_rows(rows) == sorted(entitlement(f"u_{number}", 5) for number in range(150))
     assert are_consistent(rows)

@@ -16,7 +16,7 @@ from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.workers.budget import Budget
 from tests.support.client import Client
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.read_model import count_deadlocks, read_model_rows, record_rows
 from tests.support.workers.relay_support import until
 
@@ -146,7 +146,7 @@ def test_rebuild_during_traffic_ends_equal_to_system_of_record(
             apply_damage(damage, rows)
             if "later" not in traffic.skus:
                 traffic.skus.append("later")
-            reports = at_once(2, lambda _: rebuild(environ, source))
+            reports = run_concurrently(2, lambda _: rebuild(environ, source))
             assert all(report["complete"] for report in reports)
         before = record_rows(rows)
         until("entitlements still change", lambda: record_rows(rows) != before)

@@ -13,7 +13,7 @@ from grantwire.errors import RetryableError
 from grantwire.read_model.from_record import _REPAIR, RecordRebuildReport, compare, rebuild
 from grantwire.read_model.model import project
 from grantwire.settings import load
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
@@ -309,7 +309,7 @@ def test_concurrent_rebuilds_and_bridges_do_not_deadlock(database_url: str, rows
             "INSERT INTO user_entitlements SELECT user_id, stock_keeping_unit, 'ACTIVE', 1, now() FROM entitlements"
         )
         # Each entitlement is updated once, by a rebuild or by a bridge.
-        assert sum(at_once(4, run_one)) == len(users)
+        assert sum(run_concurrently(4, run_one)) == len(users)
         assert read_model_rows(rows) == record_rows(rows)
 
 

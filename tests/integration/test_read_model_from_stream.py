@@ -20,7 +20,7 @@ from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
@@ -237,7 +237,7 @@ def test_rebuild_of_empty_stream_is_complete(environ: dict[str, str], stream: St
 def test_concurrent_rebuilds_end_the_same(environ: dict[str, str], rows: Rows, entitlements: list[Entitlement]) -> None:
     """P2: each has its own consumer and reads all events."""
     rows.execute("DELETE FROM user_entitlements")
-    reports = at_once(2, lambda _: rebuild_from_stream(environ))
+    reports = run_concurrently(2, lambda _: rebuild_from_stream(environ))
     assert [report["events"] for report in reports] == [60, 60]
     assert sum(report["changed"] for report in reports) == 30
     assert read_model_rows(rows) == entitlements

@@ -15,7 +15,7 @@ from grantwire.errors import RejectedError
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.read_model.model import project
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.read_model import (
     BRIDGE_TABLES,
     Entitlement,
@@ -123,7 +123,7 @@ def test_transactions_with_the_same_entitlements_do_not_deadlock(database_url: s
 
     for _ in range(3):
         rows.execute("DELETE FROM user_entitlements")
-        assert sum(at_once(4, write)) >= len(entitlements)
+        assert sum(run_concurrently(4, write)) >= len(entitlements)
         assert read_model_rows(rows) == sorted(entitlement(user, 4, sku) for user, sku in entitlements)
 
 

@@ -17,7 +17,7 @@ from grantwire.runtime.redrive import RedriveRuntime
 from infra.cli import redrive as cli
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
@@ -183,7 +183,7 @@ def test_concurrent_commands_change_each_dead_letter_once(environ: dict[str, str
         finally:
             runtime.close()
 
-    assert sum(at_once(2, redrive)) == 200
+    assert sum(run_concurrently(2, redrive)) == 200
     (action,) = rows.execute("SELECT sum(count) AS n FROM operator_actions").fetchall()
     assert action["n"] == 200
 

@@ -12,7 +12,7 @@ from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import AmbiguousError, RejectedError, RetryableError
 from grantwire.jetstream.publisher import Publisher
 from grantwire.runtime.redrive import RedriveRuntime
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def test_concurrent_redrives_store_one_message(pipeline: Pipeline, rows: Rows) -
         finally:
             runtime.close()
 
-    at_once(4, redrive)
+    run_concurrently(4, redrive)
     (dead_letter,) = _dead_letters(rows)
     assert (dead_letter["status"], dead_letter["redrive_count"], pipeline.last_sequence()) == ("REDRIVEN", 1, 2)
 

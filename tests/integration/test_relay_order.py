@@ -10,7 +10,7 @@ import pytest
 
 from grantwire.outbox.store import promote_stuck
 from tests.support.client import Client
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.workers.relay_support import budget, drain, enqueue_many, read_stream, relay, versions_by_aggregate
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _run_relays(relays: int, environ: Mapping[str, str]) -> int:
     """Run several relays concurrently, with separate connections, until idle; return how many events they published."""
-    results = at_once(relays, lambda _: drain(environ))
+    results = run_concurrently(relays, lambda _: drain(environ))
     assert {result["leases_lost"] + result["failed"] + result["retried"] for result in results} == {0}
     # A relay may have become idle while another still had claimed the head of an aggregate.
     return sum(result["published"] for result in results) + drain(environ)["published"]
@@ -70,7 +70,7 @@ def test_relays_publish_while_entitlements_change(environ: dict[str, str], datab
     relays = [threading.Thread(target=run_relay) for _ in range(2)]
     for thread in relays:
         thread.start()
-    at_once(4, send_changes)
+    run_concurrently(4, send_changes)
     done.set()
     for thread in relays:
         thread.join()
@@ -99,7 +99,7 @@ def test_no_event_stays_blocked_between_enqueue_and_complete(environ: dict[str, 
     relays = [threading.Thread(target=run_relay) for _ in range(2)]
     for thread in relays:
         thread.start()
-    at_once(4, send_changes)
+    run_concurrently(4, send_changes)
     done.set()
     for thread in relays:
         thread.join()

@@ -13,7 +13,7 @@ from grantwire.errors import ConfigError
 from grantwire.observability import metrics
 from grantwire.retention import RetentionSettings, Sweep
 from grantwire.settings import load
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import budget
 from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
@@ -118,7 +118,7 @@ def test_concurrent_sweeps_create_each_partition_once(owner_url: str, rows: Rows
         finally:
             database.close()
 
-    results = at_once(4, run)
+    results = run_concurrently(4, run)
     assert sorted(name for result in results for name in result["months_made"]) == [
         f"entitlement_audit_y2031m{month:02}" for month in (5, 6, 7, 8)
     ]

@@ -19,7 +19,7 @@ from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import budget
 from tests.support.lock_timeouts import never_wait
 from tests.support.paths import ROOT
@@ -239,7 +239,7 @@ def test_concurrent_sweeps_share_the_work(owner_url: str, rows: Rows) -> None:
         finally:
             database.close()
 
-    assert sum(at_once(2, run)) + _count(rows, "idempotency_keys") == 20_000
+    assert sum(run_concurrently(2, run)) + _count(rows, "idempotency_keys") == 20_000
     run(0)
     assert _count(rows, "idempotency_keys") == 0
 

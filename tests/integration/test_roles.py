@@ -21,7 +21,7 @@ from grantwire.runtime.migration import MigrationRuntime
 from grantwire.settings import load
 from infra.local.stack import database as local_database
 from tests.support.client import Client
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import budget
 from tests.support.migrations import migrate
 from tests.support.paths import MIGRATIONS
@@ -337,7 +337,7 @@ def test_migration_stores_the_allowed_audit_retention(owner_url: str, rows: Rows
     assert run(24) == [{"keep_months": 24}]
     assert run(36) == [{"keep_months": 36}]
     assert run(None) == []
-    at_once(4, lambda _: handle({}, MigrationRuntime(settings, 12)))
+    run_concurrently(4, lambda _: handle({}, MigrationRuntime(settings, 12)))
     assert rows.execute("SELECT keep_months FROM audit_retention").fetchall() == [{"keep_months": 12}]
 
 
@@ -350,7 +350,7 @@ def test_concurrent_migrations_create_the_role_once(databases: Databases) -> Non
             connection.execute(_create_role(name))
 
     try:
-        at_once(6, create)
+        run_concurrently(6, create)
         with psycopg.connect(databases.cluster.url()) as connection:
             roles = connection.execute("SELECT rolcanlogin FROM pg_roles WHERE rolname = %s", (name,)).fetchall()
         assert roles == [(False,)]

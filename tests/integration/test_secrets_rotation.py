@@ -23,7 +23,7 @@ from grantwire.errors import RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
 from tests.support.secured_nats import SecuredNats, user
@@ -111,12 +111,12 @@ def test_new_connection_uses_the_rotated_postgresql_password(role: Role, capsys:
 def test_concurrent_connections_use_the_rotated_password(role: Role) -> None:
     """All are rejected at the same moment; the first one refreshes the cached secret for the others."""
     databases = [role.database() for _ in range(6)]
-    assert at_once(6, lambda n: databases[n].fetch_row("SELECT 1", {})) == [(1,)] * 6
+    assert run_concurrently(6, lambda n: databases[n].fetch_row("SELECT 1", {})) == [(1,)] * 6
     role.change_password("second")
     role.store_password("second")
     for database in databases:
         database.close()
-    assert at_once(6, lambda n: databases[n].fetch_row("SELECT current_user", {})) == [(role.name,)] * 6
+    assert run_concurrently(6, lambda n: databases[n].fetch_row("SELECT current_user", {})) == [(role.name,)] * 6
     for database in databases:
         database.close()
 

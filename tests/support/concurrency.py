@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def at_once(count: int, work: Callable[[int], T]) -> list[T]:
+def run_concurrently(count: int, work: Callable[[int], T]) -> list[T]:
     """Run `work(0)` to `work(count - 1)` in `count` threads that start together, and return their results in order."""
     barrier = threading.Barrier(count)
 

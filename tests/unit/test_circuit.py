@@ -24,7 +24,7 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.workers.deliver_receiver import notification
 from tests.unit.idempotency.doubles import logged
 
@@ -250,7 +250,7 @@ def test_only_one_of_many_threads_makes_the_trial_call(breaker: CircuitBreaker, 
                 return False
             return True
 
-        assert at_once(8, enter).count(True) == 1
+        assert run_concurrently(8, enter).count(True) == 1
         assert breaker.closed
     together = threading.Barrier(8)
 
@@ -258,7 +258,7 @@ def test_only_one_of_many_threads_makes_the_trial_call(breaker: CircuitBreaker, 
         with breaker.guard():
             together.wait(timeout=10)
 
-    at_once(8, meet)
+    run_concurrently(8, meet)
 
 
 def test_failures_of_concurrent_threads_are_all_counted(clock: Clock) -> None:
@@ -268,7 +268,7 @@ def test_failures_of_concurrent_threads_are_all_counted(clock: Clock) -> None:
     def work(_: int) -> None:
         fail(breaker, 50)
 
-    at_once(7, work)
+    run_concurrently(7, work)
     assert breaker.closed
     fail(breaker, 49)
     assert breaker.closed

@@ -16,7 +16,7 @@ from aws_lambda_powertools import Metrics
 
 from grantwire.observability import MetricUnit, logger, metrics, trace_id_from_headers
 from infra.local.deployment.template import load_template
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ def test_lines_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch)
             else:
                 logger.info("published")
 
-    at_once(4, work)
+    run_concurrently(4, work)
     metrics.flush_metrics()
     lines = _parse("".join(output.written))
     documents = [line for line in lines if "_aws" in line]
@@ -384,7 +384,7 @@ def test_documents_of_concurrent_threads_do_not_mix(monkeypatch: pytest.MonkeyPa
                 metadata={},
             )
 
-    at_once(3, request)
+    run_concurrently(3, request)
     lines = _parse("".join(output.written))
     published = [(line["relay"], line["Published"]) for line in lines if "_aws" in line]
     assert sorted(published) == sorted((str(number), [float(number)]) for number in range(3) for _ in range(50))
@@ -404,7 +404,7 @@ def test_flush_is_not_interrupted_by_lines_of_other_threads(monkeypatch: pytest.
                 metrics.add_metric("Published", MetricUnit.Count, 1)
                 metrics.flush_metrics()
 
-    at_once(2, work)
+    run_concurrently(2, work)
     assert sorted("Published" in line for line in _parse("".join(output.written))) == [False] * 50 + [True] * 50
 
 

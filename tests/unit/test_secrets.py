@@ -15,7 +15,7 @@ from moto import mock_aws
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.settings import NatsEndpoint, parse_secret
 from grantwire.secrets import SecretCache, parse_database_secret
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH
 
 if TYPE_CHECKING:
@@ -175,9 +175,9 @@ def test_failed_refresh_counts_for_the_limit(manager: FakeSecretsManager) -> Non
 
 def test_threads_share_one_refresh(manager: FakeSecretsManager) -> None:
     """Eight threads refresh at the same time: one request, and each gets the new value."""
-    assert at_once(8, lambda _: manager.cache.get("a")) == ["one"] * 8
+    assert run_concurrently(8, lambda _: manager.cache.get("a")) == ["one"] * 8
     manager.secret = "two"
-    assert at_once(8, lambda _: manager.cache.refresh("a", rejected="one")) == ["two"] * 8
+    assert run_concurrently(8, lambda _: manager.cache.refresh("a", rejected="one")) == ["two"] * 8
     assert manager.reads == 2
 
 

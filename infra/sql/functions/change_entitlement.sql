@@ -18,7 +18,7 @@ DECLARE
         'reason', p_reason, 'purchase_id', p_purchase_id,
         'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
-    SELECT b.verdict, b.status_code, b.body INTO outcome, status_code, body
+    SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
 
     IF outcome IN ('REPLAYED', 'REQUEST_IN_PROGRESS') THEN

@@ -16,7 +16,7 @@ from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, Lru
 from grantwire_idempotency.stores.interface import Claim, Duplicate, Key
 from grantwire_idempotency.stores.postgres import PostgresStore
 from grantwire_idempotency.stores.redis import RedisStore, connect
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.round_trips import RoundTrips
 
@@ -124,6 +124,6 @@ def test_one_of_many_workers_with_wrong_filters_gets_key(redis_harness: RedisHar
         def check(worker: int, key: Key = key) -> CheckResult:
             return stores[worker].check(key, MINUTE)
 
-        (claim,) = [result for result in at_once(8, check) if isinstance(result, Claim)]
+        (claim,) = [result for result in run_concurrently(8, check) if isinstance(result, Claim)]
         stores[0].store_result(claim, "done", DAY)
-        assert at_once(8, check) == [Duplicate(key, "done")] * 8
+        assert run_concurrently(8, check) == [Duplicate(key, "done")] * 8

@@ -13,7 +13,7 @@ from grantwire_idempotency.checker import IdempotencyChecker
 from grantwire_idempotency.errors import RequestInProgressError
 from grantwire_idempotency.stores.interface import Key
 from tests.integration.idempotency.harness import START
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 
 if TYPE_CHECKING:
     from grantwire_idempotency.stores.interface import Store
@@ -92,7 +92,7 @@ def test_one_of_many_workers_processes_message(postgres_harness: PostgresHarness
             except RequestInProgressError:
                 return None
 
-        results = at_once(8, try_mark_processing)
+        results = run_concurrently(8, try_mark_processing)
         assert sorted(results, key=str) == [None] * 7 + [True]
         checkers[results.index(True)].mark_completed(key)
-        assert at_once(8, try_mark_processing) == [False] * 8
+        assert run_concurrently(8, try_mark_processing) == [False] * 8

@@ -26,7 +26,7 @@ from grantwire_idempotency import (
     entity_key,
 )
 from grantwire_idempotency.errors import RequestInProgressError
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Suite:
                     consumers[number], make_message(f"{order}/{version}", order_id=order, version=version)
                 )
 
-            at_once(2, work)
+            run_concurrently(2, work)
         assert all(versions in ([2, 3], [3]) for versions in applied.values()), applied
 
     def test_concurrent_consumers_process_each_message_once(self, harness: Harness) -> None:
@@ -101,7 +101,7 @@ class Suite:
             shuffled = random.sample(messages, len(messages))
             return {message.id: redeliver_until_done(consumers[number], message).value for message in shuffled}
 
-        results = at_once(6, work)
+        results = run_concurrently(6, work)
         assert Counter(processed) == Counter(message.id for message in messages)
         assert all(result == results[0] for result in results), "a duplicate returns the stored result"
 

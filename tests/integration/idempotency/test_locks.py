@@ -20,7 +20,7 @@ from grantwire_idempotency.errors import BadRequestError, ConfigError, LeaseLost
 from grantwire_idempotency.locks.postgres import PostgresLocks
 from grantwire_idempotency.locks.redis import RedisLocks
 from grantwire_idempotency.stores.redis import connect
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.unit.idempotency.doubles import logged
@@ -269,10 +269,10 @@ class Conformance:
                 return None
 
         for _ in range(5):
-            acquired = [lock for lock in at_once(8, try_acquire) if lock is not None]
+            acquired = [lock for lock in run_concurrently(8, try_acquire) if lock is not None]
             assert len(acquired) == 1
             scene.advance(2 * MINUTE)
-        acquired = [lock for lock in at_once(8, try_acquire) if lock is not None]
+        acquired = [lock for lock in run_concurrently(8, try_acquire) if lock is not None]
         acquired[0].release()
         assert len(acquired) == 1
 

@@ -17,7 +17,7 @@ from grantwire.settings import load
 from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, PostgresStore
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores import postgres
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -163,12 +163,12 @@ def test_clock_of_database_decides(store: PostgresStore, rows: Rows) -> None:
 
 def test_check_uses_current_time_not_transaction_start(rows: Rows) -> None:
     """A claim can expire during a long transaction."""
-    check = "SELECT verdict FROM processed_message_check('k', %s, NULL, 'm', '', interval '1 ms', NULL)"
+    check = "SELECT decision FROM processed_message_check('k', %s, NULL, 'm', '', interval '1 ms', NULL)"
     with rows.transaction():
-        verdicts = [rows.execute(check, (token,)).fetchall()[0]["verdict"] for token in ("a", "a")]
+        decisions = [rows.execute(check, (token,)).fetchall()[0]["decision"] for token in ("a", "a")]
         rows.execute("SELECT pg_sleep(0.002)")
-        verdicts += [rows.execute(check, ("b",)).fetchall()[0]["verdict"]]
-    assert verdicts == ["NEW", "NEW", "NEW"]
+        decisions += [rows.execute(check, ("b",)).fetchall()[0]["decision"]]
+    assert decisions == ["NEW", "NEW", "NEW"]
 
 
 def test_duplicate_writes_nothing(store: PostgresStore, rows: Rows) -> None:
@@ -237,7 +237,7 @@ def test_check_waits_for_concurrent_transaction(
         rows.execute("UPDATE processed_messages SET claimed_until = now(), expires_at = now()")
     with psycopg.connect(database_url, autocommit=True) as other:
         other.execute("BEGIN")
-        statement = "SELECT verdict FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
+        statement = "SELECT decision FROM processed_message_check(%s, 'other', NULL, 'm', '', interval '1 h', NULL)"
         assert other.execute(statement, (KEY.value,)).fetchall() == [("NEW",)]
         checks, thread = _in_background(lambda: store.check(KEY, MINUTE))
         _wait_until_blocked(rows)
@@ -296,7 +296,7 @@ def test_concurrent_cleanups_delete_each_row_once(database_url: str, rows: Rows)
         finally:
             database.close()
 
-    claimed, *deleted = at_once(3, work)
+    claimed, *deleted = run_concurrently(3, work)
     assert claimed == 199
     (remaining,) = rows.execute("SELECT count(*) AS n, count(claimed_by) AS live FROM processed_messages").fetchall()
     assert (remaining["n"], remaining["live"]) == (199, 199)

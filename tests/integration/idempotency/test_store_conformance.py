@@ -25,7 +25,7 @@ from grantwire_idempotency.stores.interface import (
     KeyState,
     KeyStatus,
 )
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
@@ -454,7 +454,7 @@ class Conformance:
             def check(number: int, key: Key = key) -> CheckResult:
                 return stores[number].check(key, MINUTE)
 
-            checks = at_once(count, check)
+            checks = run_concurrently(count, check)
             assert sorted(map(outcome, checks)) == ["Claim"] + ["InProgress"] * (count - 1)
 
     def test_concurrent_versions_end_with_last_and_run_no_stale_one(self, harness: Harness, store: Store) -> None:
@@ -475,7 +475,7 @@ class Conformance:
                     ran.append(order[number])
                     stores[number].store_result(check, str(order[number]), DAY)
 
-            at_once(len(marks), consume)
+            run_concurrently(len(marks), consume)
             assert ran[-1] == 5
             assert all(earlier < later for earlier, later in pairwise(ran)), f"a stale version ran: {ran}"
             assert store.get_result(Key(entity)) == KeyState(KeyStatus.COMPLETED, "5", mark=5)
@@ -497,7 +497,7 @@ class Conformance:
                     return "rejected"
                 return "completed"
 
-            assert at_once(2, complete_or_check) in (["completed", "Duplicate"], ["rejected", "Claim"])
+            assert run_concurrently(2, complete_or_check) in (["completed", "Duplicate"], ["rejected", "Claim"])
 
 
 class SharedConformance(Conformance):

@@ -23,7 +23,7 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.round_trips import RoundTrips
 
@@ -118,7 +118,7 @@ def test_concurrent_requests_with_one_key_run_work_once(database_url: str, order
         with open_guard(database_url) as guard:
             return guard.run(identity("k1"), insert_order())
 
-    responses = at_once(12, request)
+    responses = run_concurrently(12, request)
     assert {(response.status_code, response.body) for response in responses} == {(201, responses[0].body)}
     assert sum(not response.replayed for response in responses) == 1
     assert count_orders(orders) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from grantwire_idempotency import Key, KeyStatus, NoMetrics, idempotent
 from grantwire_idempotency.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Suite:
                 may_end.set()
             return None
 
-        assert at_once(2, work) == ["slow", None]
+        assert run_concurrently(2, work) == ["slow", None]
         assert second("o1") == "slow"
 
     def test_one_of_many_threads_runs(self, harness: Harness) -> None:
@@ -102,7 +102,7 @@ class Suite:
                 except RequestInProgressError:
                     return None
 
-            results = set(at_once(6, call)) - {None}
+            results = set(run_concurrently(6, call)) - {None}
             assert results == {len(ran)}
         assert ran == ["o1", "o2", "o3"]
 

@@ -13,7 +13,7 @@ from grantwire_idempotency.errors import CircuitOpenError, ConfigError, LeaseLos
 from grantwire_idempotency.stores.breaker import BreakerStore
 from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.unit.idempotency.doubles import FakeTime
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_one_of_many_threads_makes_the_trial(store: BreakerStore, inner: Unavail
             store.check(KEY, MINUTE)
         return caught.type
 
-    errors = at_once(8, failing_check)
+    errors = run_concurrently(8, failing_check)
     assert inner.calls == errors.count(RetryableError) == 1
     assert errors.count(CircuitOpenError) == 7
 

@@ -18,7 +18,7 @@ from grantwire_idempotency.errors import (
 )
 from grantwire_idempotency.stores.interface import Claim, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.unit.idempotency.doubles import FakeTime
 
 MINUTE = timedelta(minutes=1)
@@ -238,7 +238,7 @@ def test_one_of_many_threads_gets_the_key(checker: IdempotencyChecker) -> None:
             except RequestInProgressError:
                 return False
 
-        assert at_once(8, take).count(True) == 1
+        assert run_concurrently(8, take).count(True) == 1
         checker.mark_completed(key)
 
 

@@ -15,7 +15,7 @@ from grantwire_idempotency.errors import ConfigError, GrantwireError
 from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, LruFilter
 from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 from tests.support.paths import LIBRARY
 from tests.unit.test_imports import modules_after_importing
 
@@ -258,7 +258,7 @@ def test_filter_is_thread_safe(key_filter: KeyFilter) -> None:
             key_filter.add(f"{number}-{other}")
             assert key_filter.may_contain(f"{number}-{other}")
 
-    at_once(8, work)
+    run_concurrently(8, work)
 
 
 @pytest.mark.parametrize(

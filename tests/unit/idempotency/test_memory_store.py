@@ -9,7 +9,7 @@ import pytest
 
 from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, MemoryStore
 from grantwire_idempotency.errors import ConfigError
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -133,7 +133,7 @@ def test_check_is_atomic_between_threads() -> None:
         return 0.0
 
     store = MemoryStore(clock=slow)
-    checks = at_once(8, lambda _: store.check(Key("a"), HOUR))
+    checks = run_concurrently(8, lambda _: store.check(Key("a"), HOUR))
     assert sum(isinstance(check, Claim) for check in checks) == 1
 
 

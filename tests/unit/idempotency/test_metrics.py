@@ -9,7 +9,7 @@ import pytest
 from aws_lambda_powertools.metrics import Metrics, MetricUnit
 
 from grantwire_idempotency import MemoryStore, NoMetrics, PowertoolsMetrics, idempotent
-from tests.support.concurrency import at_once
+from tests.support.concurrency import run_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,7 +198,7 @@ def test_collector_is_thread_safe(capsys: pytest.CaptureFixture[str]) -> None:
             metrics.record_unguarded_run("orders")
             metrics.flush()
 
-    at_once(8, count)
+    run_concurrently(8, count)
     received = CloudWatch(capsys.readouterr().out.splitlines())
     assert sum(received.get_values("idempotency_check_total", job="orders", result="new")) == 400
     assert sum(received.get_values("idempotency_unguarded_total", job="orders")) == 400

@@ -220,7 +220,7 @@ class IdempotentConsumer:
                 "idempotency store unavailable, message returned to queue", extra={**fields, "error": str(error)}
             )
         else:
-            logger.error("idempotency store unavailable, message returned to queue", exc_info=error, extra=fields)
+            logger.error("unexpected error, message returned to queue", exc_info=error, extra=fields)
 
     def _handle_failure(self, message: Message, error: Exception, retries: RetryLoop) -> Outcome:
         """Pass a failed message to the dead-letter hook; raise its error if there is no hook or the hook fails."""

@@ -171,7 +171,7 @@ class Execution:
         except RetryableError as error:
             logger.log(
                 logging.WARNING if self._fail_mode is FailMode.OPEN else logging.ERROR,
-                "the work is done, but the store did not take its result: a repeat runs again once the claim has ended",
+                "could not store result, duplicate runs again after claim expires",
                 extra={**self._log_fields(claim), "error": str(error)},
             )
 

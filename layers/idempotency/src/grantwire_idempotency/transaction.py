@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _DEFAULTS = GuardSettings()
 
 _BEGIN = """
-SELECT verdict, status_code, body
+SELECT decision, status_code, body
   FROM idempotency_begin(%(caller)s, %(route)s, %(key)s, %(request_hash)s, %(lock_wait_ms)s::integer)
 """
 

@@ -224,13 +224,15 @@ def _check_history(applied: Mapping[str, str], migrations: Sequence[SqlFile]) ->
         )
     files = {migration.name: migration.checksum for migration in migrations}
     if missing := sorted(applied.keys() - files.keys()):
-        raise InternalError(f"applied to the database, but the file is gone: {', '.join(missing)}")
+        raise InternalError(f"applied to the database, but its file is missing: {', '.join(missing)}")
     if edited := sorted(name for name in applied if applied[name] != files[name]):
         raise InternalError(
             f"edited after it was applied: {', '.join(edited)}; restore it and write a new migration instead"
         )
     if late := [name for name in files if name not in applied and name < _last_applied(applied, name)]:
-        raise InternalError(f"numbered before one that is applied: {', '.join(late)}; give it the next number")
+        raise InternalError(
+            f"its number is lower than that of an applied migration: {', '.join(late)}; give it the next number"
+        )
 
 
 def _last_applied(applied: Iterable[str], name: str) -> str:

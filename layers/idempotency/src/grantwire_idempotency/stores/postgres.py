@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _CLEANUP_BATCH = 1_000
 
 _CHECK = """
-SELECT verdict, stored_result, free_in
+SELECT decision, stored_result, free_in
   FROM processed_message_check(%(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type)s, %(ttl)s, %(now)s)
 """
 
@@ -85,10 +85,10 @@ class PostgresStore:
     def check(self, key: Key, ttl: timedelta) -> CheckResult:
         """See `Store`."""
         claim = Claim(key)
-        verdict, result, free_in = self._database.fetch_row(_CHECK, self._parameters(claim, ttl))
-        if verdict == "DUPLICATE":
+        decision, result, free_in = self._database.fetch_row(_CHECK, self._parameters(claim, ttl))
+        if decision == "DUPLICATE":
             return Duplicate(key, result)
-        return claim if verdict == "NEW" else InProgress(key, free_in)
+        return claim if decision == "NEW" else InProgress(key, free_in)
 
     def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""

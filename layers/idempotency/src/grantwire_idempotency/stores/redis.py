@@ -177,10 +177,10 @@ class RedisStore:
         with wrap_exceptions():
             if key.mark is None and self._client.set(names[0], f"claim::{claim.token}", nx=True, px=_milliseconds(ttl)):
                 return claim
-            verdict, *details = self._check(names, _arguments(claim, ttl))
-        if _text(verdict) == "DUPLICATE":
+            decision, *details = self._check(names, _arguments(claim, ttl))
+        if _text(decision) == "DUPLICATE":
             return Duplicate(key, _text(details[0]))
-        return claim if _text(verdict) == "NEW" else InProgress(key, timedelta(milliseconds=details[0]))
+        return claim if _text(decision) == "NEW" else InProgress(key, timedelta(milliseconds=details[0]))
 
     def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
         """See `Store`."""

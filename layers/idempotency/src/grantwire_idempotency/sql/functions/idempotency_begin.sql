@@ -1,4 +1,4 @@
--- Decides how to handle a request with an idempotency key (SPEC I1-I8). The verdict is one of:
+-- Decides how to handle a request with an idempotency key (SPEC I1-I8). The decision is one of:
 --   PROCEED                   the key is free, and this transaction has locked it: do the work, call idempotency_finish
 --   REPLAYED                  the same request has a stored response: status_code and body
 --   IDEMPOTENCY_KEY_CONFLICT  the key was used for another request
@@ -9,7 +9,7 @@
 -- stricter isolation level would use an older snapshot and duplicate the effect.
 CREATE OR REPLACE FUNCTION idempotency_begin(
     p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
-    OUT verdict text, OUT status_code integer, OUT body text
+    OUT decision text, OUT status_code integer, OUT body text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     stored_hash text;
@@ -24,7 +24,7 @@ BEGIN
      WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
        AND k.expires_at > now() AND k.request_hash = p_request_hash;
     IF FOUND THEN
-        verdict := 'REPLAYED';
+        decision := 'REPLAYED';
         RETURN;
     END IF;
 
@@ -35,7 +35,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock(
             ('x' || left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 16))::bit(64)::bigint);
     EXCEPTION WHEN lock_not_available THEN
-        verdict := 'REQUEST_IN_PROGRESS';
+        decision := 'REQUEST_IN_PROGRESS';
         RETURN;
     END;
 
@@ -44,11 +44,11 @@ BEGIN
      WHERE k.caller = p_caller AND k.route = p_route AND k.idempotency_key = p_key
        AND k.expires_at > now();
     IF NOT FOUND THEN
-        verdict := 'PROCEED';
+        decision := 'PROCEED';
     ELSIF stored_hash = p_request_hash THEN
-        verdict := 'REPLAYED';
+        decision := 'REPLAYED';
     ELSE
-        verdict := 'IDEMPOTENCY_KEY_CONFLICT';
+        decision := 'IDEMPOTENCY_KEY_CONFLICT';
         status_code := NULL;
         body := NULL;
     END IF;

@@ -1,4 +1,4 @@
--- Claims a key (SPEC C1, C4). The verdict is one of:
+-- Claims a key (SPEC C1, C4). The decision is one of:
 --   NEW          the key is claimed for p_token until p_ttl from now
 --   DUPLICATE    the key is completed at this mark or a later one; stored_result is its result
 --   IN_PROGRESS  another run has claimed the key, and its claim expires after free_in
@@ -9,7 +9,7 @@
 CREATE OR REPLACE FUNCTION processed_message_check(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
     p_now timestamptz,
-    OUT verdict text, OUT stored_result text, OUT free_in interval
+    OUT decision text, OUT stored_result text, OUT free_in interval
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     moment  timestamptz;
@@ -25,11 +25,11 @@ BEGIN
           FROM processed_messages m
          WHERE m.idempotency_key = p_key AND processed_message_taken(m, p_token, p_mark, moment);
         IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
-            verdict := 'DUPLICATE';
+            decision := 'DUPLICATE';
             stored_result := message.result;
             RETURN;
         ELSIF FOUND THEN
-            verdict := 'IN_PROGRESS';
+            decision := 'IN_PROGRESS';
             free_in := message.claimed_until - moment;
             RETURN;
         END IF;
@@ -51,7 +51,7 @@ BEGIN
                claimed_until = EXCLUDED.claimed_until
          WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
         IF FOUND THEN
-            verdict := 'NEW';
+            decision := 'NEW';
             RETURN;
         END IF;
     END LOOP;
