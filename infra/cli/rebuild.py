@@ -100,7 +100,7 @@ def _print_record_report(report: Mapping[str, Any], progress: Progress) -> None:
     if report["dry_run"]:
         progress.print_line("Missing or behind is normal while events are being delivered; the others are not.")
         return
-    progress.print_line(f"{report['mended']} repaired, {report['removed']} removed.")
+    progress.print_line(f"{report['repaired']} repaired, {report['removed']} removed.")
     if not report["complete"]:
         progress.print_line(
             "Some rows are still wrong, because another session locks or changes them. "

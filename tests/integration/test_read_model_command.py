@@ -65,7 +65,7 @@ def test_function_rebuilds_from_both_sources(environ: dict[str, str], runtime: R
     insert_entitlements(rows, [entitlement("u", 2)])
     with Stream(environ) as stream:
         stream.publish(event_for(entitlement("u", 1)), event_for(entitlement("u", 2)))
-    assert handle({"source": "record"}, runtime)["mended"] == 1
+    assert handle({"source": "record"}, runtime)["repaired"] == 1
     assert read_model_rows(rows) == [entitlement("u", 2)]
     rows.execute("DELETE FROM user_entitlements")
     report = handle({"source": "stream", "budget": "10s"}, runtime)

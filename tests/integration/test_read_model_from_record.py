@@ -159,7 +159,7 @@ def test_rebuild_of_empty_database_changes_nothing(database: Database, rows: Row
         "source": "record",
         "dry_run": False,
         "found": NO_DIFFERENCES,
-        "mended": 0,
+        "repaired": 0,
         "removed": 0,
         "complete": True,
     }

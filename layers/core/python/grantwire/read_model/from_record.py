@@ -74,7 +74,7 @@ class RecordRebuildReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the function's result."""
-        done = {} if self.dry_run else {"mended": self.repaired, "removed": self.removed, "complete": self.complete}
+        done = {} if self.dry_run else {"repaired": self.repaired, "removed": self.removed, "complete": self.complete}
         return {"source": "record", "dry_run": self.dry_run, "found": dict(self.differences), **done}
 
 
