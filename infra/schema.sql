@@ -1,12 +1,12 @@
-CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
+CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL::inet, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    transition record;
-    event_type text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail     jsonb := jsonb_build_object(
-        'reason', p_reason, 'purchase_id', p_purchase_id,
-        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
+    transition  record;
+    new_version bigint;
+    event_type  text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
+    detail      jsonb := jsonb_build_object(
+        'reason', p_reason, 'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
     SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
@@ -17,13 +17,13 @@ BEGIN
         SELECT * INTO transition FROM entitlement_transition(p_status, p_user_id, p_sku);
         IF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
+            new_version := transition.new_version;
             status_code := 200;
             body        := '{"user_id":' || to_json(p_user_id)
                         || ',"stock_keeping_unit":' || to_json(p_sku)
                         || ',"status":"' || p_status
-                        || '","version":' || transition.new_version
+                        || '","version":' || new_version
                         || ',"updated_at":"' || rfc3339(transition.changed_at) || '"}';
-            detail      := detail || jsonb_build_object('version', transition.new_version);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
@@ -33,16 +33,18 @@ BEGIN
         PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
     END IF;
     INSERT INTO entitlement_audit
-           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
+           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
+            version, status, purchase_id, source_address)
     VALUES (p_operation_id, p_caller, CASE p_status WHEN 'ACTIVE' THEN 'GRANT' ELSE 'REVOKE' END,
-            outcome, p_user_id, p_sku, p_trace_id, detail);
+            outcome, p_user_id, p_sku, p_trace_id, detail,
+            new_version, CASE outcome WHEN 'APPLIED' THEN p_status END, p_purchase_id, p_source_address);
     IF outcome = 'APPLIED' THEN
         PERFORM outbox_enqueue(
-            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), transition.new_version,
+            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), new_version,
             jsonb_build_object(
                 'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(transition.changed_at),
                 'user_id', p_user_id, 'stock_keeping_unit', p_sku,
-                'source', p_reason, 'source_id', p_purchase_id, 'version', transition.new_version),
+                'source', p_reason, 'source_id', p_purchase_id, 'version', new_version),
             p_trace_id);
     END IF;
 END
@@ -50,6 +52,15 @@ $$;
 CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((replace(replace(p_user_id, '%'::text, '%25'::text), '/'::text, '%2F'::text) || '/'::text) || p_sku);
+CREATE FUNCTION public.entitlement_audit_begin() RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $_$
+    SELECT coalesce(
+             to_date(min(right(c.relname::text, 7) COLLATE "C"), 'YYYY"m"MM')::timestamp AT TIME ZONE 'UTC',
+             '-infinity')
+      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+     WHERE i.inhparent = 'entitlement_audit'::regclass AND c.relname ~ '^entitlement_audit_y\d{4}m\d{2}$'
+$_$;
 CREATE FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone DEFAULT now()) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET lock_timeout TO '500ms'
@@ -164,6 +175,59 @@ BEGIN
          WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
         RETURNING e.version, e.updated_at INTO new_version, changed_at;
     END IF;
+END
+$$;
+CREATE FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) RETURNS integer[]
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+DECLARE
+    positions integer[];
+BEGIN
+    IF cardinality(p_event_ids) > 5000 THEN
+        RAISE EXCEPTION 'at most 5000 events can be checked at once, not %', cardinality(p_event_ids)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    positions := ARRAY(
+        SELECT e.position::integer
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, occurred_at, position)
+         CROSS JOIN LATERAL (
+               SELECT FROM entitlement_audit a
+                WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
+                  AND a.occurred_at > e.occurred_at - interval '1 day'
+                  AND a.occurred_at < e.occurred_at + interval '1 day'
+                  AND a.outcome = 'APPLIED'
+                  AND coalesce(a.version, (a.detail->>'version')::bigint) = e.version
+                  AND coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
+                      = entitlement_status_after(e.event_type)
+                LIMIT 1) AS audited);
+    IF cardinality(positions) = cardinality(p_event_ids) THEN
+        RETURN positions;
+    END IF;
+    positions := positions || ARRAY(
+        SELECT e.position::integer
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, position)
+         CROSS JOIN LATERAL (
+               SELECT FROM entitlement_audit a
+                WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
+                  AND a.outcome = 'APPLIED'
+                  AND coalesce(a.version, (a.detail->>'version')::bigint) = e.version
+                  AND coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
+                      = entitlement_status_after(e.event_type)
+                LIMIT 1) AS audited
+         WHERE e.position <> ALL (positions));
+    RETURN positions || ARRAY(
+        SELECT e.position::integer
+          FROM unnest(p_event_ids, p_digests) WITH ORDINALITY AS e (event_id, digest, position)
+         CROSS JOIN LATERAL (
+               SELECT FROM notification_nats_dlq d
+                WHERE d.event_id = e.event_id AND d.forced AND sha256(d.payload) = e.digest
+                LIMIT 1) AS forced
+         WHERE e.position <> ALL (positions));
 END
 $$;
 CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
@@ -592,6 +656,7 @@ CREATE TABLE public.notification_nats_dlq (
     redrive_id text COLLATE pg_catalog."C",
     closed_at timestamp with time zone,
     origin uuid,
+    forced boolean DEFAULT false NOT NULL,
     CONSTRAINT notification_nats_dlq_closed CHECK (((status = 'OPEN'::text) = (closed_at IS NULL))),
     CONSTRAINT notification_nats_dlq_copy CHECK ((((payload IS NULL) = (subject IS NULL)) AND ((payload IS NULL) = (message_time IS NULL)))),
     CONSTRAINT notification_nats_dlq_kind CHECK ((kind = ANY (ARRAY['MAX_DELIVERIES'::text, 'MSG_TERMINATED'::text]))),
@@ -605,6 +670,7 @@ COMMENT ON COLUMN public.notification_nats_dlq.status IS 'PROCESSED: JetStream s
 COMMENT ON COLUMN public.notification_nats_dlq.redrive_count IS 'Number of the redrive; 0 before. If an event has several dead letters, each redrive has the next number.';
 COMMENT ON COLUMN public.notification_nats_dlq.redrive_id IS 'Nats-Msg-Id of the redrive, committed before the first publish so that a retry after a crash uses the same id.';
 COMMENT ON COLUMN public.notification_nats_dlq.origin IS 'The dead letter whose redrive published this message.';
+COMMENT ON COLUMN public.notification_nats_dlq.forced IS 'Whether an operator has redriven this message with force although the audit no longer has its event. Committed together with the number of the redrive.';
 CREATE TABLE public.outbox_events (
     event_id uuid NOT NULL,
     event_type text NOT NULL,
@@ -683,11 +749,28 @@ CREATE TABLE public.entitlement_audit (
     stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
     trace_id text,
     detail jsonb NOT NULL,
+    version bigint,
+    status text,
+    purchase_id text,
+    source_address inet,
+    transaction_id xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
-    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
+    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text]))),
+    CONSTRAINT entitlement_audit_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
+    CONSTRAINT entitlement_audit_source_address CHECK ((masklen(source_address) =
+CASE family(source_address)
+    WHEN 4 THEN 32
+    ELSE 128
+END)),
+    CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT entitlement_audit_version CHECK ((version >= 1))
 )
 PARTITION BY RANGE (occurred_at);
 COMMENT ON COLUMN public.entitlement_audit.operation_id IS 'Equal to the event_id of the event that the operation caused, if it caused one.';
+COMMENT ON COLUMN public.entitlement_audit.version IS 'The version of the entitlement after the change; NULL if the operation was refused.';
+COMMENT ON COLUMN public.entitlement_audit.status IS 'The status of the entitlement after the change; NULL if the operation was refused.';
+COMMENT ON COLUMN public.entitlement_audit.source_address IS 'The address that API Gateway received the request from; NULL if it named none.';
+COMMENT ON COLUMN public.entitlement_audit.transaction_id IS 'The transaction that wrote the row; NULL in rows from before this column. A dump that is restored to another cluster keeps the ids of the old one.';
 CREATE TABLE public.entitlement_audit_default (
     operation_id uuid CONSTRAINT entitlement_audit_operation_id_not_null NOT NULL,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT entitlement_audit_occurred_at_not_null NOT NULL,
@@ -698,8 +781,21 @@ CREATE TABLE public.entitlement_audit_default (
     stock_keeping_unit text CONSTRAINT entitlement_audit_stock_keeping_unit_not_null NOT NULL COLLATE pg_catalog."C",
     trace_id text,
     detail jsonb CONSTRAINT entitlement_audit_detail_not_null NOT NULL,
+    version bigint,
+    status text,
+    purchase_id text,
+    source_address inet,
+    transaction_id xid8 DEFAULT pg_current_xact_id(),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
-    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
+    CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text]))),
+    CONSTRAINT entitlement_audit_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
+    CONSTRAINT entitlement_audit_source_address CHECK ((masklen(source_address) =
+CASE family(source_address)
+    WHEN 4 THEN 32
+    ELSE 128
+END)),
+    CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT entitlement_audit_version CHECK ((version >= 1))
 );
 CREATE TABLE public.entitlements (
     user_id text NOT NULL COLLATE pg_catalog."C",
@@ -883,10 +979,12 @@ CREATE INDEX processed_events_time ON public.processed_events USING btree (proce
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_audit_begin() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_audit_begin() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -895,6 +993,8 @@ REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM P
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
@@ -958,6 +1058,10 @@ GRANT INSERT(user_id) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(stock_keeping_unit) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(trace_id) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(detail) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(version) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(status) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(purchase_id) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(source_address) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT SELECT(occurred_at) ON TABLE public.entitlement_audit_default TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;

@@ -9,7 +9,8 @@ def handle(request: Request, rt: ApiRuntime) -> Response:
     """Revoke in one transaction and one round trip."""
     command = ChangeCommand.parse(request.json_object())
     identity = request.identity(command.fields())
-    return Response.from_stored(rt.entitlements.change(Operation.REVOKE, command, identity, request.trace_id))
+    stored = rt.entitlements.change(Operation.REVOKE, command, identity, request.trace_id, request.source_address)
+    return Response.from_stored(stored)
 
 
 handler = HttpHandler("POST /v1/entitlements/revokes", ApiRuntime.build, handle)

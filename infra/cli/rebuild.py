@@ -111,5 +111,6 @@ def _print_record_report(report: Mapping[str, Any], progress: Progress) -> None:
 def _print_stream_report(report: Mapping[str, Any], progress: Progress) -> None:
     changed = f"projected, which changed the read model {report['changed']} times"
     outcome = "would be projected" if report["dry_run"] else changed
-    progress.print_line(f"{report['events']} events {outcome}, {report['skipped']} messages skipped.")
+    skipped = f"{report['skipped']} messages skipped, {report['not_genuine']} of them not genuine"
+    progress.print_line(f"{report['events']} events {outcome}, {skipped}.")
     progress.print_line(f"Messages {report['from_sequence']} to {report['reached']} of {report['last_sequence']}.")

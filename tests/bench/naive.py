@@ -42,8 +42,9 @@ VALUES (%s, 'EntitlementGranted', %s, %s, %s::jsonb, '1-0-0', true)
 """
 _AUDIT = """
 INSERT INTO entitlement_audit
-       (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
-VALUES (%s, 'local', 'GRANT', 'APPLIED', %s, %s, '1-0-0', %s::jsonb)
+       (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, version, status,
+        purchase_id)
+VALUES (%s, 'local', 'GRANT', 'APPLIED', %s, %s, '1-0-0', %s::jsonb, %s, 'ACTIVE', %s)
 """
 _STORE = """
 INSERT INTO idempotency_keys AS k VALUES ('local', %s, %s, %s, 200, %s, now(), now() + interval '24 hours')
@@ -88,9 +89,9 @@ def _grant(cursor: psycopg.Cursor[Any], name: str, sku: str) -> int:
         "source": "purchase",
         "source_id": name,
     }
-    detail = {"reason": "purchase", "purchase_id": name, "version": version}
+    detail = {"reason": "purchase"}
     cursor.execute(_EVENT, (operation_id, f"{name}/{sku}", version, json.dumps(event)))
-    cursor.execute(_AUDIT, (operation_id, name, sku, json.dumps(detail)))
+    cursor.execute(_AUDIT, (operation_id, name, sku, json.dumps(detail), version, name))
     response = json.dumps(entitlement | {"status": "ACTIVE", "updated_at": timestamp})
     cursor.execute(_STORE, (_ROUTE, name, f"v1:{digest.hex()}", response))
     assert cursor.rowcount == 1

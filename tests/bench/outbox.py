@@ -33,11 +33,23 @@ SELECT event_id, 'EntitlementGranted', entitlement_aggregate_key(user_id, 'item1
 """
 
 
+# The audit rows of the same changes, without which the bridge would not record the events.
+_FILL_AUDIT: LiteralString = """
+INSERT INTO entitlement_audit
+       (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, version, status,
+        purchase_id)
+SELECT event_id, 'local', 'GRANT', 'APPLIED', payload->>'user_id', payload->>'stock_keeping_unit', trace_id, '{}',
+       aggregate_version, 'ACTIVE', payload->>'source_id'
+  FROM outbox_events
+"""
+
+
 def fill(owner: psycopg.Connection[Any], count: int, *, hot: bool) -> None:
-    """Replace the outbox by `count` events, all of one aggregate if `hot`, otherwise each of its own."""
-    owner.execute("TRUNCATE outbox_events")
+    """Replace outbox and audit by `count` events, all of one aggregate if `hot`, otherwise each of its own."""
+    owner.execute("TRUNCATE outbox_events, entitlement_audit")
     owner.execute(_FILL, {"ids": [uuid7() for _ in range(count)], "hot": hot})
-    owner.execute("VACUUM ANALYZE outbox_events")
+    owner.execute(_FILL_AUDIT)
+    owner.execute("VACUUM ANALYZE outbox_events, entitlement_audit")
 
 
 _EVENTS: LiteralString = "SELECT payload, aggregate_key, trace_id FROM outbox_events ORDER BY created_at"

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 # A worker is started every minute and works for 63 seconds; the first one may have a cold start.
 DELIVERY_TIMEOUT_SECONDS = 75.0
 
+AUDIT = """
+INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
+                               status)
+VALUES (%s, 'e2e', 'GRANT', 'APPLIED', %s, 'item1', '{}', %s, 'ACTIVE')
+"""
 ENQUEUE = "SELECT outbox_enqueue(%s, 'EntitlementGranted', %s, %s, %s, NULL)"
 REPAIR_PAYLOAD = "UPDATE outbox_events SET payload = jsonb_set(payload, '{version}', '1') WHERE event_id = %s"
 
@@ -96,6 +101,7 @@ def test_event_that_cannot_be_published_waits_for_the_operator(stack: EmbeddedSt
     broken, successor = uuid7(), uuid7()
     with psycopg.connect(stack.database_url, autocommit=True) as tx:
         for event_id, version in ((broken, 1), (successor, 2)):
+            tx.execute(AUDIT, (event_id, user, version))
             payload = _payload(event_id, user, "one" if event_id == broken else version)
             tx.execute(ENQUEUE, (event_id, f"{user}/item1", version, json.dumps(payload)))
         _wait_for(lambda: _statuses(tx, user) == ["FAILED", "PENDING"])

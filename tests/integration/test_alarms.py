@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
-from tests.support.workers.bridge_stream import Stream, drain
+from tests.support.workers.bridge_stream import Stream, drain, event
 from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
 
@@ -46,6 +46,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
             ("deliver_notifications", {"budget": "1500ms"}, environ | sender),
             ("record_advisories", UNTIL_IDLE, environ),
             ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": UNREACHABLE_DATABASE}),
+            ("bridge_events", UNTIL_IDLE, environ),
             ("sweep_retention", UNTIL_IDLE, environ),
             (
                 "authorize_caller",
@@ -64,7 +65,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
 
 
 def _create_causes(environ: dict[str, str], rows: Rows) -> None:
-    """Create the causes: failing and waiting outbox events, failing notifications, a terminated message."""
+    """Create the causes: failing and waiting outbox events, failing notifications, forged and invalid messages."""
     enqueue(rows, "unreadable/item1", 1)
     rows.execute("UPDATE outbox_events SET payload = '{}'")
     waiting = enqueue(rows, "waiting/item1", 1)
@@ -76,6 +77,7 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
     with Stream(environ) as stream:
         stream.publish(b"not an event")
         assert drain(environ)["terminated"] == 1
+        stream.publish_forged(event())
     rows.execute("""
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)
@@ -88,6 +90,7 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
         INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail,
                                        occurred_at)
         VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', now() + interval '10 years')""")
+    rows.execute("INSERT INTO user_entitlements VALUES ('u', 'never granted', 'ACTIVE', 1, now())")
     enqueue(rows, "stuck/item1", 1)
     rows.execute(
         "UPDATE outbox_events SET ready = false, next_retry_at = now() + interval '1 day'"

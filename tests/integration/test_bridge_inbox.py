@@ -40,7 +40,7 @@ def test_event_becomes_inbox_row_and_notification(environ: dict[str, str], strea
     """N4: the notification has all fields of the event and the trace id of the message."""
     sent = event(version=12, event_type="EntitlementRevoked", user_id="u_ü")
     stream.publish(sent, trace_id=quote("Wurzel/ä %"))
-    assert drain(environ) == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0}
+    assert drain(environ) == {"recorded": 1, "duplicates": 0, "terminated": 0, "not_genuine": 0, "returned": 0}
     (notification,) = rows.execute("SELECT * FROM notifications").fetchall()
     assert (str(notification["event_id"]), notification["event_type"], notification["user_id"]) == (
         sent.event_id,
@@ -77,7 +77,7 @@ def test_redelivered_event_changes_nothing_and_is_acknowledged(
     assert drain(environ)["recorded"] == 1
     before = rows.execute("SELECT *, xmin FROM notifications").fetchall()
     stream.publish(sent)
-    assert drain(environ) == {"recorded": 0, "duplicates": 1, "terminated": 0, "returned": 0}
+    assert drain(environ) == {"recorded": 0, "duplicates": 1, "terminated": 0, "not_genuine": 0, "returned": 0}
     assert rows.execute("SELECT *, xmin FROM notifications").fetchall() == before
     assert is_settled(stream)
 
@@ -137,9 +137,11 @@ def test_invalid_message_is_terminated_and_rest_of_batch_is_recorded(
         event(stock_keeping_unit=""),
         event(version=0),
         event(occurred_at=None),
+        event(user_id="a\x00b"),
+        event(stock_keeping_unit="a\x00b"),
         good[1],
     )
-    assert drain(environ) == {"recorded": 2, "duplicates": 0, "terminated": 8, "returned": 0}
+    assert drain(environ) == {"recorded": 2, "duplicates": 0, "terminated": 10, "not_genuine": 0, "returned": 0}
     recorded_ids = {str(row["event_id"]) for row in rows.execute("SELECT event_id FROM notifications")}
     assert recorded_ids == {event.event_id for event in good}
     assert is_settled(stream)
@@ -154,22 +156,24 @@ def test_invalid_message_is_terminated_and_rest_of_batch_is_recorded(
         7: "stock_keeping_unit is missing",
         8: "version is missing",
         9: "occurred_at is missing",
+        10: "user_id contains a NUL character",
+        11: "stock_keeping_unit contains a NUL character",
     }
 
 
 def test_event_refused_by_database_is_terminated_alone(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
     """N5: a constraint or type error; three bad events among 100 are found, and the rest is recorded."""
     good = [event() for _ in range(97)]
-    bad = [event(user_id="u" * 129), event(version=-1), event(stock_keeping_unit="a\x00b")]
+    bad = [event(user_id="u" * 129), event(stock_keeping_unit="s" * 129), event(source="a\x00b")]
     stream.publish(*good[:10], bad[0], *good[10:50], bad[1], *good[50:96], bad[2], good[96])
-    assert drain(environ) == {"recorded": 97, "duplicates": 0, "terminated": 3, "returned": 0}
+    assert drain(environ) == {"recorded": 97, "duplicates": 0, "terminated": 3, "not_genuine": 0, "returned": 0}
     for table in ("notifications", "processed_events"):
         recorded_ids = {str(row["event_id"]) for row in rows.execute(f"SELECT event_id FROM {table}")}  # noqa: S608
         assert recorded_ids == {event.event_id for event in good}
     reasons = sorted(advisory["reason"] for advisory in stream.advisories())
     assert len(reasons) == 3
-    assert "notifications_user_id_length" in reasons[0]
-    assert "notifications_version" in reasons[1]
+    assert "notifications_sku_length" in reasons[0]
+    assert "notifications_user_id_length" in reasons[1]
     assert "unsupported Unicode escape sequence" in reasons[2]
     assert is_settled(stream)
 
@@ -267,7 +271,7 @@ def test_function_handles_its_event_file(
     opened = mock.Mock(wraps=connection._open)  # noqa: SLF001 - the function that opens a connection
     monkeypatch.setattr(connection, "_open", opened)
     stream.publish(event(), b"not an event")
-    assert handler(request, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0}
+    assert handler(request, None) == {"recorded": 1, "duplicates": 0, "terminated": 1, "not_genuine": 0, "returned": 0}
     stream.publish(event())
     assert handler(request, None)["recorded"] == 1
     assert opened.call_count == 1

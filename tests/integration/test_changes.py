@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 import uuid
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.observability import key_fingerprint
-from tests.support.client import GRANTS, REVOKES, Client
+from tests.support.client import CHANGE, GRANTS, REVOKES, Client
+from tests.support.client import event as api_event
 from tests.support.concurrency import run_concurrently
 from tests.support.workers.relay_support import until
 
@@ -65,12 +67,28 @@ def test_grant_writes_entitlement_event_audit_row_and_stored_response(client: Cl
     assert (audit["operation"], audit["outcome"], audit["caller"]) == ("GRANT", "APPLIED", "tests")
     assert audit["operation_id"] == event["event_id"]
     assert audit["trace_id"] == event["trace_id"]
-    assert audit["detail"] == {
-        "reason": "purchase",
-        "purchase_id": "p_456",
-        "version": 1,
-        "key_fingerprint": key_fingerprint("k1"),
-    }
+    assert audit["detail"] == {"reason": "purchase", "key_fingerprint": key_fingerprint("k1")}
+    assert (audit["version"], audit["status"], audit["purchase_id"]) == (1, "ACTIVE", "p_456")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::1", "not an address", None])
+def test_source_address_and_transaction_are_audited(client: Client, rows: Rows, address: str | None) -> None:
+    """G7: for applied and refused operations; an unknown address is NULL."""
+    for key in ("k1", "k2"):
+        sent = api_event("POST", GRANTS, headers={"Idempotency-Key": key}, body=json.dumps(CHANGE))
+        sent["requestContext"]["identity"] = {"sourceIp": address}
+        client.send(sent)
+    audited = rows.execute(
+        "SELECT outcome, host(source_address) AS address, version, status, transaction_id::text::bigint AS transaction"
+        "  FROM entitlement_audit ORDER BY occurred_at"
+    ).fetchall()
+    transactions = [row.pop("transaction") for row in audited]
+    expected = None if address == "not an address" else address
+    assert audited == [
+        {"outcome": "APPLIED", "address": expected, "version": 1, "status": "ACTIVE"},
+        {"outcome": "ENTITLEMENT_STATE_CONFLICT", "address": expected, "version": None, "status": None},
+    ]
+    assert 0 < transactions[0] < transactions[1]
 
 
 def test_version_increases_by_one_with_every_change(client: Client, rows: Rows) -> None:

@@ -62,7 +62,8 @@ def test_same_key_with_a_different_field_is_a_key_conflict(
     *_, applied, refused = rows.execute("SELECT * FROM entitlement_audit ORDER BY occurred_at").fetchall()
     assert (applied["operation"], applied["outcome"]) == (operation, "APPLIED")
     assert (refused["operation"], refused["outcome"]) == (operation, "IDEMPOTENCY_KEY_CONFLICT")
-    audited = {"user_id": refused["user_id"], "stock_keeping_unit": refused["stock_keeping_unit"]} | refused["detail"]
+    columns = ("user_id", "stock_keeping_unit", "purchase_id")
+    audited = {name: refused[name] for name in columns} | refused["detail"]
     assert audited == CHANGE | {field: "other", "key_fingerprint": key_fingerprint("k1")}
     assert refused["caller"] == "tests"
 

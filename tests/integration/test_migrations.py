@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import SQL as SHIPPED_SQL
@@ -332,6 +333,41 @@ def test_new_partition_takes_its_rows_from_default(rows: Rows) -> None:
     assert [(row["name"], row["n"]) for row in rows.execute(counts)] == [
         ("entitlement_audit_default", 1),
         ("entitlement_audit_y2031m01", 2),
+    ]
+
+
+def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str, tmp_path: Path) -> None:
+    """G1: version, status and purchase id are taken from `detail`, in every partition; a new month has the columns."""
+    for file in MIGRATIONS.glob("000*.sql"):
+        shutil.copy(file, tmp_path)
+    migrate(empty_url, tmp_path)
+    with psycopg.connect(empty_url, autocommit=True, row_factory=dict_row) as owner:
+        owner.execute("""
+            INSERT INTO entitlement_audit
+                   (operation_id, occurred_at, caller, operation, outcome, user_id, stock_keeping_unit, detail)
+            SELECT gen_random_uuid(), time::timestamptz, 'c', operation, outcome, operation || outcome, 's',
+                   detail::jsonb || '{"reason": "r", "purchase_id": "p_1", "key_fingerprint": "f"}'
+              FROM (VALUES ('2031-01-15', 'GRANT', 'APPLIED', '{"version": 3}'),
+                           ('now', 'REVOKE', 'APPLIED', '{"version": 4}'),
+                           ('now', 'GRANT', 'ENTITLEMENT_STATE_CONFLICT', '{"refusal": "already ACTIVE"}'))
+                   AS a (time, operation, outcome, detail)""")
+        for file in MIGRATIONS.glob("001*.sql"):
+            shutil.copy(file, tmp_path)
+        migrate(empty_url, tmp_path)
+        owner.execute("SELECT entitlement_audit_ensure_partitions(0, '2031-01-15')")
+        owner.execute("""
+            INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit,
+                                           detail, occurred_at)
+            VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'new', 's', '{}', '2031-01-16')""")
+        audited = owner.execute("""
+            SELECT version, status, purchase_id, detail->>'refusal' AS refusal, detail ? 'version' AS in_detail,
+                   transaction_id IS NOT NULL AS has_transaction, tableoid::regclass::text ~ 'm01$' AS moved
+              FROM entitlement_audit ORDER BY user_id COLLATE "C" """).fetchall()
+    assert [tuple(row.values()) for row in audited] == [
+        (3, "ACTIVE", "p_1", None, False, False, True),
+        (None, None, "p_1", "already ACTIVE", False, False, False),
+        (4, "REVOKED", "p_1", None, False, False, False),
+        (None, None, None, None, False, True, True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""O8, I1, E4: the indexes that frequent statements read, among many unrelated rows.
+"""O8, I1, E4, G1: the indexes that frequent statements read, among many unrelated rows.
 
 The plans of other statements are checked in the tests of those statements: a claim among parked events
 (test_outbox_claim), the batches of the sweep (test_retention_sweep), the inbox, the summary, deliveries and the message
@@ -20,6 +20,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
+from grantwire.retention.checks import SELECT_AHEAD
 from grantwire.runtime.relay import SESSION
 from grantwire.settings import load
 
@@ -56,6 +57,21 @@ SELECT 'local', 'route', 'k' || n, 'v1:0', 200, '{}', now(), now() + interval '1
 """
 _INSERT_ENTITLEMENTS = """
 INSERT INTO entitlements SELECT 'u' || n %% 100, 's' || n, 'ACTIVE', 1, now() FROM generate_series(1, %s) n
+"""
+_INSERT_AUDIT = """
+INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
+                               status, occurred_at)
+SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{}', 1, 'ACTIVE', %(day)s::timestamptz
+  FROM generate_series(1, %(count)s) n
+"""
+_SELECT_AUDITED = """
+SELECT operation_id, user_id, stock_keeping_unit, 'EntitlementGranted' AS event_type, version, occurred_at,
+       ''::bytea AS digest
+  FROM entitlement_audit WHERE occurred_at = %(day)s::timestamptz LIMIT 200
+"""
+_FIND_GENUINE = """
+SELECT genuine_events(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[], %s::bytea[])
+       AS positions
 """
 _SELECT_SCAN_COUNTS = """
 SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
@@ -156,6 +172,61 @@ def test_claim_planned_on_an_empty_table_still_reads_the_indexes(environ: dict[s
     assert scanned.keys() == {"outbox_events_ready", "outbox_events_open", "outbox_events_pkey"}
 
 
+def test_genuine_events_read_one_partition_by_primary_key(planned: Rows) -> None:
+    """G1: a batch reads the partition of its events only; events that are not found read each partition by index."""
+    partitions = _fill_audit(planned)
+    planned.execute("ANALYZE entitlement_audit")
+    events = planned.execute(_SELECT_AUDITED, {"day": "2031-02-15"}).fetchall()
+    with _record_scans(planned, *partitions) as scanned:
+        assert len(_find_genuine(planned, events)) == 200
+    assert scanned == {"entitlement_audit_y2031m02_pkey": 200}
+    for event in events:
+        event["user_id"] = "forged"
+    with _record_scans(planned, *partitions) as scanned:
+        assert _find_genuine(planned, events) == []
+    assert not scanned.keys() & set(partitions)
+    assert scanned["entitlement_audit_y2031m01_pkey"] == 200
+
+
+def test_genuine_events_planned_on_empty_partitions_still_read_the_index(rows: Rows) -> None:
+    """G1: a bridge keeps its plans for as long as its execution environment lives."""
+    for _ in range(10):
+        assert _find_genuine(rows, []) == []
+    partitions = _fill_audit(rows)
+    events = rows.execute(_SELECT_AUDITED, {"day": "2031-01-15"}).fetchall()
+    with _record_scans(rows, *partitions) as scanned:
+        assert len(_find_genuine(rows, events)) == 200
+    assert scanned == {"entitlement_audit_y2031m01_pkey": 200}
+
+
+def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
+    """G1: a page is a range of the primary key, and its entitlements are read by index, however many rows there are."""
+    planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
+    planned.execute("INSERT INTO user_entitlements SELECT * FROM entitlements")
+    planned.execute("ANALYZE entitlements, user_entitlements")
+    statement = SELECT_AHEAD
+    for number, name in enumerate(("user_id", "sku", "limit", "examples"), start=1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    planned.execute(f"PREPARE page (text, text, bigint, bigint) AS {statement}")
+    scans = {scan["Index Name"] for scan in _scans(planned, "EXECUTE page ('u7', 's5', 100, 10)")}
+    assert scans == {"user_entitlements_pkey", "entitlements_pkey"}
+
+
+def _fill_audit(rows: Rows) -> list[str]:
+    """Insert rows into three months of the audit, and return the names of their partitions."""
+    rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2031-01-15')")
+    for month in (1, 2, 3):
+        rows.execute(_INSERT_AUDIT, {"day": f"2031-0{month}-15", "count": ROW_COUNT // 4})
+    return [f"entitlement_audit_y2031m0{month}" for month in (1, 2, 3)]
+
+
+def _find_genuine(rows: Rows, events: Sequence[dict[str, Any]]) -> list[int]:
+    names = ("operation_id", "user_id", "stock_keeping_unit", "event_type", "version", "occurred_at", "digest")
+    columns = [[event[name] for event in events] for name in names]
+    (row,) = rows.execute(_FIND_GENUINE, columns).fetchall()
+    return list(row["positions"])
+
+
 def _enqueue(rows: Rows, aggregate: str) -> None:
     rows.execute("SELECT outbox_enqueue(gen_random_uuid(), 'EntitlementGranted', %s, 1, '{}', NULL)", (aggregate,))
 
@@ -175,6 +246,7 @@ def _change(rows: Rows, key: str) -> str:
         "purchase_id": "p",
         "operation_id": uuid.uuid4(),
         "trace_id": "1-0-0",
+        "source_address": "192.0.2.1",
     }
     row = rows.cursor(row_factory=tuple_row).execute(CHANGE, parameters).fetchone()
     assert row is not None

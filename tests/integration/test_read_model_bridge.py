@@ -87,13 +87,13 @@ def test_refused_event_is_not_projected_and_others_are(environ: dict[str, str], 
     good = [entitlement(f"u_{number:02}", 1) for number in range(40)]
     bad = [
         event(user_id="u" * 129),
-        event(user_id="u_07", version=-1),
-        event(user_id="u_08", version=9, stock_keeping_unit="a\x00b"),
+        event(user_id="u_07", version=9, source_id="a\x00b"),
+        event(user_id="u_08", version=9, stock_keeping_unit="s" * 129),
     ]
     stream.publish(
         *map(event_for, good[:10]), bad[0], *map(event_for, good[10:20]), *bad[1:], *map(event_for, good[20:])
     )
-    assert drain(environ) == {"recorded": 40, "duplicates": 0, "terminated": 3, "returned": 0}
+    assert drain(environ) == {"recorded": 40, "duplicates": 0, "terminated": 3, "not_genuine": 0, "returned": 0}
     assert read_model_rows(rows) == good
     assert are_consistent(rows)
 

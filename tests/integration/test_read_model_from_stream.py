@@ -126,6 +126,7 @@ def test_empty_read_model_is_restored_without_other_effects(
         "events": 60,
         "changed": 30,
         "skipped": 0,
+        "not_genuine": 0,
         "complete": True,
     }
     assert read_model_rows(rows) == entitlements

@@ -222,7 +222,7 @@ def test_two_dead_letters_of_one_event_become_two_messages(pipeline: Pipeline, r
     assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 2
     assert sorted(dead_letter["redrive_count"] for dead_letter in _dead_letters(rows)) == [1, 2]
     assert pipeline.last_sequence() == 4
-    assert pipeline.run_bridge() == {"recorded": 1, "duplicates": 1, "terminated": 0, "returned": 0}
+    assert pipeline.run_bridge() == {"recorded": 1, "duplicates": 1, "terminated": 0, "not_genuine": 0, "returned": 0}
 
 
 def test_concurrent_redrives_store_one_message(pipeline: Pipeline, rows: Rows) -> None:

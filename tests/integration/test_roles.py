@@ -50,7 +50,10 @@ PRIVILEGES = {
     "distributed_locks": (ALL, {}),
     "entitlement_audit": (
         "",
-        {"INSERT": "caller detail operation operation_id outcome stock_keeping_unit trace_id user_id"},
+        {
+            "INSERT": "caller detail operation operation_id outcome purchase_id source_address status "
+            "stock_keeping_unit trace_id user_id version"
+        },
     ),
     "entitlement_audit_default": ("", {"SELECT": "occurred_at"}),
     "entitlements": ("SELECT INSERT", {"UPDATE": "status updated_at version"}),
@@ -79,7 +82,7 @@ PRIVILEGES = {
 }
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
 OWNER_ONLY_FUNCTIONS = {"is_schema_owner"}
-SECURITY_DEFINER = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions"}
+SECURITY_DEFINER = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions", "genuine_events"}
 
 _RELATIONS = """
 SELECT c.relname AS name,

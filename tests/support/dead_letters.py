@@ -9,6 +9,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from grantwire.dead_letters.commands import DeadLetterCommand
@@ -24,6 +25,7 @@ from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from infra.local.system.processes import wait_until
+from tests.support.audit import audit_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,10 +39,12 @@ def budget(seconds: float = 10.0) -> Budget:
     return Budget(time.monotonic() + seconds, until_idle=True)
 
 
-def event_bytes(event_id: uuid.UUID, user_id: str = "u_123", version: int = 1) -> bytes:
-    """Return the bytes of a valid event."""
+def event_bytes(
+    event_id: uuid.UUID, user_id: str = "u_123", version: int = 1, *, time: datetime | None = None
+) -> bytes:
+    """Return the bytes of a valid event; `time` is when it occurred, by default now."""
     occurred_at = Timestamp()
-    occurred_at.FromDatetime(datetime.now(UTC))
+    occurred_at.FromDatetime(time or datetime.now(UTC))
     return EntitlementEvent(
         event_id=str(event_id),
         event_type="EntitlementGranted",
@@ -94,8 +98,11 @@ class Pipeline:
         self.runner.run(self.nats.close())
         self.runner.close()
 
-    def publish(self, payload: bytes, headers: Mapping[str, str]) -> int:
-        """Publish a message and return its sequence."""
+    def publish(self, payload: bytes, headers: Mapping[str, str], *, genuine: bool = True) -> int:
+        """Publish a message and return its sequence; if it is an event, write its audit row first."""
+        if genuine:
+            with psycopg.connect(self.environ["DATABASE_URL"]) as connection:
+                audit_messages(connection, [payload])
         ack = self.runner.run(self.publisher.publish(self.topology.events.subject, payload, headers))
         assert not ack.duplicate
         return ack.sequence

@@ -220,9 +220,37 @@ def test_request_line_has_fixed_fields_that_replace_no_dimension_or_metric(capsy
         "cold_start",
         "status_code",
         "caller",
+        "source_address",
         "asked_for",
     }
     assert (line["service"], line["route"], line["outcome"]) == ("grantwire", f"POST {GRANTS}", "METHOD_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize(
+    ("identity", "address"),
+    [
+        ({"sourceIp": "192.0.2.7"}, "192.0.2.7"),
+        ({"sourceIp": "2001:DB8:0::1"}, "2001:db8::1"),
+        ({"sourceIp": "::ffff:192.0.2.7"}, "::ffff:c000:207"),
+        ({"sourceIp": "fe80::1%eth0"}, None),
+        ({"sourceIp": "192.0.2.0/24"}, None),
+        ({"sourceIp": "test-invoke-source-ip"}, None),
+        ({"sourceIp": "1" * 1_000_000}, None),
+        ({"sourceIp": 3232235777}, None),
+        ({"sourceIp": None}, None),
+        ({}, None),
+        (None, None),
+        ("192.0.2.7", None),
+    ],
+)
+def test_source_address_is_in_the_request_line(
+    capsys: pytest.CaptureFixture[str], identity: object, address: str | None
+) -> None:
+    """G7: in canonical form; a missing or invalid one is null and refuses nothing."""
+    context = event("POST", GRANTS)["requestContext"] | {"identity": identity}
+    response = handler_with(lambda *_: Response(200, "{}"))(event("POST", GRANTS, requestContext=context), None)
+    (line,) = _lines(capsys)
+    assert (response["statusCode"], line["source_address"]) == (200, address)
 
 
 def test_request_lines_are_independent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ ALLOWED = {
     "query": DATABASE,
     "rebuild_read_model": EVENTS,
     "record_advisories": STREAM,
-    "redrive_dead_letters": STREAM,
+    "redrive_dead_letters": EVENTS,
     "relay_outbox": EVENTS,
     "revoke": DATABASE,
     "show_inbox": DATABASE,

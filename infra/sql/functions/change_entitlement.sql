@@ -5,18 +5,23 @@
 -- status_code and body are the response to send, byte for byte. They are NULL for the last two outcomes, which are not
 -- stored. Conflicts are returned, not raised, because an exception would roll back the audit row and the stored
 -- response.
+--
+-- p_source_address has a default, so that functions of the previous release can call this one during a deployment.
+DROP FUNCTION IF EXISTS change_entitlement(
+    text, text, text, text, interval, integer, text, text, text, text, text, uuid, text);
+
 CREATE OR REPLACE FUNCTION change_entitlement(
     p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer,
     p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text,
-    p_operation_id uuid, p_trace_id text,
+    p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL,
     OUT outcome text, OUT status_code integer, OUT body text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    transition record;
-    event_type text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail     jsonb := jsonb_build_object(
-        'reason', p_reason, 'purchase_id', p_purchase_id,
-        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
+    transition  record;
+    new_version bigint;
+    event_type  text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
+    detail      jsonb := jsonb_build_object(
+        'reason', p_reason, 'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
     SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
@@ -29,13 +34,13 @@ BEGIN
         SELECT * INTO transition FROM entitlement_transition(p_status, p_user_id, p_sku);
         IF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
+            new_version := transition.new_version;
             status_code := 200;
             body        := '{"user_id":' || to_json(p_user_id)
                         || ',"stock_keeping_unit":' || to_json(p_sku)
                         || ',"status":"' || p_status
-                        || '","version":' || transition.new_version
+                        || '","version":' || new_version
                         || ',"updated_at":"' || rfc3339(transition.changed_at) || '"}';
-            detail      := detail || jsonb_build_object('version', transition.new_version);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
@@ -46,17 +51,19 @@ BEGIN
     END IF;
 
     INSERT INTO entitlement_audit
-           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail)
+           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
+            version, status, purchase_id, source_address)
     VALUES (p_operation_id, p_caller, CASE p_status WHEN 'ACTIVE' THEN 'GRANT' ELSE 'REVOKE' END,
-            outcome, p_user_id, p_sku, p_trace_id, detail);
+            outcome, p_user_id, p_sku, p_trace_id, detail,
+            new_version, CASE outcome WHEN 'APPLIED' THEN p_status END, p_purchase_id, p_source_address);
 
     IF outcome = 'APPLIED' THEN
         PERFORM outbox_enqueue(
-            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), transition.new_version,
+            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), new_version,
             jsonb_build_object(
                 'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(transition.changed_at),
                 'user_id', p_user_id, 'stock_keeping_unit', p_sku,
-                'source', p_reason, 'source_id', p_purchase_id, 'version', transition.new_version),
+                'source', p_reason, 'source_id', p_purchase_id, 'version', new_version),
             p_trace_id);
     END IF;
 END

@@ -51,6 +51,7 @@ _CHANGE_ARGUMENTS = {
     "purchase_id": "'p' || :number",
     "operation_id": "gen_random_uuid()",
     "trace_id": "'1-00000000-000000000000000000000000'",
+    "source_address": "'192.0.2.1'",
 }
 _STORED = """
 SELECT status_code, response_body FROM idempotency_keys

@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7
 from grantwire.jetstream.connection import NatsConnection
@@ -17,6 +19,7 @@ from grantwire.jetstream.topology import TopologySettings, ensure_topology
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
+from tests.support.audit import audit_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +43,10 @@ def event(**fields: Any) -> EntitlementEvent:
     return EntitlementEvent(**values | fields)
 
 
+def _to_bytes(item: EntitlementEvent | bytes) -> bytes:
+    return item if isinstance(item, bytes) else item.SerializeToString()
+
+
 def drain(environ: Mapping[str, str]) -> dict[str, int]:
     """Run a bridge until it is idle, and return its counts."""
     runtime = BridgeRuntime.build(environ)
@@ -57,6 +64,8 @@ class Stream:
         self._nats = NatsConnection(load(NatsSettings, environ))
         self._publisher = Publisher(self._nats)
         self._runner = asyncio.Runner()
+        self._database_url = environ.get("DATABASE_URL")
+        self._audited: set[bytes] = set()
 
     def __enter__(self) -> Self:
         """Connect and create the topology."""
@@ -69,9 +78,22 @@ class Stream:
         self._runner.run(self._nats.close())
         self._runner.close()
 
+    def audit(self, *events: EntitlementEvent | bytes) -> None:
+        """Write the audit rows of events, which makes them genuine; each event once."""
+        new = [data for data in map(_to_bytes, events) if data not in self._audited]
+        if new and self._database_url:
+            with psycopg.connect(self._database_url) as connection:
+                audit_messages(connection, new)
+        self._audited.update(new)
+
     def publish(self, *events: EntitlementEvent | bytes, **headers: str) -> None:
-        """Publish messages, each with its own Nats-Msg-Id."""
-        payloads = [item if isinstance(item, bytes) else item.SerializeToString() for item in events]
+        """Publish messages, each with its own Nats-Msg-Id, after their audit rows."""
+        self.audit(*events)
+        self.publish_forged(*events, **headers)
+
+    def publish_forged(self, *events: EntitlementEvent | bytes, **headers: str) -> None:
+        """Publish messages as any client of NATS can, without an audit row."""
+        payloads = list(map(_to_bytes, events))
         for start in range(0, len(payloads), 500):
             self._runner.run(self._publish(payloads[start : start + 500], headers))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.dead_letters import operator_actions, store
 from grantwire.dead_letters.dead_letter import Report
+from grantwire.dead_letters.genuine import Unaudited, find_unaudited
 from grantwire.dead_letters.kinds import DISCARD_BY_KIND, REDRIVE_BY_KIND
 from grantwire.dead_letters.listing import list_open
 from grantwire.identifiers import uuid7
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _NOT_OPEN = "not open: already closed, or unknown id"
 _TOO_OLD = "too old: the inbox may no longer know the event, so it could take effect twice; use force to redrive it"
+_NOT_AUDITED = "too old: the audit no longer has the event; check that it is genuine, then use force to redrive it"
+_NOT_GENUINE = "not genuine: the audit has no such change, so the bridge would terminate the message again; discard it"
 _NO_COPY = "no copy: the message was no longer in the stream when it was recorded; it can only be discarded"
 _CHANGED = "not changed: closed by another command meanwhile, or its event has another notification"
 
@@ -47,6 +50,7 @@ class _CommandBatch:
     action_id: UUID
     number: int
     ids: list[UUID]
+    forced: frozenset[UUID]
     now: datetime | None
 
     def record_action(self, tx: Connection, changed: list[UUID]) -> None:
@@ -80,8 +84,11 @@ class DeadLetters:
         for number, dead_letters in enumerate(self._pages(command, started_at, report)):
             if command.action == "list":
                 report.dead_letters.extend(dead_letters)
-            elif ids := self._select_executable(dead_letters, report, started_at):
-                self._execute_batch(_CommandBatch(command, action_id, number, ids, now), report)
+            else:
+                unaudited = self._find_unaudited(command, dead_letters)
+                if ids := self._select_executable(dead_letters, unaudited, report, started_at):
+                    batch = _CommandBatch(command, action_id, number, ids, unaudited.too_old, now)
+                    self._execute_batch(batch, report)
             on_batch(report)
         if command.ids is not None:
             report.skip(_NOT_OPEN, set(command.ids) - report.seen)
@@ -109,19 +116,37 @@ class DeadLetters:
                 return
         report.more = True
 
-    def _select_executable(self, dead_letters: list[DeadLetter], report: Report, now: datetime) -> list[UUID]:
+    def _find_unaudited(self, command: DeadLetterCommand, dead_letters: list[DeadLetter]) -> Unaudited:
+        """Return the dead letters that the bridge would not accept; the other kinds do not pass through the stream."""
+        if command.kind != "nats" or command.action != "redrive":
+            return Unaudited()
+        with self.database.session() as connection:
+            return find_unaudited(connection, dead_letters)
+
+    def _select_executable(
+        self, dead_letters: list[DeadLetter], unaudited: Unaudited, report: Report, now: datetime
+    ) -> list[UUID]:
         """Return the ids that the command may change, and report the others as skipped."""
         if report.command.action == "discard":
             return [dead_letter.dead_letter_id for dead_letter in dead_letters]
         oldest = now - self.inbox_retention
         selected = []
         for dead_letter in dead_letters:
+            reason = None
             if not dead_letter.has_copy:
-                report.skip(_NO_COPY, [dead_letter.dead_letter_id])
-            elif dead_letter.event_time and dead_letter.event_time < oldest and not report.command.force:
-                report.skip(_TOO_OLD, [dead_letter.dead_letter_id])
-            else:
+                reason = _NO_COPY
+            elif dead_letter.dead_letter_id in unaudited.not_genuine:
+                reason = _NOT_GENUINE
+            elif report.command.force:
+                pass
+            elif dead_letter.dead_letter_id in unaudited.too_old:
+                reason = _NOT_AUDITED
+            elif dead_letter.event_time and dead_letter.event_time < oldest:
+                reason = _TOO_OLD
+            if reason is None:
                 selected.append(dead_letter.dead_letter_id)
+            else:
+                report.skip(reason, [dead_letter.dead_letter_id])
         return selected
 
     def _execute_batch(self, batch: _CommandBatch, report: Report) -> None:
@@ -149,7 +174,7 @@ class DeadLetters:
         """Commit the redrive numbers, then publish the messages, then close those that JetStream has stored."""
         self.republisher.connect()
         with self.database.session() as connection, connection.transaction():
-            redrives = store.begin_redrive(connection, batch.ids)
+            redrives = store.begin_redrive(connection, batch.ids, batch.forced)
             begun = [redrive.dead_letter_id for redrive in redrives]
             batch.record_action(connection, begun)
         report.skip(_CHANGED, set(batch.ids) - set(begun))

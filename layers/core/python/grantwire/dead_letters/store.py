@@ -9,7 +9,7 @@ from grantwire.database import Jsonb
 from grantwire.identifiers import uuid7
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -95,6 +95,7 @@ class Redrive:
 _BEGIN_REDRIVE = """
 UPDATE notification_nats_dlq d
    SET redrive_count = CASE WHEN d.redrive_id IS NULL THEN next.number ELSE d.redrive_count END,
+       forced = d.forced OR d.dead_letter_id = ANY(%(forced)s::uuid[]),
        redrive_id = coalesce(
          d.redrive_id,
          coalesce(d.event_id::text, 'dlq:' || d.stream || ':' || d.stream_seq) || ':redrive:' || next.number)
@@ -110,9 +111,23 @@ RETURNING d.dead_letter_id, d.subject, d.headers, d.payload, d.redrive_id
 """
 
 
-def begin_redrive(tx: Connection, ids: Sequence[UUID]) -> list[Redrive]:
-    """Assign redrive ids to open dead letters and return their messages; commit before you publish them (Q2)."""
-    return [Redrive(*row) for row in tx.execute(_BEGIN_REDRIVE, {"ids": list(ids)})]
+def begin_redrive(tx: Connection, ids: Sequence[UUID], forced: Iterable[UUID] = ()) -> list[Redrive]:
+    """Assign redrive ids to open dead letters and return their messages; commit before you publish them (Q2).
+
+    The bridge accepts the messages of `forced` although the audit does not have their events (G1).
+    """
+    return [Redrive(*row) for row in tx.execute(_BEGIN_REDRIVE, {"ids": list(ids), "forced": list(forced)})]
+
+
+_READ_MESSAGES = """
+SELECT dead_letter_id, event_id, payload FROM notification_nats_dlq
+ WHERE dead_letter_id = ANY(%(ids)s) AND octet_length(payload) <= %(max_bytes)s
+"""
+
+
+def read_messages(tx: Connection, ids: Sequence[UUID], max_bytes: int) -> list[tuple[UUID, UUID | None, bytes]]:
+    """Return id, event id in the headers, and payload of dead letters; without those that are longer than the limit."""
+    return tx.execute(_READ_MESSAGES, {"ids": list(ids), "max_bytes": max_bytes}).fetchall()
 
 
 _FINISH_REDRIVE = """

@@ -26,7 +26,8 @@ UNION ALL
 SELECT outcome, status_code, body
   FROM change_entitlement(
          %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(ttl)s, %(lock_wait_ms)s::integer,
-         %(status)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s, %(trace_id)s)
+         %(status)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s, %(trace_id)s,
+         %(source_address)s::inet)
  LIMIT 1
 """
 
@@ -62,10 +63,16 @@ class Entitlements:
         self._lock_wait = str(int(settings.lock_wait.total_seconds() * 1000))
 
     def change(
-        self, operation: Operation, command: ChangeCommand, identity: RequestIdentity, trace_id: str
+        self,
+        operation: Operation,
+        command: ChangeCommand,
+        identity: RequestIdentity,
+        trace_id: str,
+        source_address: str | None = None,
     ) -> StoredResponse:
         """Grant or revoke an entitlement, at most once for `identity.key`.
 
+        `source_address` is the address that the request came from, if it is known; it is kept in the audit.
         The docstring of the package states the guarantees and the errors raised.
         """
         outcome, status_code, body = self._database.fetch_row(
@@ -81,6 +88,7 @@ class Entitlements:
                 **command.fields(),
                 "operation_id": uuid7_text(),
                 "trace_id": trace_id,
+                "source_address": source_address,
             },
         )
         if logger.log_level <= logging.DEBUG:

@@ -144,6 +144,7 @@ class HttpHandler(Generic[R]):
             **keys,
             "status_code": response.status_code,
             "caller": request.caller,
+            "source_address": request.source_address,
         }
         if request.method != self._method or request.resource != self._resource:
             fields["asked_for"] = request.route

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections import Counter
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_BODY_BYTES = 16 * 1024
+# The longest text form of an IPv6 address.
+_MAX_ADDRESS_LENGTH = 45
 
 _UNAUTHENTICATED_MESSAGE = "send a valid bearer token"
 _INVALID_JSON_MESSAGE = "the body must be valid JSON in UTF-8"
@@ -42,6 +45,7 @@ class Request(NamedTuple):
     scopes: frozenset[str]
     request_id: str
     trace_id: str
+    source_address: str | None
 
     @classmethod
     def from_api_gateway(cls, event: Mapping[str, Any]) -> Request:
@@ -68,6 +72,7 @@ class Request(NamedTuple):
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
             trace_id=trace_id_from_headers(xray_header(), *headers.get("x-amzn-trace-id", ())[-1:]),
+            source_address=_parse_address(context.get("identity")),
         )
 
     @property
@@ -123,6 +128,17 @@ class Request(NamedTuple):
             return raw.decode()
         except ValueError:  # invalid base64 or UTF-8
             raise BadRequestError(_INVALID_JSON_MESSAGE) from None
+
+
+def _parse_address(identity: object) -> str | None:
+    """Return the caller's IPv4 or IPv6 address in its canonical form, or None if the event has no valid one."""
+    value = identity.get("sourceIp") if isinstance(identity, dict) else None
+    if not isinstance(value, str) or len(value) > _MAX_ADDRESS_LENGTH or "%" in value:
+        return None  # "%" begins a zone, which is only known on one host and which PostgreSQL does not accept
+    try:
+        return str(ip_address(value))
+    except ValueError:
+        return None
 
 
 def _decode_path_parameter(value: str) -> str:

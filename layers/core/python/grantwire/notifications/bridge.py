@@ -6,6 +6,9 @@ keeps the batch, extends its ack wait and retries until the budget ends. Then it
 doubles with each delivery. A message on its last delivery is republished at the end of the stream with a new message
 id, because JetStream would otherwise stop delivering it.
 
+Only genuine events are recorded: those that the audit has, written in the transaction of the change (G1). Any other
+message is terminated, and becomes a dead letter.
+
 A message that PostgreSQL refuses does not hold back the rest of its batch. A message with invalid data is terminated
 immediately. One that fails for another reason is returned with a delay, until max-deliver makes it a dead letter.
 """
@@ -22,7 +25,8 @@ from grantwire.jetstream.topology import ensure_topology
 from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record_events
 from grantwire.observability import logger
-from grantwire.workers.isolation import WriteResult, write_isolated
+from grantwire.read_model.genuine import NOT_GENUINE, find_genuine
+from grantwire.workers.isolation import Fault, WriteResult, write_isolated
 from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
@@ -42,16 +46,19 @@ _MAX_DELAY_SECONDS = 600.0
 
 
 class _EventBatch(NamedTuple):
-    """The events of one fetch by id, and the messages of each; `is_full` if the stream may hold more."""
+    """The events of one fetch, and the messages of each; `is_full` if the stream may hold more.
 
-    events: dict[str, Event]
-    messages_by_event_id: dict[str, list[Message]]
+    Both are keyed by the digest of the message, not by the event id: a forged message can have the id of a genuine one.
+    """
+
+    events: dict[bytes, Event]
+    messages_by_digest: dict[bytes, list[Message]]
     is_full: bool
 
     @property
     def messages(self) -> list[Message]:
         """All messages of the batch, duplicates of an event included."""
-        return [message for messages in self.messages_by_event_id.values() for message in messages]
+        return [message for messages in self.messages_by_digest.values() for message in messages]
 
 
 class Bridge(Worker):
@@ -62,6 +69,7 @@ class Bridge(Worker):
         "recorded": "NotificationsCreated",
         "duplicates": "DuplicateEvents",
         "terminated": "MessagesTerminated",
+        "not_genuine": "EventsNotGenuine",
         "returned": "MessagesReturned",
     }
 
@@ -140,6 +148,7 @@ class Bridge(Worker):
             return prefetched
         if not self._database_is_up:
             with self._database.session() as tx:
+                find_genuine(tx, [], [])
                 record_events(tx, [])
         self._database_is_up = False
         return await self._fetch(0 if budget.until_idle else min(_MAX_PULL_SECONDS, budget.remaining()))
@@ -164,8 +173,8 @@ class Bridge(Worker):
             except Exception as error:  # noqa: BLE001 - a bug triggered by one message must not hold back the others
                 await self._return_failed(message, repr(error))
                 continue
-            batch.events.setdefault(event.event_id, event)
-            batch.messages_by_event_id.setdefault(event.event_id, []).append(message)
+            batch.events.setdefault(event.digest, event)
+            batch.messages_by_digest.setdefault(event.digest, []).append(message)
         return batch
 
     async def _ensure_open(self) -> None:
@@ -192,17 +201,32 @@ class Bridge(Worker):
             self._prefetched = await self._fetch(0)
 
     def _write(self, events: Sequence[Event]) -> WriteResult[Event, list[str]]:
-        """Write a batch in one transaction: one statement, unless PostgreSQL refuses an event."""
+        """Write the genuine events of a batch in one transaction: one statement, unless PostgreSQL refuses an event.
+
+        The others are reported as permanent faults. The audit is append-only, so that the answer stays true.
+        """
         with self._database.session() as tx:
-            return write_isolated(
-                tx, events, lambda items: record_events(tx, items), probe=lambda: record_events(tx, [probe_event()])
+            positions = find_genuine(tx, [event.payload for event in events], [event.digest for event in events])
+            genuine = [event for position, event in enumerate(events) if position in positions]
+            forged = [
+                Fault(event, NOT_GENUINE, permanent=True)
+                for position, event in enumerate(events)
+                if position not in positions
+            ]
+            if not genuine:
+                return WriteResult(None, forged)
+            written = write_isolated(
+                tx, genuine, lambda items: record_events(tx, items), probe=lambda: record_events(tx, [probe_event()])
             )
+        return WriteResult(written.result, written.faults + forged)
 
     async def _acknowledge(self, batch: _EventBatch, written: WriteResult[Event, list[str]]) -> None:
         """Acknowledge the recorded messages of a batch, and terminate or return the others."""
         self._database_is_up = True
         for fault in written.faults:
-            for message in batch.messages_by_event_id.pop(fault.item.event_id):
+            messages = batch.messages_by_digest.pop(fault.item.digest)
+            self.counts["not_genuine"] += len(messages) if fault.reason == NOT_GENUINE else 0
+            for message in messages:
                 await (self._terminate if fault.permanent else self._return_failed)(message, fault.reason)
         accepted, new = batch.messages, len(written.result or [])
         self.counts["recorded"] += new

@@ -14,6 +14,7 @@ from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7_text
+from grantwire.read_model.genuine import message_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,12 +32,16 @@ _MAX_ENCODED_TRACE_ID_LENGTH = 12 * _MAX_TRACE_ID_LENGTH
 
 
 class Event(NamedTuple):
-    """One event, and the id and trace id of the notification that is created if the event is new."""
+    """One event, and the id and trace id of the notification that is created if the event is new.
+
+    `digest` identifies the message: two messages with the same event id can differ in everything else.
+    """
 
     event_id: str
     notification_id: str
     trace_id: str | None
     payload: Mapping[str, Any]
+    digest: bytes
 
 
 def decode(data: bytes, headers: Mapping[str, str]) -> Event:
@@ -45,7 +50,7 @@ def decode(data: bytes, headers: Mapping[str, str]) -> Event:
     The event id comes from the payload only, because a redriven message has another Nats-Msg-Id (N4).
     """
     payload = decode_payload(data)
-    return Event(payload["event_id"], uuid7_text(), _trace_id(headers), payload)
+    return Event(payload["event_id"], uuid7_text(), _trace_id(headers), payload, message_digest(data))
 
 
 def probe_event() -> Event:
@@ -61,7 +66,7 @@ def probe_event() -> Event:
         "source_id": event_id,
         "version": 1,
     }
-    return Event(event_id, uuid7_text(), None, payload)
+    return Event(event_id, uuid7_text(), None, payload, b"")
 
 
 def decode_payload(data: bytes) -> dict[str, Any]:
@@ -89,6 +94,9 @@ def decode_payload(data: bytes) -> dict[str, Any]:
     for name in ("user_id", "stock_keeping_unit", "version"):
         if not payload[name]:
             raise RejectedError(f"{name} is missing")
+    for name, text in (("user_id", message.user_id), ("stock_keeping_unit", message.stock_keeping_unit)):
+        if "\x00" in text:  # PostgreSQL accepts it in no text, not even to compare it
+            raise RejectedError(f"{name} contains a NUL character")
     if message.event_type not in EVENT_TYPES:
         raise RejectedError(f"unknown event_type {message.event_type[:64]!a}")
     return payload

@@ -1,18 +1,20 @@
 """Rebuild of the read model from the events that JetStream still has (P2).
 
 The rebuild reads with a temporary consumer. It does not touch the bridge's consumer, the inbox or notifications. It is
-safe at any time, because the projection ignores an event that is not newer than the row.
+safe at any time, because the projection ignores an event that is not newer than the row. Like the bridge, it applies
+genuine events only (G1).
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.jetstream.pull_consumer import temporary_consumer
 from grantwire.observability import logger
+from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.read_model.model import project
 
 if TYPE_CHECKING:
@@ -27,11 +29,19 @@ if TYPE_CHECKING:
 _BATCH_SIZE = 1000
 
 
+class _StreamEvent(NamedTuple):
+    """An event of the stream: the sequence and the digest of its message, and its payload."""
+
+    sequence: int
+    payload: Mapping[str, Any]
+    digest: bytes
+
+
 @dataclass(slots=True)
 class StreamRebuildReport:
     """The progress of a rebuild: the messages `first` to `reached` are done.
 
-    `last` was the last sequence of the stream when the rebuild began.
+    `last` was the last sequence of the stream when the rebuild began. `skipped` includes `not_genuine`.
     """
 
     dry_run: bool
@@ -41,6 +51,7 @@ class StreamRebuildReport:
     events: int = 0
     changed: int = 0
     skipped: int = 0
+    not_genuine: int = 0
 
     @property
     def complete(self) -> bool:
@@ -58,6 +69,7 @@ class StreamRebuildReport:
             "events": self.events,
             "changed": self.changed,
             "skipped": self.skipped,
+            "not_genuine": self.not_genuine,
             "complete": self.complete,
         } | ({} if self.complete else {"continue_from": self.reached + 1})
 
@@ -121,34 +133,50 @@ class StreamRebuild:
             on_batch(report)
 
     async def _apply(self, messages: Sequence[Message], report: StreamRebuildReport) -> None:
-        """Project a batch in one statement; log and skip messages that are invalid or that the database refuses."""
+        """Project a batch in one statement.
+
+        Messages that are invalid or not genuine, or that the database refuses, are logged and skipped.
+        """
         relevant = [message for message in messages if message.stream_sequence <= report.last]
-        events: list[tuple[int, Mapping[str, Any]]] = []
+        events: list[_StreamEvent] = []
         for message in relevant:
             sequence = message.stream_sequence
             try:
-                events.append((sequence, self._decode(message.data)))
+                events.append(_StreamEvent(sequence, self._decode(message.data), message_digest(message.data)))
             except RejectedError as error:
-                _skip(report, sequence, error)
+                _skip(report, sequence, str(error))
+        genuine = await asyncio.to_thread(self._select_genuine, events, report)
         if report.dry_run:
-            report.events += len(events)
+            report.events += len(genuine)
         else:
-            await asyncio.to_thread(self._project, events, report)
+            await asyncio.to_thread(self._project, genuine, report)
         report.reached = relevant[-1].stream_sequence if len(relevant) == len(messages) else report.last
 
-    def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamRebuildReport) -> None:
+    def _select_genuine(self, events: Sequence[_StreamEvent], report: StreamRebuildReport) -> list[_StreamEvent]:
+        """Return the genuine events, and count the others as skipped."""
+        with self._database.session() as connection:
+            positions = find_genuine(
+                connection, [event.payload for event in events], [event.digest for event in events]
+            )
+        for position, event in enumerate(events):
+            if position not in positions:
+                _skip(report, event.sequence, NOT_GENUINE)
+                report.not_genuine += 1
+        return [event for position, event in enumerate(events) if position in positions]
+
+    def _project(self, events: Sequence[_StreamEvent], report: StreamRebuildReport) -> None:
         try:
             with self._database.session() as connection:
-                report.changed += project(connection, [payload for _, payload in events])
+                report.changed += project(connection, [event.payload for event in events])
             report.events += len(events)
         except RejectedError as error:
             if len(events) == 1:
-                _skip(report, events[0][0], error)
+                _skip(report, events[0].sequence, str(error))
                 return
             for event in events:
                 self._project([event], report)
 
 
-def _skip(report: StreamRebuildReport, sequence: int, error: RejectedError) -> None:
-    logger.warning("message skipped in rebuild", stream_seq=sequence, reason=str(error))
+def _skip(report: StreamRebuildReport, sequence: int, reason: str) -> None:
+    logger.warning("message skipped in rebuild", stream_seq=sequence, reason=reason)
     report.skipped += 1

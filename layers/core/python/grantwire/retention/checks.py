@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store as outbox
@@ -46,3 +46,44 @@ def promote_stuck_events(tx: Connection) -> int:
         metrics.add_metric("OutboxStuck", MetricUnit.Count, promoted)
         logger.error("stuck outbox events promoted", count=promoted)
     return promoted
+
+
+# An entitlement is committed before its event can be projected, so a row that is ahead in one snapshot is wrong.
+SELECT_AHEAD = """
+WITH page AS MATERIALIZED (
+  SELECT user_id, stock_keeping_unit, version FROM user_entitlements
+   WHERE (user_id, stock_keeping_unit) > (%(user_id)s, %(sku)s)
+   ORDER BY user_id, stock_keeping_unit
+   LIMIT %(limit)s),
+ahead AS MATERIALIZED (
+  SELECT r.stock_keeping_unit, r.version FROM page r
+   WHERE r.version > coalesce((SELECT e.version FROM entitlements e
+                                WHERE e.user_id = r.user_id AND e.stock_keeping_unit = r.stock_keeping_unit), 0))
+SELECT (SELECT count(*) FROM page), last.user_id, last.stock_keeping_unit, (SELECT count(*) FROM ahead),
+       ARRAY(SELECT a.stock_keeping_unit || ' version ' || a.version FROM ahead a LIMIT %(examples)s)
+  FROM (SELECT user_id, stock_keeping_unit FROM page ORDER BY user_id DESC, stock_keeping_unit DESC LIMIT 1) AS last
+"""
+
+
+class ReadModelPage(NamedTuple):
+    """A checked page of the read model: how many rows are ahead, and the last key, or None after the last page."""
+
+    ahead: int
+    last: tuple[str, str] | None
+
+
+def report_rows_ahead(tx: Connection, after: tuple[str, str], limit: int) -> ReadModelPage:
+    """Log the rows of the next page of the read model that are ahead of the system of record, or not in it (G1).
+
+    Such a row hides every later change of its entitlement. Its user is not logged, because it is personal data; the
+    view `user_entitlements_differences` has it.
+    """
+    parameters = {"user_id": after[0], "sku": after[1], "limit": limit, "examples": _MAX_LOGGED_IDS}
+    row = tx.execute(SELECT_AHEAD, parameters).fetchone()
+    if row is None:
+        return ReadModelPage(0, None)
+    rows, user_id, sku, ahead, examples = row
+    if ahead:
+        metrics.add_metric("ReadModelAhead", MetricUnit.Count, ahead)
+        logger.error("read model rows ahead of record", count=ahead, examples=examples)
+    return ReadModelPage(ahead, (user_id, sku) if rows == limit else None)

@@ -1,7 +1,7 @@
 """The worker that deletes rows past their retention.
 
-A run begins with the checks and the partitions of the audit, which are fast. Then the policies take turns until all are
-done or the budget ends (R4).
+A run begins with the checks and the partitions of the audit, which are fast. Then the policies, and the check of the
+read model page by page, take turns until all are done or the budget ends (R4).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import logger
-from grantwire.retention.checks import promote_stuck_events, report_unfinished_notifications
+from grantwire.retention.checks import promote_stuck_events, report_rows_ahead, report_unfinished_notifications
 from grantwire.retention.partitions import drop_oldest_partition, empty_default_partition, ensure_partitions
 from grantwire.retention.policies import delete_batch, enabled_policies
 from grantwire.workers.loop import Worker
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PING = "SELECT 1"
+# Before the first row of the read model.
+_FIRST = ("", "")
+# Rows that are compared in one statement.
+_READ_MODEL_PAGE_SIZE = 10_000
 
 
 class Sweep(Worker):
@@ -55,13 +59,22 @@ class Sweep(Worker):
         self._deleted: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._failures: list[GrantwireError] = []
+        # The last row of the read model that was checked. If a run ends early, the next one continues there.
+        self._checked = _FIRST
 
     async def begin(self) -> None:
         """Queue the tasks of a run: the checks, the partitions of the audit, the policies."""
         self._is_connected = False
         self._failures = []
         self._deleted, self._batches = Counter(), Counter()
-        self._findings = {"stuck": 0, "forgotten": 0, "in_default": 0, "months_made": [], "months_dropped": []}
+        self._findings = {
+            "stuck": 0,
+            "forgotten": 0,
+            "in_default": 0,
+            "ahead": 0,
+            "months_made": [],
+            "months_dropped": [],
+        }
         self._tasks = deque([partial(self._check, "stuck", promote_stuck_events)])
         if self._settings.notifications_enabled:
             report = partial(report_unfinished_notifications, settings=self._settings, now=self._now)
@@ -69,6 +82,7 @@ class Sweep(Worker):
         self._tasks.append(partial(self._check, "in_default", empty_default_partition))
         self._tasks.append(partial(self._check, "months_made", partial(ensure_partitions, now=self._now)))
         self._tasks.append(self._drop_partition)
+        self._tasks.append(self._check_read_model)
         self._tasks.extend(partial(self._delete_batch, policy) for policy in enabled_policies(self._settings))
 
     async def step(self, budget: Budget) -> bool:  # noqa: ARG002 - one task is short
@@ -114,6 +128,13 @@ class Sweep(Worker):
         self._findings[name] = None
         self._findings[name] = self._run_in_transaction(check)
         return False
+
+    def _check_read_model(self) -> bool:
+        """Check one page of the read model; return false after the last one."""
+        page = self._run_in_transaction(partial(report_rows_ahead, after=self._checked, limit=_READ_MODEL_PAGE_SIZE))
+        self._findings["ahead"] += page.ahead
+        self._checked = page.last or _FIRST
+        return page.last is not None
 
     def _drop_partition(self) -> bool:
         """Drop the oldest audit partition. A partition that is in use stays until the next run; this is no failure."""
