@@ -10,6 +10,7 @@ import pytest
 
 from functions.manage_clients.handler import handle as manage_clients
 from functions.rebuild_read_model.handler import handle as rebuild_read_model
+from grantwire import operator_actions
 from grantwire.clients import store
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
@@ -177,7 +178,7 @@ def test_interrupted_action_on_a_client_leaves_neither_change_nor_row(
     """G4: wherever the session ends before the commit."""
     client_id = manage_clients(CREATE | {"name": "first"}, clients, SOURCE)["client_id"]
     before = rows.execute("SELECT * FROM api_clients").fetchall()
-    monkeypatch.setattr(store, "record_client", interrupt(store.record_client))
+    monkeypatch.setattr(store, "record_client", interrupt(operator_actions.record_client))
     command = CREATE if action == "create" else {"action": action, "client_id": client_id, **ACTOR_AND_REASON}
     with pytest.raises(RetryableError):
         manage_clients(command, clients, SOURCE)
@@ -195,7 +196,7 @@ def test_interrupted_rebuild_leaves_neither_change_nor_row(
     with Stream(request.getfixturevalue("environ")) as stream:
         stream.publish(event_for(entitlement("u", 1)))
     for module in (from_record, from_stream):
-        monkeypatch.setattr(module, "record_rebuild", interrupt(module.record_rebuild))
+        monkeypatch.setattr(module, "record_rebuild", interrupt(operator_actions.record_rebuild))
     with pytest.raises(RetryableError):
         rebuild_read_model({"source": source, **ACTOR_AND_REASON}, rebuild, SOURCE)
     assert rows.execute("SELECT FROM user_entitlements").rowcount == 0
@@ -212,6 +213,7 @@ def test_action_that_cannot_be_recorded_is_not_performed(clients: ClientsRuntime
 
 _KILLED = """
 import os, signal, sys
+from grantwire import operator_actions
 from grantwire.clients import store
 from grantwire.clients.commands import ClientCommand
 from grantwire.runtime.clients import ClientsRuntime

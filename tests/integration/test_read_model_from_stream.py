@@ -190,7 +190,7 @@ def test_rebuild_continues_where_its_budget_ended(
 
     with open_runtime(environ) as runtime:
         first = runtime.runner.run(
-            runtime.stream_rebuild.run(budget_for(2), on_batch=lambda report: reached.append(report.reached))
+            runtime.stream_rebuild.run(budget_for(2), OPERATOR, on_batch=lambda report: reached.append(report.reached))
         )
     assert reached == [25, 50]
     assert (first.complete, first.as_dict()["continue_from"]) == (False, 51)

@@ -251,7 +251,8 @@ def test_role_has_exactly_the_listed_table_privileges(
 ) -> None:
     """G3: a new table, view or sequence must be listed here, or be used by its owner only."""
     relations = {row["name"]: row for row in rows.execute(_RELATIONS, {"role": role})}
-    expected = dict.fromkeys(PRIVILEGES.keys() | OWNER_ONLY, ([], [])) | {
+    nothing: tuple[list[str], list[str]] = ([], [])
+    expected = dict.fromkeys(PRIVILEGES.keys() | OWNER_ONLY, nothing) | {
         name: (
             sorted(table.split()),
             sorted(f"{privilege} {column}" for privilege in columns for column in columns[privilege].split()),

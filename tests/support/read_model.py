@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 OPERATOR = Operator("ann", "the read model is damaged", "a test")
-ACTOR_AND_REASON = {"actor": OPERATOR.actor, "reason": OPERATOR.reason}
+ACTOR_AND_REASON: dict[str, Any] = {"actor": OPERATOR.actor, "reason": OPERATOR.reason}
 START = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 
 _SELECT_RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"

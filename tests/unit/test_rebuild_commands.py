@@ -10,7 +10,7 @@ import pytest
 from grantwire.errors import BadRequestError
 from grantwire.read_model.commands import RebuildCommand
 
-OPERATOR = {"actor": "ann", "reason": "damaged"}
+OPERATOR: dict[str, Any] = {"actor": "ann", "reason": "damaged"}
 
 
 def test_command_has_defaults() -> None:
