@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.database import wrap_exceptions
 from grantwire.errors import NotFoundError, RejectedError
+from grantwire.operator_actions import OperatorAction, record_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
-    from typing import LiteralString
 
     from grantwire.clients.scopes import Scope
     from grantwire.database import Database
+    from grantwire.operator_actions import Operator
 
 # The statement always returns one row, so that an unknown id takes as long as a known one. The database's clock decides
 # whether the previous hash is still valid. The authorizer compares the hashes, in constant time.
@@ -57,7 +58,8 @@ RETURNING expires_at
 """
 
 _REVOKE = """
-UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id = %(client_id)s RETURNING expires_at
+UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id = %(client_id)s
+RETURNING revoked_at = now()
 """
 
 _LIST = """
@@ -86,7 +88,10 @@ class IssuedToken:
 
 
 class Clients:
-    """The service clients in PostgreSQL."""
+    """The service clients in PostgreSQL.
+
+    Each change commits together with its row in `operator_actions`.
+    """
 
     def __init__(self, database: Database, environment: str) -> None:
         self._database = database
@@ -105,19 +110,27 @@ class Clients:
         """Update the client's last use, at most once a minute."""
         self._database.fetch_row(_RECORD_USE, {"client_id": client_id})
 
-    def create(self, name: str, scopes: Sequence[Scope], lifetime: timedelta | None = None) -> IssuedToken:
+    def create(
+        self, operator: Operator, name: str, scopes: Sequence[Scope], lifetime: timedelta | None = None
+    ) -> IssuedToken:
         """Create a client and its first token.
 
         Raise RejectedError if a client with this name exists that was not revoked.
         """
         token = Token.mint(self._environment, generate_client_id())
         parameters = {"client_id": token.client_id, "hash": token.hash, "name": name, "scopes": list(scopes)}
-        row = self._execute(_CREATE, {**parameters, "lifetime": lifetime})
-        if row is None:
-            raise RejectedError(f'client "{name}" already exists')
+        selection = {"name": name, "scopes": list(scopes), "expires_in": _to_text(lifetime)}
+        action = OperatorAction(operator, "create", "client", selection)
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            row = tx.execute(_CREATE, {**parameters, "lifetime": lifetime}).fetchone()
+            if row is None:
+                raise RejectedError(f'client "{name}" already exists')
+            record_client(tx, action, token.client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
-    def rotate(self, client_id: str, overlap: timedelta, lifetime: timedelta | None = None) -> IssuedToken:
+    def rotate(
+        self, operator: Operator, client_id: str, overlap: timedelta, lifetime: timedelta | None = None
+    ) -> IssuedToken:
         """Create a new token for a client.
 
         The current token stays valid for `overlap`; an older token ends immediately. The client expires as before,
@@ -126,20 +139,28 @@ class Clients:
         """
         token = Token.mint(self._environment, client_id)
         parameters = {"client_id": client_id, "hash": token.hash, "overlap": overlap, "lifetime": lifetime}
-        row = self._execute(_ROTATE, parameters)
-        if row is None:
-            raise NotFoundError(
-                f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in'
-            )
+        selection = {"overlap": _to_text(overlap), "expires_in": _to_text(lifetime)}
+        action = OperatorAction(operator, "rotate", "client", selection)
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            row = tx.execute(_ROTATE, parameters).fetchone()
+            if row is None:
+                raise NotFoundError(
+                    f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in'
+                )
+            record_client(tx, action, client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
-    def revoke(self, client_id: str) -> None:
-        """Revoke a client permanently; revoking it again changes nothing.
+    def revoke(self, operator: Operator, client_id: str) -> None:
+        """Revoke a client permanently; revoking it again changes nothing and is recorded, too.
 
         Its tokens stop working within the authorizer's cache time. Raise NotFoundError if there is no such client.
         """
-        if self._execute(_REVOKE, {"client_id": client_id}) is None:
-            raise NotFoundError(f'client "{client_id}" does not exist')
+        action = OperatorAction(operator, "revoke", "client", {})
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            row = tx.execute(_REVOKE, {"client_id": client_id}).fetchone()
+            if row is None:
+                raise NotFoundError(f'client "{client_id}" does not exist')
+            record_client(tx, action, client_id, changed=row[0])
 
     def list_all(self) -> list[dict[str, Any]]:
         """Return all clients ordered by name, without token hashes; times are in RFC 3339."""
@@ -148,10 +169,10 @@ class Clients:
             names = [column.name for column in cursor.description or ()]
             return [dict(zip(names, map(_to_json_value, row), strict=True)) for row in cursor.fetchall()]
 
-    def _execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        with self._database.session() as tx, wrap_exceptions():
-            return tx.execute(statement, parameters).fetchone()
-
 
 def _to_json_value(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _to_text(duration: timedelta | None) -> str | None:
+    return None if duration is None else str(duration)

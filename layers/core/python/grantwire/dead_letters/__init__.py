@@ -11,7 +11,8 @@ was processed after all, is closed as PROCESSED automatically.
   is committed before the publish, so a repeat after a crash uses the same id. The dead letter is closed when JetStream
   has acknowledged the message.
 A message whose event the audit does not have is redriven only if it is older than the audit, and with `force` (G1).
-Each batch is one transaction with its row in `operator_actions`: who, why, when. Repeating a command is harmless.
+Each batch is one transaction with its row in `operator_actions`: who, why, from where and when. Repeating a command is
+harmless.
 
 `DeadLetterCommand.parse` raises BadRequestError. Everything else raises RetryableError if PostgreSQL or NATS is
 unavailable.

@@ -2,7 +2,7 @@
 
 The rebuild reads with a temporary consumer. It does not touch the bridge's consumer, the inbox or notifications. It is
 safe at any time, because the projection ignores an event that is not newer than the row. Like the bridge, it applies
-genuine events only (G1).
+genuine events only (G1). Each batch is a transaction with its row in `operator_actions`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.jetstream.pull_consumer import temporary_consumer
 from grantwire.observability import logger
+from grantwire.operator_actions import OperatorAction, record_rebuild
 from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.read_model.model import project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from grantwire.database import Database
+    from grantwire.database import Connection, Database
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.message import Message
     from grantwire.jetstream.pull_consumer import PullConsumer
+    from grantwire.operator_actions import Operator
     from grantwire.workers.budget import Budget
 
 _BATCH_SIZE = 1000
@@ -41,10 +43,11 @@ class _StreamEvent(NamedTuple):
 class StreamRebuildReport:
     """The progress of a rebuild: the messages `first` to `reached` are done.
 
-    `last` was the last sequence of the stream when the rebuild began. `skipped` includes `not_genuine`.
+    `last` was the last sequence of the stream when the rebuild began. `skipped` includes `not_genuine`. `action` is None
+    for a dry run, which is not recorded; otherwise `batches` rows have been recorded for it.
     """
 
-    dry_run: bool
+    action: OperatorAction | None
     first: int
     last: int
     reached: int
@@ -52,6 +55,7 @@ class StreamRebuildReport:
     changed: int = 0
     skipped: int = 0
     not_genuine: int = 0
+    batches: int = 0
 
     @property
     def complete(self) -> bool:
@@ -62,7 +66,7 @@ class StreamRebuildReport:
         """Return the function's result; `continue_from` is the next `from_sequence` of an incomplete rebuild."""
         return {
             "source": "stream",
-            "dry_run": self.dry_run,
+            "dry_run": self.action is None,
             "from_sequence": self.first,
             "reached": self.reached,
             "last_sequence": self.last,
@@ -91,18 +95,20 @@ class StreamRebuild:
     async def run(
         self,
         budget: Budget,
+        operator: Operator | None,
         *,
         first: int = 1,
-        dry_run: bool = False,
         on_batch: Callable[[StreamRebuildReport], None] = lambda _: None,
     ) -> StreamRebuildReport:
         """Project every event from `first` to the last one in the stream now, or as many as the budget allows.
 
-        Events published later are left to the bridge. With `dry_run` events are only read. The text of a RetryableError
-        names the `from_sequence` to continue with.
+        Events published later are left to the bridge. Without an operator it is a dry run: events are only read. The
+        text of a RetryableError names the `from_sequence` to continue with.
         """
         await self._nats.connect()
-        report = StreamRebuildReport(dry_run, first, await self._nats.last_sequence(self._stream), first - 1)
+        selection = {"source": "stream", "stream": self._stream, "from_sequence": first}
+        action = None if operator is None else OperatorAction(operator, "rebuild", "read_model", selection)
+        report = StreamRebuildReport(action, first, await self._nats.last_sequence(self._stream), first - 1)
         try:
             if not report.complete:
                 async with temporary_consumer(self._nats, self._stream, first=first) as consumer:
@@ -146,10 +152,10 @@ class StreamRebuild:
             except RejectedError as error:
                 _skip(report, sequence, str(error))
         genuine = await asyncio.to_thread(self._select_genuine, events, report)
-        if report.dry_run:
+        if report.action is None:
             report.events += len(genuine)
         else:
-            await asyncio.to_thread(self._project, genuine, report)
+            await asyncio.to_thread(self._project, genuine, report, report.action)
         report.reached = relevant[-1].stream_sequence if len(relevant) == len(messages) else report.last
 
     def _select_genuine(self, events: Sequence[_StreamEvent], report: StreamRebuildReport) -> list[_StreamEvent]:
@@ -164,17 +170,32 @@ class StreamRebuild:
                 report.not_genuine += 1
         return [event for position, event in enumerate(events) if position in positions]
 
-    def _project(self, events: Sequence[_StreamEvent], report: StreamRebuildReport) -> None:
-        try:
-            with self._database.session() as connection:
-                report.changed += project(connection, [event.payload for event in events])
-            report.events += len(events)
-        except RejectedError as error:
-            if len(events) == 1:
-                _skip(report, events[0].sequence, str(error))
-                return
-            for event in events:
-                self._project([event], report)
+    def _project(self, events: Sequence[_StreamEvent], report: StreamRebuildReport, action: OperatorAction) -> None:
+        refused: dict[int, RejectedError] = {}
+        with self._database.session() as connection, connection.transaction():
+            changed = _project_accepted(connection, events, refused)
+            record_rebuild(connection, action, report.batches, changed)
+        report.batches += 1
+        report.changed += changed
+        report.events += len(events) - len(refused)
+        for sequence, error in refused.items():
+            _skip(report, sequence, str(error))
+
+
+def _project_accepted(tx: Connection, events: Sequence[_StreamEvent], refused: dict[int, RejectedError]) -> int:
+    """Project the events that the database accepts, add the others to `refused`, and return how many rows changed.
+
+    If it refuses the batch, the events are projected one by one, in the order in which the bridge locks their rows.
+    """
+    try:
+        with tx.transaction():
+            return project(tx, [event.payload for event in events])
+    except RejectedError as error:
+        if len(events) == 1:
+            refused[events[0].sequence] = error
+            return 0
+    ordered = sorted(events, key=lambda event: (event.payload["user_id"], event.payload["stock_keeping_unit"]))
+    return sum(_project_accepted(tx, [event], refused) for event in ordered)
 
 
 def _skip(report: StreamRebuildReport, sequence: int, reason: str) -> None:
