@@ -76,6 +76,7 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
     with Stream(environ) as stream:
         stream.publish(b"not an event")
         assert drain(environ)["terminated"] == 1
+        stream.publish_foreign_advisory()
     rows.execute("""
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)
