@@ -12,6 +12,7 @@ import nats
 import psycopg
 
 from infra.local.deployment.template import declared_parameters
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -61,7 +62,7 @@ def read_event_times(stack: EmbeddedStack, users: Collection[str]) -> list[Event
 async def _read_stored_times(nats_url: str) -> dict[str, list[float]]:
     """Return the times at which JetStream stored each event: one time per event if there is no duplicate."""
     stream = declared_parameters()["EventStream"]
-    connection = await nats.connect(nats_url)
+    connection = await nats.connect(nats_url, inbox_prefix=INBOX_PREFIXES[WORKERS])
     times: dict[str, list[float]] = {}
     try:
         context = connection.jetstream()

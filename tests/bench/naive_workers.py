@@ -12,6 +12,7 @@ import psycopg
 
 from grantwire.events.v1 import EntitlementEvent
 from grantwire.identifiers import uuid7
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 from tests.bench.naive import CLAIM_SIZE, FETCH_SIZE
 from tests.bench.outbox import encode_message
 from tests.bench.subprocesses import run_in_subprocess
@@ -137,7 +138,7 @@ def _record(connection: psycopg.Connection[Any], data: bytes, trace_id: str | No
 @asynccontextmanager
 async def _connect(environ: Mapping[str, str]) -> AsyncIterator[Client]:
     """Connect with nats-py, as its documentation shows it."""
-    client = await nats.connect(environ["NATS_URL"])
+    client = await nats.connect(environ["NATS_URL"], inbox_prefix=INBOX_PREFIXES[WORKERS])
     try:
         yield client
     finally:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_GREETING = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}\r\n'
+_OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
 _TIMEOUT_SECONDS = 30.0
 _READ_BYTES = 1 << 18
 _CHUNK_FRAMES = 256
@@ -35,7 +35,8 @@ class RawNats:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._inbox = f"_INBOX.{uuid.uuid4().hex}"
         self._rest = b""
-        self._socket.sendall(_GREETING + f"SUB {self._inbox}.* 1\r\nPING\r\n".encode())
+        options = {**_OPTIONS, "user": address.username, "pass": address.password}
+        self._socket.sendall(f"CONNECT {json.dumps(options)}\r\nSUB {self._inbox}.* 1\r\nPING\r\n".encode())
         while b"PONG\r\n" not in self._rest:
             self._rest += self._read()
         self._rest = b""

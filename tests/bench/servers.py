@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import PostgresServer
 from infra.local.system import unprivileged
+from tests.support.nats_users import ADMIN, NatsWithUsers, configured
 from tests.support.servers import Databases
 from tests.support.valkey import ValkeyServer
 from tests.support.workers.relay_support import worker_environ
@@ -26,7 +26,7 @@ class Servers:
 
     def __init__(self, state: Path) -> None:
         self.postgres = PostgresServer(state / "postgres")
-        self.nats = NatsServer(state / "nats")
+        self.nats = NatsWithUsers(state / "nats")
         self.valkey = ValkeyServer(state / "valkey")
         self._created: list[str] = []
 
@@ -70,8 +70,13 @@ class Servers:
         return psycopg.connect(self.databases.url_for_owner(url), autocommit=True)
 
     def environ(self, url: str) -> dict[str, str]:
-        """Return an environment for functions that use this database, with new stream names."""
-        return worker_environ(url, self.nats.url)
+        """Return an environment for functions that use this database, with new, configured streams."""
+        return configured(worker_environ(url, self.nats.url))
+
+    @property
+    def nats_admin_url(self) -> str:
+        """The address of NATS for a user without restrictions."""
+        return self.nats.url_for(ADMIN)
 
     def binary(self, name: str) -> Path:
         """Return the path of one of PostgreSQL's programs."""

@@ -14,9 +14,9 @@ from infra.local.containers import engine as engines
 from infra.local.containers.sam_local import SamLocal, build_functions
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
-from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import UNSAFE, PostgresServer
 from tests.containers.sandbox import Sandbox
+from tests.support.nats_users import NatsWithUsers, configured
 from tests.support.servers import STATE, Databases
 from tests.support.workers.relay_support import worker_environ
 
@@ -82,7 +82,7 @@ def databases() -> Iterator[Databases]:
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
     """The address of an embedded NATS, which also listens on 127.0.0.1 only."""
-    server = NatsServer(FOLDER / "nats")
+    server = NatsWithUsers(FOLDER / "nats")
     server.start()
     yield server.url
     server.destroy()
@@ -105,5 +105,5 @@ def rows(databases: Databases, environ: dict[str, str]) -> Iterator[Rows]:
 
 
 def environment(database_url: str, nats_url: str) -> dict[str, str]:
-    """Return the variables of every worker, with its own streams."""
-    return worker_environ(database_url, nats_url) | {"TOKEN_ENVIRONMENT": "dev"}
+    """Return the variables of every worker, with its own, configured streams."""
+    return configured(worker_environ(database_url, nats_url)) | {"TOKEN_ENVIRONMENT": "dev"}

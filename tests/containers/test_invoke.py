@@ -16,9 +16,11 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.clients import ClientsRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
+from infra.local.servers.nats_users import TOPOLOGY
 from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
+from tests.support.nats_users import as_user
 from tests.support.paths import MIGRATIONS, SQL
 
 if TYPE_CHECKING:
@@ -163,6 +165,19 @@ def test_migrate_database_creates_the_schema(sandbox: Sandbox, databases: Databa
     with Client(url) as client:
         assert client.grant("p_456").status == 200
     databases.drop(url)
+
+
+def test_configure_streams_creates_the_streams_once(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """N3: in an empty account, the first call creates everything, and the second call changes nothing."""
+    name = f"OTHER_{uuid.uuid4().hex[:8]}"
+    other = as_user(environ, TOPOLOGY) | {
+        "ENTITLEMENT_NATS_SUBJECT": f"entitlements.{name}",
+        "ENTITLEMENT_NATS_STREAM": name,
+        "NOTIFICATION_NATS_ADVISORY_STREAM": f"{name}_ADVISORIES",
+    }
+    created = sandbox.invoke("configure_streams", other)["created"]
+    assert created[:2] == [f"stream {name}_ADVISORIES", f"stream {name}"]
+    assert sandbox.invoke("configure_streams", other) == {"created": [], "updated": []}
 
 
 def _grant(environ: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
 from infra.local.deployment.template import declared_parameters
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, invoke
 from tests.support.client import INBOX, SUMMARY
@@ -186,9 +187,10 @@ def _payload(event_id: uuid.UUID, user: str, version: object) -> dict[str, Any]:
 
 
 async def _last_event(stack: EmbeddedStack) -> tuple[EntitlementEvent, dict[str, str]]:
-    client = await nats.connect(stack.nats_url)
-    names = declared_parameters()
-    message = await client.jetstream().get_last_msg(names["EventStream"], names["EventSubject"])
+    client = await nats.connect(stack.nats_url, inbox_prefix=INBOX_PREFIXES[WORKERS])
+    stream = declared_parameters()["EventStream"]
+    last = (await client.jetstream().stream_info(stream)).state.last_seq
+    message = await client.jetstream().get_msg(stream, last)
     await client.close()
     event = EntitlementEvent()
     event.ParseFromString(message.data or b"")
@@ -196,7 +198,7 @@ async def _last_event(stack: EmbeddedStack) -> tuple[EntitlementEvent, dict[str,
 
 
 async def _publish(stack: EmbeddedStack, payload: bytes) -> None:
-    client = await nats.connect(stack.nats_url)
+    client = await nats.connect(stack.nats_url, inbox_prefix=INBOX_PREFIXES[WORKERS])
     await client.jetstream().publish(declared_parameters()["EventSubject"], payload)
     await client.close()
 

@@ -37,9 +37,13 @@ def secrets(stack: EmbeddedStack) -> dict[str, str]:
     urls = {name: value for name, value in parameters.items() if "://" in value and urlsplit(value).password}
     passwords = {name: unquote(urlsplit(url).password or "") for name, url in urls.items()}
     description = json.loads(stack.description.read_text())
-    assert passwords.keys() >= {"DatabaseUrl", "ClientsDatabaseUrl", "MigrationDatabaseUrl"}
+    assert passwords.keys() >= {
+        *("DatabaseUrl", "ClientsDatabaseUrl", "MigrationDatabaseUrl"),
+        *("NatsUrl", "TopologyNatsUrl"),
+    }
     assert description["token"] == stack.token
     # The first parts of a token identify the client; only the last part is secret.
+    passwords |= {f"NATS {user}": password for user, password in stack.nats.users.passwords.items()}
     return {**passwords, "superuser": stack.postgres.password, "token": stack.token.rpartition("_")[2]}
 
 
@@ -49,6 +53,7 @@ def test_no_secret_is_in_a_log(stack: EmbeddedStack, http: Http, secrets: dict[s
     assert http.grant(f"{user}-1", user_id=user).status == 200
     assert Http(http.url, stack.token[:-1]).send("GET", f"/v1/users/{user}/entitlements").status in {401, 403}
     assert "applied" in invoke(stack, "migrate-database")
+    assert invoke(stack, "configure-streams") == {"created": [], "updated": []}
     for function in ("relay-outbox", "redrive-dead-letters", "manage-clients"):
         invoke(stack, function, {"until": "idle", "budget": "1s", "action": "none"})
     lines = FunctionLogs(stack).new_lines()
@@ -80,6 +85,7 @@ def test_files_with_secrets_are_readable_by_their_owner_only(stack: EmbeddedStac
     assert len(passwords) == 4  # superuser, owner, functions, administration of clients
     assert len({path.read_text() for path in passwords}) == 4
     private = [stack.description, stack.state / "token", *passwords, stack.emulator.state]
+    private += [stack.nats.state / name for name in ("nats.conf", "users.json")]
     assert [path.name for path in private if path.stat().st_mode & 0o077] == []
     stored = [path for path in (stack.state / "deployment").glob("*") if path.is_file()]
     assert _find_leaks(secrets, {str(path): _read(path) for path in stored}) == []

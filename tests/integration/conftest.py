@@ -9,10 +9,10 @@ from psycopg.rows import dict_row
 from redis import Redis
 
 from grantwire.observability import logger
-from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import PostgresServer
 from tests.support.client import Client
 from tests.support.migrations import migrate
+from tests.support.nats_users import NatsWithUsers, configured
 from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE, Databases, clusters, nats
 from tests.support.valkey import ValkeyServer
@@ -22,6 +22,7 @@ from tests.support.workers.relay_support import worker_environ
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from infra.local.servers.nats import NatsServer
     from tests.support.servers import Cluster
 
 Rows = psycopg.Connection[dict[str, Any]]
@@ -86,7 +87,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
-    """Address of a NATS with JetStream that is started once; each test creates its own streams."""
+    """Address, for the workers, of a NATS with JetStream that is started once; each test has its own streams."""
     server = nats()
     server.start()
     yield server.url
@@ -96,7 +97,7 @@ def nats_url() -> Iterator[str]:
 @pytest.fixture
 def nats_server() -> Iterator[NatsServer]:
     """NATS that only this test uses, to stop, kill or restart it."""
-    server = NatsServer(STATE / "private-nats")
+    server = NatsWithUsers(STATE / "private-nats")
     server.start()
     yield server
     server.destroy()
@@ -130,8 +131,11 @@ def private_valkey() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 def environ(database_url: str, nats_url: str) -> dict[str, str]:
-    """Environment of a worker, with streams that only this test uses. Change it before settings are loaded from it."""
-    return worker_environ(database_url, nats_url)
+    """Environment of a worker, with configured streams that only this test uses.
+
+    Change it before settings are loaded from it; after a change of the topology, call `configure`.
+    """
+    return configured(worker_environ(database_url, nats_url))
 
 
 @pytest.fixture

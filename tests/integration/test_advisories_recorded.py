@@ -19,6 +19,7 @@ from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers
+from tests.support.nats_users import configure
 from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
@@ -43,7 +44,14 @@ def test_advisory_sent_while_no_recorder_ran_is_recorded(pipeline: Pipeline, row
     sequence = pipeline.publish(payload, event_headers(event_id, trace_id="1-abc"))
     assert pipeline.terminate_next("cannot be read") == sequence
     pipeline.wait_for_advisories(1)
-    assert pipeline.run_recorder() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
+    assert pipeline.run_recorder() == {
+        "recorded": 1,
+        "duplicates": 0,
+        "terminated": 0,
+        "refused": 0,
+        "returned": 0,
+        "processed": 0,
+    }
     (dead_letter,) = _dead_letters(rows)
     assert (dead_letter["stream"], dead_letter["consumer"], dead_letter["stream_seq"]) == (
         pipeline.stream,
@@ -91,6 +99,7 @@ def test_recording_advisory_twice_leaves_one_row(pipeline: Pipeline, rows: Rows)
         "recorded": 1,
         "duplicates": 1,
         "terminated": 0,
+        "refused": 0,
         "returned": 0,
         "processed": 0,
     }
@@ -101,7 +110,7 @@ def test_recording_advisory_twice_leaves_one_row(pipeline: Pipeline, rows: Rows)
     assert dead_letter["payload"] is not None
     rows.execute("UPDATE notification_nats_dlq SET message_time = message_time - interval '1 day'")
     pipeline.runner.run(pipeline.nats.jetstream.delete_stream(pipeline.stream))
-    pipeline.runner.run(pipeline._connect())  # noqa: SLF001 - creates the topology again
+    configure(pipeline.environ)
     assert pipeline.publish_event()[1] == sequence
     pipeline.publish_advisory(_advisory(pipeline, sequence))
     assert pipeline.run_recorder()["recorded"] == 1
@@ -163,10 +172,42 @@ def test_invalid_advisory_is_terminated_and_others_are_recorded(
     _, sequence = pipeline.publish_event()
     pipeline.publish_advisory(body)
     pipeline.publish_advisory(_advisory(pipeline, sequence))
-    assert pipeline.run_recorder() == {"recorded": 1, "duplicates": 0, "terminated": 1, "returned": 0, "processed": 0}
+    assert pipeline.run_recorder() == {
+        "recorded": 1,
+        "duplicates": 0,
+        "terminated": 1,
+        "refused": 0,
+        "returned": 0,
+        "processed": 0,
+    }
     assert "invalid advisory" in capsys.readouterr().out
     pipeline.wait_until_acknowledged()
     assert len(_dead_letters(rows)) == 1
+
+
+@pytest.mark.parametrize("kind", ["MAX_DELIVERIES", "MSG_TERMINATED"])
+@pytest.mark.parametrize("forged", [{"stream": "PAYMENTS"}, {"consumer": "reader"}, {"stream": "A", "consumer": "b"}])
+def test_foreign_advisory_is_refused_and_others_are_recorded(
+    pipeline: Pipeline, rows: Rows, capsys: pytest.CaptureFixture[str], kind: str, forged: dict[str, str]
+) -> None:
+    """G1: whatever subject it came by, an advisory about another stream or consumer becomes no dead letter."""
+    _, sequence = pipeline.publish_event()
+    pipeline.publish_advisory(_advisory(pipeline, sequence, **forged), kind)
+    pipeline.publish_advisory(_advisory(pipeline, sequence))
+    result = pipeline.run_recorder()
+    assert (result["recorded"], result["refused"], result["returned"]) == (1, 1, 0)
+    assert "foreign advisory refused" in capsys.readouterr().out
+    pipeline.wait_until_acknowledged()
+    (dead_letter,) = _dead_letters(rows)
+    assert (dead_letter["stream"], dead_letter["consumer"]) == (pipeline.stream, "bridge")
+
+
+def test_advisories_of_other_consumers_are_not_stored(pipeline: Pipeline) -> None:
+    """G1: an outside reader that terminates a message creates no dead letter of Grantwire."""
+    _, sequence = pipeline.publish_event()
+    body = _advisory(pipeline, sequence, consumer="reader")
+    with pytest.raises(RetryableError, match="no stream listens"):
+        pipeline.publish_advisory(body, durable="reader")
 
 
 def test_unstorable_characters_are_replaced(pipeline: Pipeline, rows: Rows) -> None:
@@ -284,7 +325,14 @@ def test_terminated_message_stays_open_if_header_names_processed_event(pipeline:
     rows.execute("INSERT INTO processed_events (event_id) VALUES (%s)", (event_id,))
     pipeline.terminate_next("bad")
     pipeline.wait_for_advisories(1)
-    assert pipeline.run_recorder() == {"recorded": 1, "duplicates": 0, "terminated": 0, "returned": 0, "processed": 0}
+    assert pipeline.run_recorder() == {
+        "recorded": 1,
+        "duplicates": 0,
+        "terminated": 0,
+        "refused": 0,
+        "returned": 0,
+        "processed": 0,
+    }
     assert _dead_letters(rows)[0]["status"] == "OPEN"
 
 

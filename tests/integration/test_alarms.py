@@ -78,6 +78,7 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
         stream.publish(b"not an event")
         assert drain(environ)["terminated"] == 1
         stream.publish_forged(event())
+        stream.publish_foreign_advisory()
     rows.execute("""
         INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
                                    next_retry_at, created_at)

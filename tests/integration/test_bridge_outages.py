@@ -14,6 +14,7 @@ from psycopg import sql
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.migrations import migrate
+from tests.support.nats_users import configured
 from tests.support.paths import MIGRATIONS
 from tests.support.workers.bridge_stream import Stream, event
 from tests.support.workers.relay_support import worker_environ
@@ -39,7 +40,8 @@ def environ(server: PostgresServer, nats_url: str, request: pytest.FixtureReques
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     migrate(server.url(name), MIGRATIONS)
-    yield worker_environ(server.url(name), nats_url) | ACK_WAIT | {"NOTIFICATION_NATS_FETCH": request.param}
+    environ = worker_environ(server.url(name), nats_url) | ACK_WAIT | {"NOTIFICATION_NATS_FETCH": request.param}
+    yield configured(environ)
     server.start()
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

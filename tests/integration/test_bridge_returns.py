@@ -12,6 +12,7 @@ import nats
 import pytest
 
 from grantwire.errors import RetryableError
+from tests.support.nats_users import as_admin
 from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Acknowledgements:
         self._runner = asyncio.Runner()
         self._name = f".{environ['NOTIFICATION_NATS_STREAM']}.{environ['NOTIFICATION_NATS_DURABLE']}."
         self._received: list[tuple[str, str]] = []
-        self._client: Any = self._runner.run(self._listen(environ["NATS_URL"]))
+        self._client: Any = self._runner.run(self._listen(as_admin(environ)["NATS_URL"]))
 
     async def _listen(self, url: str) -> Any:
         client = await nats.connect(url)

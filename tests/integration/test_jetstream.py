@@ -1,4 +1,4 @@
-"""N2, N3: topology and publisher on a real NATS server."""
+"""N2, N3: connection and publisher on a real NATS server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from grantwire.errors import AmbiguousError, ConfigError, RejectedError, Retryab
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import PubAck, Publisher
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.jetstream.topology import TopologySettings, ensure_topology
+from grantwire.jetstream.topology import TopologySettings
 from grantwire.settings import load
-from tests.support.concurrency import run_concurrently
+from tests.support.nats_users import ADMIN
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -26,57 +26,11 @@ async def _connect(environ: dict[str, str]) -> NatsConnection:
     return nats
 
 
-def test_four_workers_can_ensure_the_topology_concurrently(environ: dict[str, str]) -> None:
-    """N3: each stream and consumer exists once, as the settings say."""
-    settings = load(TopologySettings, environ)
-
-    async def ensure() -> None:
-        nats = await _connect(environ)
-        await ensure_topology(nats, settings)
-        await nats.close()
-
-    run_concurrently(4, lambda _: asyncio.run(ensure()))
-
-    async def check() -> None:
-        nats = await _connect(environ)
-        events = (await nats.jetstream.stream_info(settings.events.stream)).config
-        assert events.subjects == [settings.events.subject]
-        assert (events.duplicate_window, events.max_age) == (600, 14 * 86400)
-        advisories = (await nats.jetstream.stream_info(settings.advisories.stream)).config
-        assert len(advisories.subjects or []) == 2
-        bridge = (await nats.jetstream.consumer_info(settings.events.stream, "bridge")).config
-        assert (bridge.ack_wait, bridge.max_deliver) == (30, 5)
-        assert len(await nats.jetstream.consumers_info(settings.advisories.stream)) == 2
-        await nats.close()
-
-    asyncio.run(check())
-
-
-def test_changed_setting_updates_stream_and_consumer(environ: dict[str, str]) -> None:
-    """N3: a limit that an operator added is kept."""
-
-    async def scenario() -> None:
-        nats = await _connect(environ)
-        await ensure_topology(nats, load(TopologySettings, environ))
-        stream = environ["ENTITLEMENT_NATS_STREAM"]
-        before = (await nats.jetstream.stream_info(stream)).config
-        await nats.jetstream.update_stream(before.evolve(max_bytes=10_000_000))
-        changed = environ | {"ENTITLEMENT_NATS_DUPLICATE_WINDOW": "5m", "NOTIFICATION_NATS_ACK_WAIT": "3s"}
-        await ensure_topology(nats, load(TopologySettings, changed))
-        after = (await nats.jetstream.stream_info(stream)).config
-        assert (after.duplicate_window, after.max_bytes) == (300, 10_000_000)
-        assert (await nats.jetstream.consumer_info(stream, "bridge")).config.ack_wait == 3
-        await nats.close()
-
-    asyncio.run(scenario())
-
-
 def test_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> None:
     """O3: each acknowledgement is matched to its message; a second message with the same id is a duplicate."""
 
     async def scenario() -> None:
         nats = await _connect(environ)
-        await ensure_topology(nats, load(TopologySettings, environ))
         subject, stream = environ["ENTITLEMENT_NATS_SUBJECT"], environ["ENTITLEMENT_NATS_STREAM"]
         publisher = Publisher(nats)
         acks = await asyncio.gather(
@@ -95,7 +49,10 @@ def test_each_publish_failure_has_its_own_error(nats_server: NatsServer) -> None
 
     async def scenario() -> None:
         nats = NatsConnection(
-            load(NatsSettings, {**PLAINTEXT, "NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms"})
+            load(
+                NatsSettings,
+                {**PLAINTEXT, "NATS_URL": nats_server.url_for(ADMIN), "NATS_PUBLISH_TIMEOUT": "300ms"},
+            )
         )
         await nats.connect()
         publisher = Publisher(nats)

@@ -21,6 +21,7 @@ from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
+from tests.support.nats_users import as_admin
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     ACTOR_AND_REASON,
@@ -102,7 +103,7 @@ def bridge_rows(rows: Rows) -> list[dict[str, Any]]:
 @contextmanager
 def jetstream(environ: dict[str, str]) -> Iterator[tuple[asyncio.Runner, JetStreamContext]]:
     """Connect to JetStream, to read and change the stream."""
-    connection = NatsConnection(load(NatsSettings, environ))
+    connection = NatsConnection(load(NatsSettings, as_admin(environ)))
     with asyncio.Runner() as runner:
         runner.run(connection.connect())
         yield runner, connection.jetstream

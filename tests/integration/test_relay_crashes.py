@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 
 from infra.local.servers.postgres import PostgresServer
 from tests.support.migrations import migrate
+from tests.support.nats_users import configured
 from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE
 from tests.support.workers.relay_support import (
@@ -129,7 +130,7 @@ def test_outcomes_lost_in_a_postgresql_crash_cause_no_duplicate(nats_url: str) -
     server.start()
     try:
         migrate(server.url(), MIGRATIONS)
-        environ = worker_environ(server.url(), nats_url)
+        environ = configured(worker_environ(server.url(), nats_url))
         with psycopg.connect(server.url(), autocommit=True) as connection:
             enqueue_many(connection, aggregates=5, each=3)
         assert drain(environ)["published"] == 15

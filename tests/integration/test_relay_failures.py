@@ -21,6 +21,7 @@ from nats.js.errors import NotFoundError
 from grantwire.errors import RetryableError
 from grantwire.outbox.store import discard, redrive
 from grantwire.workers.budget import Budget
+from tests.support.nats_users import as_admin, configure
 from tests.support.workers.relay_support import (
     budget,
     drain,
@@ -45,7 +46,9 @@ NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 @pytest.fixture
 def own_nats(environ: dict[str, str], nats_server: NatsServer) -> dict[str, str]:
     """The environment of a relay with its own NATS server, which the test may stop."""
-    return environ | {"NATS_URL": nats_server.url, "NATS_PUBLISH_TIMEOUT": "300ms", "NATS_CONNECT_TIMEOUT": "300ms"}
+    timeouts = {"NATS_PUBLISH_TIMEOUT": "300ms", "NATS_CONNECT_TIMEOUT": "300ms"}
+    configure(environ | {"NATS_URL": nats_server.url})
+    return environ | {"NATS_URL": nats_server.url} | timeouts
 
 
 def test_message_has_the_payload_and_headers_of_its_event(environ: dict[str, str], rows: Rows) -> None:
@@ -167,15 +170,24 @@ def test_relay_reconnects_to_nats(own_nats: dict[str, str], rows: Rows, nats_ser
     assert _count_by_attempts(rows) == {0: 2}
 
 
-def test_deleted_stream_is_created_again(environ: dict[str, str], rows: Rows, nats_url: str) -> None:
-    """N3, O4: the event is retried later, and the topology is ensured before the next claim."""
+def test_relay_waits_for_a_deleted_stream(
+    environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """N3, O4: it claims nothing until the stream is configured again, and then continues without a restart."""
     enqueue(rows, "first/item1", 1)
     with _running_relay(environ | {"ENTITLEMENT_OUTBOX_BACKOFF_BASE": "10ms"}, 20):
         until("the relay works", lambda: _get_event(rows, 1)["status"] == "PUBLISHED")
-        asyncio.run(_delete_stream(nats_url, environ["ENTITLEMENT_NATS_STREAM"]))
+        asyncio.run(_delete_stream(as_admin(environ), environ["ENTITLEMENT_NATS_STREAM"]))
         enqueue(rows, "second/item1", 2)
+        until("the publish fails", lambda: _get_event(rows, 2)["attempt_count"] == 1)
+        time.sleep(0.3)  # long enough for a relay that creates the stream, or claims without one
+        assert _get_event(rows, 2) == {"status": "PENDING", "attempt_count": 1, "ready": True}
+        configure(environ)
         until("the relay works again", lambda: _get_event(rows, 2)["status"] == "PUBLISHED")
     assert _get_event(rows, 2)["attempt_count"] == 1
+    output = capsys.readouterr().out
+    assert f"NATS topology: stream {environ['ENTITLEMENT_NATS_STREAM']}: is missing; invoke configure_streams" in output
+    assert "dependency unavailable, retrying" in output
 
 
 def test_lease_is_renewed_while_publishing_is_slow(
@@ -269,8 +281,8 @@ def _suspended(server: NatsServer) -> Iterator[None]:
             os.kill(server.pid, signal.SIGCONT)
 
 
-async def _delete_stream(url: str, name: str) -> None:
-    client = await nats.connect(url)
+async def _delete_stream(environ: dict[str, str], name: str) -> None:
+    client = await nats.connect(environ["NATS_URL"])
     await client.jetstream().delete_stream(name)
     await client.close()
 

@@ -17,9 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system.memory import in_memory
+from tests.support.nats_users import NatsWithUsers
 from tests.support.run import STATE
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class Embedded:
         }
 
     def nats(self) -> Nats:
-        """Return the NATS server of the development environment."""
-        return NatsServer(STATE / "nats")
+        """Return the NATS server of the development environment, with the users of a deployment."""
+        return NatsWithUsers(STATE / "nats")
 
 
 class External:

@@ -18,7 +18,7 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.jetstream.topology import TopologySettings, ensure_topology
+from grantwire.jetstream.topology import TopologySettings
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.runtime.redrive import RedriveRuntime
@@ -26,6 +26,7 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from infra.local.system.processes import wait_until
 from tests.support.audit import audit_messages
+from tests.support.nats_users import as_admin, configure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,16 +76,16 @@ class Pipeline:
         self.topology = load(TopologySettings, environ)
         self.stream = self.topology.events.stream
         self.runner = asyncio.Runner()
-        self.nats = NatsConnection(load(NatsSettings, environ))
+        self.nats = NatsConnection(load(NatsSettings, as_admin(environ)))
         self.publisher = Publisher(self.nats)
         self.recorder = RecorderRuntime.build(environ)
         self.redriver = RedriveRuntime.build(environ)
         self.bridge = BridgeRuntime.build(environ)
+        configure(environ)
         self.runner.run(self._connect())
 
     async def _connect(self) -> None:
         await self.nats.connect()
-        await ensure_topology(self.nats, self.topology)
 
     def __enter__(self) -> Self:
         """Return the pipeline; the constructor has connected already."""
@@ -112,9 +113,9 @@ class Pipeline:
         event_id = uuid.uuid4()
         return event_id, self.publish(event_bytes(event_id), event_headers(event_id))
 
-    def publish_advisory(self, body: bytes, kind: str = "MSG_TERMINATED") -> None:
+    def publish_advisory(self, body: bytes, kind: str = "MSG_TERMINATED", durable: str = "bridge") -> None:
         """Publish an advisory as the server would."""
-        subject = f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{self.stream}.bridge"
+        subject = f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{self.stream}.{durable}"
         self.runner.run(self.publisher.publish(subject, body, {}))
 
     def terminate_next(self, reason: str) -> int:
@@ -129,7 +130,7 @@ class Pipeline:
         return self.runner.run(terminate())
 
     async def _next_message(self) -> Message:
-        consumer = PullConsumer(self.nats, self.stream, "bridge")
+        consumer = PullConsumer(self.nats, self.stream, self.topology.consumer.durable)
         await consumer.open()
         (message,) = await consumer.pull(1, 5)
         return message

@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from infra.local.servers.nats import NatsServer, find_binary
+from infra.local.servers.server import Server
+from infra.local.system import files
 from infra.local.system.ports import HOST
 
 if TYPE_CHECKING:
@@ -23,14 +25,24 @@ class SecuredNats(NatsServer):
         self.configuration = configuration
 
     @property
+    def url(self) -> str:
+        """The address without credentials."""
+        return f"nats://{self.address}"
+
+    @property
     def address(self) -> str:
         """Host and port, without a scheme."""
         return f"{HOST}:{self.port}"
 
+    def start(self) -> None:
+        """Start the server unless it runs."""
+        Server.start(self)
+
+    def _prepare(self) -> None:
+        files.write_private(self.users.file, self.configuration)
+
     def _command(self, port: int) -> Launch:
-        file = self.state / "nats.conf"
-        file.write_text(self.configuration)
-        options = ["--name", "secured", "--addr", HOST, "--port", str(port), "--config", str(file)]
+        options = ["--name", "secured", "--addr", HOST, "--port", str(port), "--config", str(self.users.file)]
         return dataclasses.replace(super()._command(port), command=[find_binary(), *options])
 
 

@@ -16,6 +16,7 @@ from infra.local.containers import compose
 from infra.local.containers.compose import FILE, LICENSED_IMAGE, Compose
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS
 from infra.local.stack import database, selection
 from infra.local.stack.localstack import LocalStackStack
 
@@ -144,6 +145,25 @@ def test_password_is_chosen_once_and_kept_private(docker: FakeDocker, tmp_path: 
     assert docker.calls[0][1]["GRANTWIRE_POSTGRES_PASSWORD"] == project.password
 
 
+def test_nats_gets_a_private_file_with_its_users(docker: FakeDocker, tmp_path: Path) -> None:
+    """G2: the passwords stay the same, and a running server is restarted if its users change."""
+    assert SERVICES["nats"]["command"][:2] == ["--config", "/etc/nats/grantwire.conf"]
+    assert "${GRANTWIRE_NATS_CONFIG:?must be set}:/etc/nats/grantwire.conf:ro" in SERVICES["nats"]["volumes"]
+    project = Compose(tmp_path / "state")
+    project.up()
+    file = tmp_path / "state" / "nats.conf"
+    assert docker.calls[0][1]["GRANTWIRE_NATS_CONFIG"] == str(file)
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(file.with_name("users.json").stat().st_mode) == 0o600
+    before = file.read_text()
+    assert all(password in before for password in project.nats_users.passwords.values())
+    project.up()
+    assert [action[0] for action in docker.actions()] == ["up", "up"]
+    file.write_text("authorization {}")
+    project.up()
+    assert file.read_text() == before
+    assert [action[0] for action in docker.actions()] == ["up", "up", "up", "restart"]
+
+
 @pytest.mark.parametrize(
     ("variables", "image"),
     [
@@ -192,12 +212,17 @@ def test_functions_and_this_machine_use_different_addresses(
         "ClientsDatabaseUrl": database.clients_url(owner, stack.cluster),
         "MigrationDatabaseUrl": owner,
         "TokenEnvironment": "dev",
-        "NatsUrl": "nats://nats:4222",
+        "NatsUrl": stack.compose.nats_users.url(WORKERS, "nats:4222"),
+        "TopologyNatsUrl": stack.compose.nats_users.url(TOPOLOGY, "nats:4222"),
+        "ReaderConsumers": "reader",
         "Stage": "local",
         "InboxEnabled": "true",
     }
     assert stack.database_url == f"postgresql://grantwire:{password}@127.0.0.1:45432/grantwire"
-    assert stack.nats_url == "nats://127.0.0.1:44222"
+    passwords = stack.compose.nats_users.passwords
+    assert stack.nats_url == f"nats://{WORKERS}:{passwords[WORKERS]}@127.0.0.1:44222"
+    assert stack.nats_reader_url == f"nats://reader:{passwords['reader']}@127.0.0.1:44222"
+    assert len(set(passwords.values())) == 3
     assert stack.emulator_url == "http://127.0.0.1:4566"
     assert stack.aws.api_url("abc", "local") == "http://127.0.0.1:4566/_aws/execute-api/abc/local"
     assert [server.is_alive() for server in stack.servers] == [True, False, True]

@@ -21,12 +21,14 @@ from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
 from grantwire.runtime.relay import RelaySettings
 from grantwire.runtime.sweep import SweepSettings
+from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
 
 SETTINGS_CLASSES: list[type[Any]] = [
     ApiSettings,
     BridgeSettings,
     CallerSettings,
+    ConfigurationSettings,
     DeliverySettings,
     NotificationListSettings,
     MigrationSettings,

@@ -41,6 +41,7 @@ EVENTS = STREAM | {"google.protobuf"}
 ALLOWED = {
     "authorize_caller": DATABASE,
     "bridge_events": EVENTS,
+    "configure_streams": {"aws_lambda_powertools", "nats"},
     "deliver_notifications": DATABASE,
     "grant": DATABASE,
     "manage_clients": DATABASE,

@@ -31,6 +31,7 @@ from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
 from grantwire.runtime.relay import RelaySettings
 from grantwire.runtime.sweep import SweepSettings
+from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
 from infra.local.deployment.conditions import ConditionEvaluator
@@ -57,6 +58,7 @@ SETTINGS: dict[str, type] = {
     "show_summary": DatabaseSettings,
     "show_inbox": NotificationListSettings,
     "migrate_database": MigrationSettings,
+    "configure_streams": ConfigurationSettings,
     "relay_outbox": RelaySettings,
     "bridge_events": BridgeSettings,
     "deliver_notifications": DeliverySettings,
@@ -65,6 +67,8 @@ SETTINGS: dict[str, type] = {
     "redrive_dead_letters": RedriveSettings,
     "rebuild_read_model": RebuildSettings,
 }
+# They get no credentials of the database.
+WITHOUT_DATABASE = {"configure_streams"}
 SCHEDULED = {
     "relay_outbox": "RelaySchedule",
     "bridge_events": "BridgeSchedule",
@@ -164,6 +168,8 @@ def test_every_function_has_a_description_and_an_example_event(name: str) -> Non
 def test_environment_of_a_function_matches_its_settings(name: str) -> None:
     """A function has every required variable, and no variable that it does not read."""
     provided = set(RESOURCES[name]["Environment"]["Variables"]) - {"POWERTOOLS_LOG_LEVEL"}  # Powertools reads it
+    if name in WITHOUT_DATABASE:  # Globals sets them for every function
+        provided = {variable for variable in provided if not variable.startswith("DATABASE_")}
     known = {variable.name: variable for variable in variables(SETTINGS[name])}
     assert provided <= known.keys()
     required = {name for name, variable in known.items() if variable.default is None and not variable.optional}
@@ -175,7 +181,7 @@ def test_timeouts_are_nested(name: str) -> None:
     """Waits for PostgreSQL end before the function does, and the function of a route ends before API Gateway does."""
     environment = RESOURCES[name]["Environment"]["Variables"]
     literals = {key: value for key, value in environment.items() if isinstance(value, str)}
-    database = load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", **literals})
+    database = load(DatabaseSettings, literals | {"DATABASE_URL": "postgresql://u@h/d"})
     lock = parse_duration(PARAMETERS["IdempotencyLockWait"]["Default"])
     waits = database.connect_timeout + lock + database.statement_timeout
     timeout = RESOURCES[name]["Timeout"]
@@ -243,7 +249,12 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
         ]
     if name == "manage_clients":
         expected = [("HasClientsSecret", "secretsmanager:GetSecretValue", "ClientsDatabaseSecretArn")]
-    if "NATS_SECRET_ARN" in environment:
+    if name == "configure_streams":
+        expected = [
+            ("HasTopologySecret", "secretsmanager:GetSecretValue", "TopologyNatsSecretArn"),
+            ("ConfiguresWithWorkersSecret", "secretsmanager:GetSecretValue", "NatsSecretArn"),
+        ]
+    elif "NATS_SECRET_ARN" in environment:
         expected += [("HasNatsSecret", "secretsmanager:GetSecretValue", "NatsSecretArn")]
     if "NOTIFICATION_SNS_TOPIC_ARN" in environment:
         expected += [("HasSnsTopic", "sns:Publish", "SnsTopicArn")]
@@ -251,7 +262,10 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
         {"Effect": "Allow", "Action": action, "Resource": {"Ref": resource}, "If": condition}
         for condition, action, resource in expected
     ]
-    assert {"DatabaseSecretArn", "ClientsDatabaseSecretArn"} & set(_references(environment))
+    has_database = name not in WITHOUT_DATABASE
+    own = {"manage_clients": "ClientsDatabase"}.get(name, "Database")
+    assert (f"{own}SecretArn" in _references(environment)) == has_database
+    assert (f"{own}Url" in _references(environment)) == has_database
 
 
 def test_every_wildcard_has_a_comment() -> None:

@@ -41,7 +41,9 @@ def invoke(arguments: Sequence[str], progress: Progress) -> int:
             raise CommandError(f"{function} is not built.", hint="Build it with `make up`.")
         if not containers.has_image(sam.image):
             progress.print_line(f"SAM first pulls the image {sam.image}, which may take some minutes.")
-        with sam.options(containers, stack.deployment.parameters | addresses) as options:
+        with sam.options(
+            containers, stack.deployment.parameters | addresses | {"TopologyNatsUrl": stack.nats_topology_url}
+        ) as options:
             command = [SAM, "local", "invoke", function, "--event", event, *options, *arguments[1:]]
             code = _run(command, sam.environment)
     progress.print_line("")  # SAM does not end its last line

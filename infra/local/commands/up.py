@@ -17,6 +17,7 @@ Grantwire is up.
   API         {api}
   PostgreSQL  {database}
   NATS        {nats}
+              {nats_reader}  (reads events)
   local AWS   {emulator}
 
 Try it:
@@ -43,6 +44,7 @@ def up(arguments: Sequence[str], progress: Progress) -> int:
             api=stack.api_url,
             database=stack.database_url,
             nats=stack.nats_url,
+            nats_reader=stack.nats_reader_url,
             emulator=stack.emulator_url,
         )
     )

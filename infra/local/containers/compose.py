@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT
+from infra.local.servers.nats import NatsUsers
+from infra.local.servers.nats_users import Names
 from infra.local.system import files, programs
 from infra.local.system.processes import Launch
 
@@ -38,6 +40,7 @@ class Compose:
     def __init__(self, state: Path) -> None:
         self.state = state.absolute()
         self.log = self.state / "compose.log"
+        self.nats_users = NatsUsers(self.state, Names())
         self.project = f"grantwire-{hashlib.sha256(str(self.state).encode()).hexdigest()[:8]}"
 
     @property
@@ -75,8 +78,12 @@ class Compose:
 
     def up(self) -> None:
         """Start the containers that do not run, and wait until all are healthy."""
+        must_restart_nats = self.may_have_containers() and not self.nats_users.is_written()
         self._save_record(self._record() | {"api_port": self.api_port, "up": True})
+        self.nats_users.write()
         self._run("up", "--detach", "--wait", "--wait-timeout", str(HEALTH_TIMEOUT_SECONDS), hint=UP_HINT)
+        if must_restart_nats:  # a running server does not read its file again
+            self._run("restart", "nats")
 
     def restart(self, service: str) -> None:
         """Restart one service and wait until it is healthy."""
@@ -111,7 +118,11 @@ class Compose:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the file reads; the user's own images and ports are kept."""
-        variables = {"GRANTWIRE_POSTGRES_PASSWORD": self.password, "GRANTWIRE_API_PORT": str(self.api_port)}
+        variables = {
+            "GRANTWIRE_POSTGRES_PASSWORD": self.password,
+            "GRANTWIRE_API_PORT": str(self.api_port),
+            "GRANTWIRE_NATS_CONFIG": str(self.nats_users.file),
+        }
         if self.is_licensed:
             variables["LOCALSTACK_IMAGE"] = os.environ.get("LOCALSTACK_IMAGE") or LICENSED_IMAGE
         scheme, _, path = os.environ.get("DOCKER_HOST", "").partition("://")

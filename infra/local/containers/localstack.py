@@ -57,6 +57,18 @@ class Postgres(Container):
         return postgres_url(user, password, f"{self.name}:{self.container_port}", database)
 
 
+class Nats(Container):
+    """NATS, with one address for this machine and another one for the functions."""
+
+    def url_for(self, user: str) -> str:
+        """Return the address for one user on this machine."""
+        return self._compose.nats_users.url(user, f"{HOST}:{self.port}")
+
+    def internal_url_for(self, user: str) -> str:
+        """Return the address for one user in a container."""
+        return self._compose.nats_users.url(user, f"{self.name}:{self.container_port}")
+
+
 class LocalStack(Container):
     """LocalStack, called with the AWS SDK."""
 

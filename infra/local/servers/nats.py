@@ -2,32 +2,99 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import socket
 from typing import TYPE_CHECKING, ClassVar
 
 from infra.local.errors import CommandError
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, list_users, render_users
 from infra.local.servers.server import Server
-from infra.local.system import programs
+from infra.local.system import files, programs
 from infra.local.system.ports import HOST
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from infra.local.system.processes import Launch
 
 
+class NatsUsers:
+    """The users of one NATS server: their passwords, chosen at the first start, and the server's configuration file."""
+
+    def __init__(self, state: Path, names: Names) -> None:
+        self.names = names
+        self.file = state / "nats.conf"
+        self._record = state / "users.json"
+
+    @property
+    def passwords(self) -> dict[str, str]:
+        """The password of each user; a new user gets one when it is first asked for."""
+        known = files.read_record(self._record)
+        missing = {user.name: secrets.token_hex(16) for user in list_users(self.names) if user.name not in known}
+        if missing:
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            files.write_record(self._record, known | missing)
+        return known | missing
+
+    def url(self, user: str, address: str) -> str:
+        """Return the address of the server for one user."""
+        return f"nats://{user}:{self.passwords[user]}@{address}"
+
+    def configuration(self) -> str:
+        """Return the configuration of the server."""
+        users = render_users(self.names, self.passwords, indent="  ")
+        return f"authorization {{\n{users}}}\n"
+
+    def is_written(self) -> bool:
+        """Return whether the file has the current configuration."""
+        return self.file.exists() and self.file.read_text() == self.configuration()
+
+    def write(self) -> None:
+        """Write the configuration to a file that only its owner can read, because it contains the passwords."""
+        files.write_private(self.file, self.configuration())
+
+
 class NatsServer(Server):
-    """A NATS server that keeps its streams in its state folder."""
+    """A NATS server that keeps its streams in its state folder and refuses clients without a password."""
 
     name: ClassVar[str] = "nats"
     port_variable: ClassVar[str] = "GRANTWIRE_NATS_PORT"
 
+    def __init__(self, state: Path, *, port: int | None = None, names: Names | None = None) -> None:
+        super().__init__(state, port=port)
+        self.users = NatsUsers(self.state, names or Names())
+
     @property
     def url(self) -> str:
-        """The address that clients connect to."""
-        return f"nats://{HOST}:{self.port}"
+        """The address for the workers."""
+        return self.url_for(WORKERS)
+
+    @property
+    def topology_url(self) -> str:
+        """The address for configure_streams."""
+        return self.url_for(TOPOLOGY)
+
+    @property
+    def reader_url(self) -> str:
+        """The address for the first system that reads events."""
+        return self.url_for(self.users.names.readers[0])
+
+    def url_for(self, user: str) -> str:
+        """Return the address for one user."""
+        return self.users.url(user, f"{HOST}:{self.port}")
+
+    def start(self) -> None:
+        """Start the server unless it runs; restart it if its users or their permissions have changed."""
+        if not self.users.is_written():
+            self.stop()
+        super().start()
+
+    def _prepare(self) -> None:
+        self.users.write()
 
     def _command(self, port: int) -> Launch:
-        options = ["--name", "grantwire", "--addr", HOST, "--port", str(port)]
+        options = ["--name", "grantwire", "--addr", HOST, "--port", str(port), "--config", str(self.users.file)]
         store = ["--jetstream", "--store_dir", str(self.state / "jetstream")]
         return self._program(find_binary(), *options, *store)
 

@@ -11,6 +11,7 @@ import nats.js.errors
 import psycopg
 
 from infra.local.deployment.template import declared_parameters
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 
 if TYPE_CHECKING:
     from infra.local.progress import Progress
@@ -57,7 +58,7 @@ def print_backlog(stack: DeployedStack, progress: Progress) -> None:
 async def _consumer_lag(url: str) -> str:
     parameters = declared_parameters()
     try:
-        client = await nats.connect(url, allow_reconnect=False, connect_timeout=2)
+        client = await nats.connect(url, allow_reconnect=False, connect_timeout=2, inbox_prefix=INBOX_PREFIXES[WORKERS])
     except (OSError, TimeoutError, nats.errors.Error) as error:
         return f"unknown: {error!r}"
     try:

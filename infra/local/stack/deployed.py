@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws
 from infra.local.errors import CommandError
 from infra.local.servers.group import TITLES
+from infra.local.servers.nats_users import Names
 from infra.local.stack import database
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT, development_token
+from infra.local.stack.streams import configure_streams
 from infra.local.system import files
 from infra.local.system.locks import hold_lock
 
@@ -93,7 +95,17 @@ class DeployedStack(ABC):
     @property
     @abstractmethod
     def nats_url(self) -> str:
-        """The address of NATS."""
+        """The address of NATS for the workers."""
+
+    @property
+    @abstractmethod
+    def nats_topology_url(self) -> str:
+        """The address of NATS for configure_streams."""
+
+    @property
+    @abstractmethod
+    def nats_reader_url(self) -> str:
+        """The address of NATS for a system that reads events."""
 
     @property
     @abstractmethod
@@ -136,7 +148,7 @@ class DeployedStack(ABC):
         return self.aws.api_url(outputs["ApiId"], outputs["ApiStage"])
 
     def up(self) -> None:
-        """Start the servers, migrate, deploy if something changed, and return when the API responds.
+        """Start the servers, migrate, configure the streams, deploy changes, and return when the API responds.
 
         Raises CommandError, with the log of the failed step, if the stack does not come up.
         """
@@ -145,6 +157,8 @@ class DeployedStack(ABC):
             with self.progress.step("Migrating the database"):
                 database.create(self.cluster)
                 database.migrate(self.cluster, self.state / "migrations")
+            with self.progress.step("Configuring the streams"):
+                configure_streams(self.nats_topology_url, self.deployment.parameters)
             self._deploy()
             with self.progress.step("Checking the development client"):
                 development_token(self.clients_database_url, self._token_file)
@@ -153,13 +167,15 @@ class DeployedStack(ABC):
             self._start_workers()
             self._write_description()
 
-    def _parameters_for(self, owner_url: str, nats_url: str) -> dict[str, str]:
+    def _parameters_for(self, owner_url: str, nats_url: str, nats_topology_url: str) -> dict[str, str]:
         """Return the template parameters of every local stack, with the addresses that a function uses."""
         return {
             "DatabaseUrl": database.functions_url(owner_url, self.cluster),
             "ClientsDatabaseUrl": database.clients_url(owner_url, self.cluster),
             "MigrationDatabaseUrl": owner_url,
             "NatsUrl": nats_url,
+            "TopologyNatsUrl": nats_topology_url,
+            "ReaderConsumers": ",".join(Names().readers),
             "Stage": "local",
             "InboxEnabled": "true",
             "TokenEnvironment": TOKEN_ENVIRONMENT,
@@ -230,6 +246,7 @@ class DeployedStack(ABC):
             "database_url": self.database_url,
             "clients_database_url": self.clients_database_url,
             "nats_url": self.nats_url,
+            "nats_reader_url": self.nats_reader_url,
             "emulator_url": self.emulator_url,
             "token": self.token,
             "pids": {server.name: server.pid for server in self.servers if server.pid},

@@ -49,9 +49,19 @@ class EmbeddedStack(ServerGroup, DeployedStack):
 
     @property
     def nats_url(self) -> str:
-        """The address of NATS."""
+        """The address of NATS for the workers."""
         return self.nats.url
 
+    @property
+    def nats_topology_url(self) -> str:
+        """The address of NATS for configure_streams."""
+        return self.nats.topology_url
+
+    @property
+    def nats_reader_url(self) -> str:
+        """The address of NATS for a system that reads events."""
+        return self.nats.reader_url
+
     def _make_deployment(self) -> Deployment:
-        defaults = self._parameters_for(self.database_url, self.nats_url)
+        defaults = self._parameters_for(self.database_url, self.nats_url, self.nats_topology_url)
         return Deployment(self.state / "deployment", self.emulator, {**defaults, **self._parameters})

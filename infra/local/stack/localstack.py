@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from infra.local.containers.compose import Compose
-from infra.local.containers.localstack import Container, LocalStack, Postgres
+from infra.local.containers.localstack import Container, LocalStack, Nats, Postgres
 from infra.local.deployment.sam import Deployment
 from infra.local.paths import DESCRIPTION
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names
 from infra.local.stack import database
 from infra.local.stack.deployed import DeployedStack
-from infra.local.system.ports import HOST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ class LocalStackStack(DeployedStack):
         self.progress = progress
         self.compose = Compose(self.state)
         self._postgres = Postgres(self.compose, "postgres", 5432)
-        self._nats = Container(self.compose, "nats", 4222)
+        self._nats = Nats(self.compose, "nats", 4222)
         self._localstack = LocalStack(self.compose, "localstack", self.compose.api_port)
 
     @property
@@ -48,8 +48,18 @@ class LocalStackStack(DeployedStack):
 
     @property
     def nats_url(self) -> str:
-        """The address of NATS on this machine."""
-        return f"nats://{HOST}:{self._nats.port}"
+        """The address of NATS on this machine, for the workers."""
+        return self._nats.url_for(WORKERS)
+
+    @property
+    def nats_topology_url(self) -> str:
+        """The address of NATS on this machine, for configure_streams."""
+        return self._nats.url_for(TOPOLOGY)
+
+    @property
+    def nats_reader_url(self) -> str:
+        """The address of NATS on this machine, for a system that reads events."""
+        return self._nats.url_for(Names().readers[0])
 
     @property
     def description(self) -> Path:
@@ -74,6 +84,7 @@ class LocalStackStack(DeployedStack):
         """Return the deployment, with addresses of the containers' network and layers only if licensed."""
         password = database.role_password(self._postgres, database.DATABASE_NAME)
         owner = self._postgres.internal_url(database.DATABASE_NAME, database.DATABASE_NAME, password)
-        parameters = self._parameters_for(owner, f"nats://{self._nats.name}:{self._nats.container_port}")
+        nats_urls = (self._nats.internal_url_for(user) for user in (WORKERS, TOPOLOGY))
+        parameters = self._parameters_for(owner, *nats_urls)
         folder = self.state / "deployment"
         return Deployment(folder, self._localstack, parameters, layers=self.compose.is_licensed, on_host=False)

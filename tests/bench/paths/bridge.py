@@ -87,7 +87,7 @@ class _Inbox:
         self._plain.truncate()
         with (
             Fleet("tests.bench.workers:make_drain_stream_call", 1, environ) as fleet,
-            RawNats(self._servers.nats.url) as nats,
+            RawNats(self._servers.nats_admin_url) as nats,
         ):
             self._publish(nats, environ, self._count)
             seconds = fleet.run_once()
@@ -98,7 +98,7 @@ class _Inbox:
         """Write the same rows and fetch the same messages without Grantwire, and return the messages per second."""
         environ = self._servers.environ(self._url)
         self._plain.truncate()
-        with Stream(environ), RawNats(self._servers.nats.url) as nats:
+        with Stream(environ), RawNats(self._servers.nats_admin_url) as nats:
             self._publish(nats, environ, self._count)
             seconds = self._plain.write()
             fetch = partial(
@@ -114,7 +114,7 @@ class _Inbox:
         """Record the first `count` messages statement by statement, and return the messages per second."""
         environ = self._servers.environ(self._url)
         self._plain.truncate()
-        with Stream(environ), RawNats(self._servers.nats.url) as nats:
+        with Stream(environ), RawNats(self._servers.nats_admin_url) as nats:
             self._publish(nats, environ, count)
             rate = naive_bridge(environ, count)
             self._check(nats, environ, count)

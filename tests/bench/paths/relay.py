@@ -91,7 +91,7 @@ class _Outbox:
         environ = self._servers.environ(self._url)
         fill(self._owner, count, hot=hot)
         self._plain.fill()
-        with Stream(environ), RawNats(self._servers.nats.url) as nats:
+        with Stream(environ), RawNats(self._servers.nats_admin_url) as nats:
             messages = encode_frames(self._owner, nats, environ["ENTITLEMENT_NATS_SUBJECT"])
             seconds = self._plain.drain()
             began = time.perf_counter()
@@ -123,7 +123,7 @@ class _Outbox:
             raise RuntimeError(f"statuses of {count} events: {statuses}")
         if hot and versions_by_aggregate(read_stream(environ)) != {"u_hot/item1": list(range(1, count + 1))}:
             raise RuntimeError("the events of the hot aggregate are not in order")
-        with RawNats(self._servers.nats.url) as nats:
+        with RawNats(self._servers.nats_admin_url) as nats:
             self._delete_stream(nats, environ, count)
 
     @staticmethod

@@ -101,7 +101,7 @@ class _Grants:
 
     def check(self) -> None:
         """Check that every grant has one event and every event one message."""
-        with self._servers.owner(self._url) as owner, RawNats(self._servers.nats.url) as nats:
+        with self._servers.owner(self._url) as owner, RawNats(self._servers.nats_admin_url) as nats:
             counts = owner.execute(_COUNTS).fetchone()
             stream = nats.request(f"$JS.API.STREAM.INFO.{self._environ['ENTITLEMENT_NATS_STREAM']}")
         totals = (*(counts or ()), stream["state"]["messages"])

@@ -15,6 +15,7 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
 from grantwire_idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
+from tests.support.nats_users import as_admin
 from tests.support.workers.bridge_stream import Stream, event
 from tests.support.workers.relay_support import worker_environ
 
@@ -55,7 +56,7 @@ def read(environ: dict[str, str]) -> list[Message]:
 
 
 async def _read(environ: dict[str, str]) -> list[Message]:
-    broker = NatsConnection(load(NatsSettings, environ))
+    broker = NatsConnection(load(NatsSettings, as_admin(environ)))
     await broker.connect()
     try:
         stream = environ["ENTITLEMENT_NATS_STREAM"]

@@ -15,11 +15,12 @@ from grantwire.identifiers import uuid7
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.jetstream.topology import TopologySettings, ensure_topology
+from grantwire.jetstream.topology import TopologySettings
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.audit import audit_messages
+from tests.support.nats_users import as_admin, configure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -61,16 +62,17 @@ class Stream:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.settings = load(TopologySettings, environ)
-        self._nats = NatsConnection(load(NatsSettings, environ))
+        self._environ = environ
+        self._nats = NatsConnection(load(NatsSettings, as_admin(environ)))
         self._publisher = Publisher(self._nats)
         self._runner = asyncio.Runner()
         self._database_url = environ.get("DATABASE_URL")
         self._audited: set[bytes] = set()
 
     def __enter__(self) -> Self:
-        """Connect and create the topology."""
+        """Configure the streams and connect."""
+        configure(self._environ)
         self._runner.run(self._nats.connect())
-        self._runner.run(ensure_topology(self._nats, self.settings))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,6 +105,18 @@ class Stream:
             self._publisher.publish(subject, data, {"Nats-Msg-Id": str(uuid7()), **headers}) for data in payloads
         )
         await asyncio.gather(*publishes)
+
+    def publish_foreign_advisory(self) -> None:
+        """Publish an advisory about another stream to a subject of the advisory stream, as an intruder could."""
+        body = {
+            "type": "io.nats.jetstream.advisory.v1.terminated",
+            "timestamp": datetime.now(UTC).isoformat(),
+            "stream": "FOREIGN",
+            "consumer": "foreign",
+            "stream_seq": 1,
+        }
+        subject = self.settings.advisory_subject("MSG_TERMINATED")
+        self._runner.run(self._publisher.publish(subject, json.dumps(body).encode(), {}))
 
     def consumer_info(self) -> ConsumerInfo:
         """Return JetStream's state of the bridge's consumer."""

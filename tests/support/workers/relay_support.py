@@ -21,6 +21,7 @@ from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from infra.local.system.processes import wait_until
+from tests.support.nats_users import as_admin
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.run import program_environment
@@ -116,7 +117,7 @@ def read_stream(environ: Mapping[str, str]) -> list[Published]:
 
 
 async def _read_stream(environ: Mapping[str, str]) -> list[Published]:
-    nats = NatsConnection(load(NatsSettings, environ))
+    nats = NatsConnection(load(NatsSettings, as_admin(environ)))
     await nats.connect()
     try:
         return [

@@ -31,6 +31,8 @@ T = TypeVar("T")
 _SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
 _PEM_HEADER = "-----BEGIN CERTIFICATE-----"
 
 # The trusted certificates of Amazon Linux, Debian, Alpine and macOS. libpq's own default cannot be used: the libpq in
@@ -132,6 +134,15 @@ def _read_variable(variable: Variable[T], environ: Mapping[str, str], problems: 
 def text(value: str) -> str:
     """Parse any text."""
     return value
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Parse names that are separated by commas."""
+    parsed = tuple(name.strip() for name in value.split(","))
+    for name in parsed:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"must be names of letters, digits, _ and -, separated by commas, not {value!r}")
+    return parsed
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from grantwire.dead_letters import store
 from grantwire.dead_letters.advisories import copy_message, parse_advisory
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
-from grantwire.jetstream.topology import ensure_topology
+from grantwire.jetstream.topology import verify_topology
 from grantwire.observability import logger
 from grantwire.workers.isolation import write_isolated
 from grantwire.workers.loop import Worker
@@ -56,6 +56,7 @@ class Recorder(Worker):
         "recorded": "DeadLettersRecorded",
         "duplicates": None,
         "terminated": None,
+        "refused": "AdvisoriesRefused",
         "returned": None,
         "processed": None,
     }
@@ -108,13 +109,13 @@ class Recorder(Worker):
             logger.info("dead letters closed, events already processed", dead_letter_ids=list(map(str, closed)))
 
     async def _ensure_open(self) -> None:
-        """Check the connection once in each invocation; on a new one, ensure the topology and open the consumers."""
+        """Check the connection once in each invocation; on a new one, verify the topology and open the consumers."""
         if not (self._is_connection_checked and self._nats.is_connected):
             await self._nats.connect()
             self._is_connection_checked = True
         if all(consumer.is_open for consumer in self._consumers):
             return
-        await ensure_topology(self._nats, self._topology)
+        await verify_topology(self._nats, self._topology)
         for consumer in self._consumers:
             await consumer.open()
 
@@ -122,7 +123,7 @@ class Recorder(Worker):
         try:
             return await consumer.pull(_BATCH_SIZE, wait)
         except RetryableError:
-            consumer.close()  # the consumer may have been deleted: ensure the topology before the next pull
+            consumer.close()  # the consumer may have been deleted: verify the topology before the next pull
             raise
 
     async def _record(self, messages: list[Message]) -> None:
@@ -146,7 +147,7 @@ class Recorder(Worker):
         await self._nats.flush(_FLUSH_TIMEOUT_SECONDS)
 
     async def _read(self, message: Message) -> _FetchedAdvisory | None:
-        """Parse an advisory and copy its message; terminate an invalid advisory and return None."""
+        """Parse an advisory and copy its message; terminate an invalid or foreign advisory and return None."""
         try:
             advisory = parse_advisory(message.data)
         except RejectedError as error:
@@ -154,7 +155,22 @@ class Recorder(Worker):
             await message.term(str(error))
             self.counts["terminated"] += 1
             return None
+        if (advisory.stream, advisory.consumer) != (self._topology.events.stream, self._topology.consumer.durable):
+            await self._refuse(message, advisory)
+            return None
         return _FetchedAdvisory(message, advisory, await copy_message(self._nats, advisory))
+
+    async def _refuse(self, message: Message, advisory: Advisory) -> None:
+        """Terminate an advisory about a foreign stream or consumer, which JetStream does not send to our subjects."""
+        logger.error(
+            "foreign advisory refused",
+            subject=message.subject,
+            stream=advisory.stream,
+            consumer=advisory.consumer,
+            stream_seq=advisory.stream_seq,
+        )
+        await message.term("not about the bridge's consumer")
+        self.counts["refused"] += 1
 
     def _report(self, item: _FetchedAdvisory, dead_letter_id: UUID | None) -> None:
         if dead_letter_id is None:

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import re
 import ssl
+import time
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -28,7 +29,7 @@ from grantwire.observability import logger
 from grantwire.secrets import secret_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nats.js import JetStreamContext
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 # Messages of a server that rejects the credentials.
 _AUTHENTICATION_FAILED = re.compile(r"authori[sz]ation|authentication", re.IGNORECASE)
+_PERMISSION_DENIED = re.compile(r"permissions violation", re.IGNORECASE)
 
 # After a failed TLS handshake, `close` of nats-py never returns.
 _CLOSE_TIMEOUT_SECONDS = 0.2
@@ -51,6 +53,8 @@ class NatsConnection:
         self._name = name
         self._client: Client | None = None
         self._closed_callbacks: list[Callable[[], None]] = []
+        # The last permission that the server denied, and when. The server sends it without naming a request.
+        self._denied: tuple[float, str] | None = None
 
     @property
     def settings(self) -> NatsSettings:
@@ -90,7 +94,7 @@ class NatsConnection:
                     return
             await self.close()
         try:
-            self._client = await _connect(self._settings, self._name, self._notify_closed)
+            self._client = await _connect(self._settings, self._name, self._log_error, self._notify_closed)
         except (OSError, TimeoutError, nats.errors.Error) as error:
             raise to_connect_error(error) from error
 
@@ -104,15 +108,36 @@ class NatsConnection:
 
     async def flush(self, seconds: int = _PING_TIMEOUT_SECONDS) -> None:
         """Wait until the server has processed everything sent; raise RetryableError if it does not respond."""
-        with wrap_exceptions():
+        with self.wrap_exceptions():
             await self.client.flush(timeout=seconds)
+
+    @contextlib.contextmanager
+    def wrap_exceptions(self) -> Iterator[None]:
+        """Convert errors of nats-py inside the block to RetryableError.
+
+        A request without permission gets no response, so the text of its timeout names the permission that was denied.
+        """
+        started_at = time.monotonic()
+        try:
+            with wrap_exceptions():
+                yield
+        except RetryableError as error:
+            if denied := self.permission_denied_since(started_at):
+                raise RetryableError(denied) from error
+            raise
+
+    def permission_denied_since(self, moment: float) -> str | None:
+        """Return the last permission that the server denied, if that was after `moment` on the monotonic clock."""
+        if self._denied is None or self._denied[0] < moment:
+            return None
+        return self._denied[1]
 
     async def get_message(self, stream: str, sequence: int) -> StoredMessage | None:
         """Read one message of a stream; return None if the stream no longer has it.
 
         The request goes to the leader of the stream, because a replica may lag behind and not have the message yet.
         """
-        with wrap_exceptions():
+        with self.wrap_exceptions():
             try:
                 return StoredMessage.from_nats(await self.jetstream.get_msg(stream, sequence))
             except NotFoundError:
@@ -120,35 +145,41 @@ class NatsConnection:
 
     async def last_sequence(self, stream: str) -> int:
         """Return the sequence of the last message in a stream."""
-        with wrap_exceptions():
+        with self.wrap_exceptions():
             return (await self.jetstream.stream_info(stream)).state.last_seq
 
     async def _notify_closed(self) -> None:
         for callback in self._closed_callbacks:
             callback()
 
+    async def _log_error(self, error: Exception) -> None:
+        """Log an error that belongs to no request, and remember a denied permission for the request that waits."""
+        if _PERMISSION_DENIED.search(str(error)):
+            self._denied = (time.monotonic(), f"NATS denied a permission: {str(error).removeprefix('nats: ')}")
+        logger.warning("NATS connection error", reason=repr(error))
 
-async def _connect(settings: NatsSettings, name: str, on_closed: Any) -> Client:
+
+async def _connect(settings: NatsSettings, name: str, on_error: Any, on_closed: Any) -> Client:
     """Open a connection; raise nats-py's own errors.
 
     If the server rejects the credentials of a secret, the secret is read again, and rotated credentials are tried once.
     """
     arn = settings.secret_arn
     if arn is None:
-        return await _open(settings, settings.endpoint or NatsEndpoint(()), name, on_closed)
+        return await _open(settings, settings.endpoint or NatsEndpoint(()), name, on_error, on_closed)
     secret = await asyncio.to_thread(secret_cache.get, arn)
     try:
-        return await _open(settings, parse_secret(secret), name, on_closed)
+        return await _open(settings, parse_secret(secret), name, on_error, on_closed)
     except nats.errors.Error as error:
         was_rejected = _AUTHENTICATION_FAILED.search(str(error)) is not None
         renewed = await asyncio.to_thread(secret_cache.refresh, arn, rejected=secret) if was_rejected else None
         if renewed is None:
             raise
         logger.info("NATS credentials refreshed", arn=arn)
-    return await _open(settings, parse_secret(renewed), name, on_closed)
+    return await _open(settings, parse_secret(renewed), name, on_error, on_closed)
 
 
-async def _open(settings: NatsSettings, endpoint: NatsEndpoint, name: str, on_closed: Any) -> Client:
+async def _open(settings: NatsSettings, endpoint: NatsEndpoint, name: str, on_error: Any, on_closed: Any) -> Client:
     timeout = settings.connect_timeout.total_seconds()
     use_tls = settings.tls != "off" or any(server.startswith("tls://") for server in endpoint.servers)
     client = _TlsOnlyClient() if use_tls else Client()
@@ -159,7 +190,8 @@ async def _open(settings: NatsSettings, endpoint: NatsEndpoint, name: str, on_cl
                 name=name,
                 allow_reconnect=False,
                 connect_timeout=timeout,  # type: ignore[arg-type]  # nats-py accepts fractions
-                error_cb=_log_error,
+                error_cb=on_error,
+                inbox_prefix=settings.inbox_prefix,
                 closed_cb=on_closed,
                 skip_subject_validation=True,  # subjects come from validated settings or from the server
                 tls=_ssl_context(settings.tls_ca) if use_tls else None,
@@ -222,7 +254,3 @@ def _sign(seed: str, nonce: str) -> bytes:
     except ValueError:
         raise ConfigError(["the NKEY seed in the NATS credentials is not valid"]) from None
     return base64.b64encode(signature)
-
-
-async def _log_error(error: Exception) -> None:
-    logger.warning("NATS connection error", reason=repr(error))

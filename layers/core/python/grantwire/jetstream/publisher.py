@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import nats.errors
 
 from grantwire.errors import AmbiguousError, GrantwireError, RejectedError, RetryableError
-from grantwire.jetstream.errors import wrap_exceptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +48,7 @@ class Publisher:
     - PubAck: the message is stored.
     - RejectedError: JetStream will never accept the message.
     - AmbiguousError: the message may be stored; send it again with the same Nats-Msg-Id.
-    - RetryableError: the message is not stored; a retry may succeed.
+    - RetryableError: the message is not stored, or the server denied a publish; a retry may succeed.
     """
 
     def __init__(self, connection: NatsConnection) -> None:
@@ -102,7 +101,7 @@ class Publisher:
 
     async def _subscribe(self, client: Client) -> None:
         inbox = client.new_inbox()
-        with wrap_exceptions():
+        with self._connection.wrap_exceptions():
             # No limit: nats-py would drop acknowledgements beyond it, and their messages would end as ambiguous.
             await client.subscribe(f"{inbox}.*", cb=self._on_ack, pending_msgs_limit=0, pending_bytes_limit=0)
         self._client, self._inbox = client, inbox
@@ -130,7 +129,8 @@ class Publisher:
                 self._timer = asyncio.get_running_loop().call_later(remaining, self._expire_pending)
                 return
             del self._pending[token]
-            on_result(AmbiguousError("no acknowledgement in time"))
+            denied = self._connection.permission_denied_since(deadline - self._timeout)
+            on_result(RetryableError(denied) if denied else AmbiguousError("no acknowledgement in time"))
         self._timer = None
 
 

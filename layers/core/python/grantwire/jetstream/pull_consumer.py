@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import itertools
 import json
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from grantwire.errors import RetryableError
-from grantwire.jetstream.errors import wrap_exceptions
 from grantwire.jetstream.message import Message
+from grantwire.jetstream.topology import REBUILD_CONSUMERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ _GRACE_SECONDS = 2.0
 # The server deletes a temporary consumer that no client has used for this long.
 _INACTIVE_THRESHOLD_SECONDS = 60.0
 
+_CONSUMER_EXISTS_CODE = 10148
 _NO_MESSAGES_STATUSES = {"404", "408"}
 _HEARTBEAT_STATUS = "100"
 
@@ -63,7 +65,7 @@ class PullConsumer:
         Messages of an earlier connection are dropped, because the server redelivers them.
         """
         client, inbox = self._connection.client, self._connection.client.new_inbox()
-        with wrap_exceptions():
+        with self._connection.wrap_exceptions():
             await client.subscribe(f"{inbox}.*", cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0)
         self._client, self._inbox, self._received = client, inbox, []
 
@@ -97,7 +99,7 @@ class PullConsumer:
         self._max_messages = max_messages
         self._response = asyncio.get_running_loop().create_future()
         try:
-            with wrap_exceptions():
+            with self._connection.wrap_exceptions():
                 body = json.dumps({"batch": max_messages, **options}).encode()
                 await self._client.publish(self._api_subject, body, self._reply_subject)
                 await asyncio.wait_for(self._response, wait_seconds + _GRACE_SECONDS)
@@ -130,22 +132,48 @@ class PullConsumer:
 
 @contextlib.asynccontextmanager
 async def temporary_consumer(connection: NatsConnection, stream: str, *, first: int) -> AsyncIterator[PullConsumer]:
-    """Create a consumer that starts at sequence `first` and needs no acknowledgements; delete it at the end."""
-    config = ConsumerConfig(
-        description="rebuilds the read model",
-        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-        opt_start_seq=first,
-        ack_policy=AckPolicy.NONE,
-        inactive_threshold=_INACTIVE_THRESHOLD_SECONDS,
-        num_replicas=1,
-        mem_storage=True,
-    )
-    with wrap_exceptions():
-        name = (await connection.jetstream.add_consumer(stream, config)).name
+    """Create a consumer that starts at sequence `first` and needs no acknowledgements; delete it at the end.
+
+    It has the first free name of REBUILD_CONSUMERS. Raises RetryableError if all of them exist; the server deletes one
+    that was not used for a minute.
+    """
+    name = await _create_temporary(connection, stream, first)
     consumer = PullConsumer(connection, stream, name)
     try:
         await consumer.open()
         yield consumer
     finally:
-        with contextlib.suppress(RetryableError), wrap_exceptions():
+        with contextlib.suppress(RetryableError), connection.wrap_exceptions():
             await connection.jetstream.delete_consumer(stream, name)
+
+
+async def _create_temporary(connection: NatsConnection, stream: str, first: int) -> str:
+    """Create a temporary consumer and return its name.
+
+    nats-py's `add_consumer` would update an existing consumer, so that two rebuilds would share it.
+    """
+    timeout = connection.settings.publish_timeout.total_seconds()
+    for name in REBUILD_CONSUMERS:
+        config = ConsumerConfig(
+            name=name,
+            description=f"rebuilds the read model, {uuid.uuid4()}",  # an equal configuration would not be refused
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=first,
+            ack_policy=AckPolicy.NONE,
+            inactive_threshold=_INACTIVE_THRESHOLD_SECONDS,
+            num_replicas=1,
+            mem_storage=True,
+        )
+        request = {"stream_name": stream, "config": config.as_dict(), "action": "create"}
+        with connection.wrap_exceptions():
+            response = await connection.client.request(
+                f"$JS.API.CONSUMER.CREATE.{stream}.{name}", json.dumps(request).encode(), timeout=timeout
+            )
+        error = json.loads(response.data).get("error")
+        if error is None:
+            return name
+        if error.get("err_code") != _CONSUMER_EXISTS_CODE:
+            raise RetryableError(f"JetStream: {error.get('description')}")
+    raise RetryableError(
+        f"{len(REBUILD_CONSUMERS)} rebuilds read the stream, or were killed less than a minute ago; try again later"
+    )

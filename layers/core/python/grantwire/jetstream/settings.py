@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 _DEFAULT_PORT = 4222
+_INBOX_PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _URLS_ERROR = "must be nats:// or tls:// URLs, separated by commas, with the same percent-encoded credentials"
 _FORMATS_ERROR = (
     "the NATS secret must be nats:// or tls:// URLs, or JSON with url and user and password, or url and credentials"
@@ -77,6 +79,12 @@ def parse_secret(secret: str) -> NatsEndpoint:
     return NatsEndpoint(endpoint.servers, **login) if login else endpoint
 
 
+def _parse_inbox_prefix(value: str) -> str:
+    if not _INBOX_PREFIX.fullmatch(value):
+        raise ValueError(f"must be letters, digits, _ and -, in parts that are separated by dots, not {value!r}")
+    return value
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
@@ -90,6 +98,8 @@ class NatsSettings:
     tls: str = setting("NATS_TLS", one_of("verify", "off"), default="verify")
     tls_ca: Certificates = setting("NATS_TLS_CA", certificates, default="system")
     plaintext_allowed: bool = setting("PLAINTEXT_ALLOWED", flag, default="false")
+    # Subjects of responses begin with it. Each NATS user may subscribe only to its own.
+    inbox_prefix: str = setting("NATS_INBOX_PREFIX", _parse_inbox_prefix, default="_INBOX_WORKERS")
     connect_timeout: timedelta = setting("NATS_CONNECT_TIMEOUT", duration(low="100ms", high="30s"), default="2s")
     publish_timeout: timedelta = setting("NATS_PUBLISH_TIMEOUT", duration(low="10ms", high="1m"), default="5s")
 

@@ -1,14 +1,19 @@
-"""Streams and consumers: their settings, and one function that creates or updates them (N2, N3)."""
+"""Streams and consumers: their settings, creation and update at deployment, and verification by workers (N2, N3).
+
+`ensure_topology` creates or updates them; only the task configure_streams calls it. Workers call `verify_streams` or
+`verify_topology`, which read and never write, so the NATS user of the workers needs no permission to change a stream.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
+    DeliverPolicy,
     DiscardPolicy,
     RetentionPolicy,
     StorageType,
@@ -17,20 +22,27 @@ from nats.js.api import (
 from nats.js.errors import BadRequestError as JetStreamBadRequestError
 from nats.js.errors import NotFoundError as JetStreamNotFoundError
 
-from grantwire.jetstream.errors import wrap_exceptions
+from grantwire.errors import RetryableError
+from grantwire.observability import logger
 from grantwire.settings import duration, group, integer, setting, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nats.js import JetStreamContext
 
     from grantwire.jetstream.connection import NatsConnection
 
+# Only advisories about the bridge's consumer are stored: other consumers of the stream are not Grantwire's concern.
 ADVISORY_SUBJECTS = {
-    "MAX_DELIVERIES": "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.>",
-    "MSG_TERMINATED": "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.>",
+    "MAX_DELIVERIES": "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{durable}",
+    "MSG_TERMINATED": "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{durable}",
 }
+# The temporary consumers of rebuilds, one for each that runs. The names are fixed, so that a permission can list them.
+REBUILD_CONSUMERS = ("grantwire-rebuild-1", "grantwire-rebuild-2")
+
+_REPAIR = "invoke configure_streams"
+_FILTERS = ("filter_subject", "filter_subjects")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,7 @@ class AdvisorySettings:
 
 @dataclass(frozen=True, slots=True)
 class TopologySettings:
-    """All streams and consumers: every worker ensures all of them, so that any worker can start first."""
+    """All streams and consumers: configure_streams creates them, and every worker compares them with its settings."""
 
     events: StreamSettings = group(StreamSettings)
     consumer: ConsumerSettings = group(ConsumerSettings)
@@ -93,25 +105,108 @@ class TopologySettings:
         if self.consumer.stream != self.events.stream:
             yield "NOTIFICATION_NATS_STREAM must be the same as ENTITLEMENT_NATS_STREAM"
 
+    def advisory_subject(self, kind: str) -> str:
+        """Return the subject of the advisories of one kind about the bridge's consumer."""
+        return ADVISORY_SUBJECTS[kind].format(stream=self.events.stream, durable=self.consumer.durable)
 
-async def ensure_topology(connection: NatsConnection, settings: TopologySettings) -> None:
-    """Create or update the advisory stream, the event stream and the consumers, in this order.
+
+@dataclass(frozen=True, slots=True)
+class TopologyChanges:
+    """The names of the streams and consumers that were created, and of those that were updated."""
+
+    created: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+
+
+async def ensure_topology(
+    connection: NatsConnection, settings: TopologySettings, readers: Sequence[str] = ()
+) -> TopologyChanges:
+    """Create or update the advisory stream, the event stream and the consumers, in this order; return the changes.
 
     The advisory stream comes first, so that no advisory about an event can be missed. Concurrent calls are safe.
+    `readers` are the durable consumers of other systems. Settings that only an operator makes (placement, compression,
+    limits, more replicas) keep their values. Raises RetryableError if NATS refuses a change.
     """
-    with wrap_exceptions():
+    changes = TopologyChanges()
+    with connection.wrap_exceptions():
         jetstream = connection.jetstream
-        await _ensure_stream(jetstream, _advisory_stream(settings))
-        await _ensure_stream(jetstream, _event_stream(settings.events))
-        await _ensure_consumer(jetstream, settings.consumer.stream, _bridge_consumer(settings.consumer))
-        for consumer in _recorder_consumers(settings):
-            await _ensure_consumer(jetstream, settings.advisories.stream, consumer)
+        for stream in (_advisory_stream(settings), _event_stream(settings.events)):
+            await _ensure_stream(jetstream, stream, changes)
+        for stream_name, consumer in _consumers(settings):
+            await _ensure_consumer(jetstream, stream_name, consumer, changes)
+        for reader in readers:
+            await _ensure_consumer(jetstream, settings.events.stream, _reader_consumer(reader), changes)
+    return changes
+
+
+async def verify_streams(connection: NatsConnection, settings: TopologySettings) -> None:
+    """Compare both streams with the settings; raise RetryableError that names every difference that matters."""
+    await _verify(connection, settings, [])
+
+
+async def verify_topology(connection: NatsConnection, settings: TopologySettings) -> None:
+    """Compare the streams and Grantwire's consumers with the settings, as `verify_streams` does."""
+    await _verify(connection, settings, list(_consumers(settings)))
+
+
+async def _verify(
+    connection: NatsConnection, settings: TopologySettings, consumers: Sequence[tuple[str, ConsumerConfig]]
+) -> None:
+    problems: list[str] = []
+    with connection.wrap_exceptions():
+        jetstream = connection.jetstream
+        max_age_limit = timedelta(days=settings.retention_days).total_seconds()
+        for stream in (_advisory_stream(settings), _event_stream(settings.events)):
+            limit = max_age_limit if stream.name == settings.events.stream else None
+            current = await _find_stream(jetstream, str(stream.name))
+            found = ["is missing"] if current is None else _stream_problems(current, stream, limit)
+            problems += [f"stream {stream.name}: {problem}" for problem in found]
+        for stream_name, consumer in consumers:
+            actual = await _find_consumer(jetstream, stream_name, str(consumer.durable_name))
+            found = ["is missing"] if actual is None else _consumer_problems(actual, consumer)
+            problems += [f"consumer {consumer.durable_name} of stream {stream_name}: {problem}" for problem in found]
+    if problems:
+        raise RetryableError(f"NATS topology: {'; '.join(problems)}; {_REPAIR}")
+
+
+def _stream_problems(current: StreamConfig, desired: StreamConfig, max_age_limit: float | None) -> Iterator[str]:
+    """Yield each difference that endangers events.
+
+    More subjects, replicas or time to recognise duplicates than required are an operator's choice.
+    """
+    for subject in desired.subjects or []:
+        if subject not in (current.subjects or []):
+            yield f"subject {subject} is missing"
+    for name in ("retention", "storage"):
+        if getattr(current, name) != getattr(desired, name):
+            yield f"{name} is {_text(getattr(current, name))}, must be {_text(getattr(desired, name))}"
+    for name in ("duplicate_window", "num_replicas"):
+        actual, required = getattr(current, name) or 0, getattr(desired, name) or 0
+        if actual < required:
+            yield f"{name} is {actual:g}, must be at least {required:g}"
+    max_age = current.max_age or float("inf")
+    if max_age < (desired.max_age or 0):
+        yield f"max_age is {max_age:g} s, must be at least {desired.max_age:g} s"
+    if max_age_limit is not None and max_age >= max_age_limit:
+        yield f"max_age must be below {max_age_limit:g} s, because the inbox forgets older events"
+
+
+def _consumer_problems(current: ConsumerConfig, desired: ConsumerConfig) -> Iterator[str]:
+    """Yield each difference that changes which messages are delivered, how often, or to whom."""
+    for name in ("ack_policy", "ack_wait", "max_deliver", "deliver_policy", "deliver_subject", *_FILTERS):
+        actual, required = getattr(current, name) or None, getattr(desired, name) or None
+        if actual != required:
+            yield f"{name} is {_text(actual)}, must be {_text(required)}"
+
+
+def _text(value: object) -> str:
+    return str(getattr(value, "value", "none" if value is None else value))
 
 
 def _advisory_stream(settings: TopologySettings) -> StreamConfig:
     return StreamConfig(
         name=settings.advisories.stream,
-        subjects=[subject.format(stream=settings.events.stream) for subject in ADVISORY_SUBJECTS.values()],
+        subjects=[settings.advisory_subject(kind) for kind in ADVISORY_SUBJECTS],
         retention=RetentionPolicy.LIMITS,
         storage=StorageType.FILE,
         max_age=settings.advisories.max_age.total_seconds(),
@@ -134,60 +229,125 @@ def _event_stream(settings: StreamSettings) -> StreamConfig:
     )
 
 
-def _bridge_consumer(settings: ConsumerSettings) -> ConsumerConfig:
-    return ConsumerConfig(
-        durable_name=settings.durable,
-        ack_policy=AckPolicy.EXPLICIT,
-        ack_wait=settings.ack_wait.total_seconds(),
-        max_deliver=settings.max_deliver,
-        max_ack_pending=max(1000, 10 * settings.fetch),
+def _consumers(settings: TopologySettings) -> Iterator[tuple[str, ConsumerConfig]]:
+    """Yield Grantwire's durable consumers, each with its stream.
+
+    The recorder's consumers have no limit of deliveries, so that no advisory is lost.
+    """
+    ack_wait = settings.consumer.ack_wait.total_seconds()
+    yield (
+        settings.consumer.stream,
+        _durable(
+            settings.consumer.durable,
+            ack_wait=ack_wait,
+            max_deliver=settings.consumer.max_deliver,
+            max_ack_pending=max(1000, 10 * settings.consumer.fetch),
+        ),
     )
-
-
-def _recorder_consumers(settings: TopologySettings) -> Iterator[ConsumerConfig]:
-    """Return the recorder's consumers, without a limit of deliveries, so that no advisory is lost."""
     durables = {
         "MAX_DELIVERIES": settings.advisories.durable,
         "MSG_TERMINATED": settings.advisories.terminated_durable,
     }
     for kind, durable in durables.items():
-        yield ConsumerConfig(
-            durable_name=durable,
-            ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=settings.consumer.ack_wait.total_seconds(),
-            filter_subject=ADVISORY_SUBJECTS[kind].format(stream=settings.events.stream),
-        )
+        subject = settings.advisory_subject(kind)
+        yield settings.advisories.stream, _durable(durable, ack_wait=ack_wait, filter_subject=subject)
 
 
-async def _ensure_stream(jetstream: JetStreamContext, desired: StreamConfig) -> None:
+def _reader_consumer(name: str) -> ConsumerConfig:
+    """Return the consumer of another system, which may take long and is never refused a redelivery."""
+    return _durable(name)
+
+
+def _durable(name: str, **options: Any) -> ConsumerConfig:
+    """Return a durable pull consumer of all messages, with explicit acknowledgement.
+
+    With `name`, nats-py uses the API subject that contains the name and the filter, so that a permission can name them.
+    """
+    values = {"max_deliver": -1, **options}
+    return ConsumerConfig(
+        name=name,
+        durable_name=name,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_policy=AckPolicy.EXPLICIT,
+        **values,
+    )
+
+
+async def _find_stream(jetstream: JetStreamContext, name: str) -> StreamConfig | None:
     try:
-        current = (await jetstream.stream_info(str(desired.name))).config
+        return (await jetstream.stream_info(name)).config
     except JetStreamNotFoundError:
+        return None
+
+
+async def _find_consumer(jetstream: JetStreamContext, stream: str, name: str) -> ConsumerConfig | None:
+    try:
+        return (await jetstream.consumer_info(stream, name)).config
+    except JetStreamNotFoundError:
+        return None
+
+
+async def _ensure_stream(jetstream: JetStreamContext, desired: StreamConfig, changes: TopologyChanges) -> None:
+    name = f"stream {desired.name}"
+    current = await _find_stream(jetstream, str(desired.name))
+    if current is None:
         try:
             await jetstream.add_stream(desired)
-        except JetStreamBadRequestError:  # another worker created it in the meantime
-            await jetstream.update_stream(desired)
-        return
-    # Fields that only an operator sets (placement, compression, limits) keep their values.
-    if changes := _differences(current, desired):
-        await jetstream.update_stream(current.evolve(**changes))
+        except JetStreamBadRequestError:
+            current = await _find_stream(jetstream, str(desired.name))
+            if current is None:
+                raise  # for example, another stream has the subject
+        else:
+            _report(changes.created, "stream or consumer created", name, [])
+            return
+    if differences := _stream_differences(current, desired):
+        await jetstream.update_stream(current.evolve(**differences))
+        _report(changes.updated, "stream or consumer updated", name, sorted(differences))
 
 
-async def _ensure_consumer(jetstream: JetStreamContext, stream: str, desired: ConsumerConfig) -> None:
-    try:
-        current = (await jetstream.consumer_info(stream, str(desired.durable_name))).config
-    except JetStreamNotFoundError:
-        current = None
-    if current is None or _differences(current, desired):
-        await jetstream.add_consumer(stream, desired)
-
-
-def _differences(current: Any, desired: Any) -> dict[str, Any]:
-    """Return the fields that `desired` sets and that have other values in `current`."""
-    fields = {name: getattr(desired, name) for name in desired.__dataclass_fields__}
-    defaults = type(desired)()
-    return {
+def _stream_differences(current: StreamConfig, desired: StreamConfig) -> dict[str, Any]:
+    """Return the fields to change: those that `desired` sets, without subjects and replicas that suffice."""
+    defaults = StreamConfig()
+    set_by_us = {item.name: getattr(desired, item.name) for item in fields(desired)}
+    differences = {
         name: value
-        for name, value in fields.items()
+        for name, value in set_by_us.items()
         if value != getattr(defaults, name) and value != getattr(current, name)
     }
+    if set(desired.subjects or []) <= set(current.subjects or []):
+        differences.pop("subjects", None)
+    if (current.num_replicas or 1) >= (desired.num_replicas or 1):
+        differences.pop("num_replicas", None)
+    return differences
+
+
+async def _ensure_consumer(
+    jetstream: JetStreamContext, stream: str, desired: ConsumerConfig, changes: TopologyChanges
+) -> None:
+    name = f"consumer {desired.durable_name} of stream {stream}"
+    current = await _find_consumer(jetstream, stream, str(desired.durable_name))
+    if current is None:
+        await jetstream.add_consumer(stream, desired)
+        _report(changes.created, "stream or consumer created", name, [])
+    elif differences := _consumer_differences(current, desired):
+        await jetstream.add_consumer(stream, current.evolve(**differences))
+        _report(changes.updated, "stream or consumer updated", name, sorted(differences))
+
+
+def _consumer_differences(current: ConsumerConfig, desired: ConsumerConfig) -> dict[str, Any]:
+    """Return the fields to change: those that `desired` sets, and filters, which must not hide messages."""
+    managed = ("ack_policy", "ack_wait", "max_deliver", "max_ack_pending", "deliver_policy")
+    differences = {
+        name: getattr(desired, name)
+        for name in managed
+        if getattr(desired, name) is not None and getattr(desired, name) != getattr(current, name)
+    }
+    for name in _FILTERS:
+        if (getattr(current, name) or None) != (getattr(desired, name) or None):
+            differences[name] = getattr(desired, name)
+    return differences
+
+
+def _report(names_of_changed: list[str], message: str, name: str, changed: Sequence[str]) -> None:
+    names_of_changed.append(name)
+    logger.info(message, object=name, fields=list(changed))

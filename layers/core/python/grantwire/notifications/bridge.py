@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.jetstream.message import acknowledge, text_headers
-from grantwire.jetstream.topology import ensure_topology
+from grantwire.jetstream.topology import verify_topology
 from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record_events
 from grantwire.observability import logger
@@ -159,7 +159,7 @@ class Bridge(Worker):
         try:
             messages = await self._consumer.pull(self._settings.fetch, wait)
         except RetryableError:
-            self._consumer.close()  # the consumer may have been deleted: ensure the topology before the next pull
+            self._consumer.close()  # the consumer may have been deleted: verify the topology before the next pull
             raise
         if not messages:
             return None
@@ -178,12 +178,12 @@ class Bridge(Worker):
         return batch
 
     async def _ensure_open(self) -> None:
-        """Connect, ensure the topology and subscribe, once for each connection."""
+        """Connect, verify the topology and subscribe, once for each connection."""
         if self._consumer.is_open:
             return
         if not self._nats.is_connected:
             await self._nats.connect()
-        await ensure_topology(self._nats, self._topology)
+        await verify_topology(self._nats, self._topology)
         await self._consumer.open()
 
     async def _record(self, batch: _EventBatch) -> WriteResult[Event, list[str]]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, RetryableError
-from grantwire.jetstream.topology import ensure_topology
+from grantwire.jetstream.topology import verify_streams
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store
 from grantwire.outbox.publication import BatchPublication
@@ -79,7 +79,7 @@ class Relay(Worker):
         self._rand = rand
         self._clock = clock
         self._connection_checked = False
-        # The NATS client on which the topology was ensured.
+        # The NATS client on which the streams were verified.
         self._topology_client: object = None
         self._has_backlog = False
 
@@ -121,12 +121,12 @@ class Relay(Worker):
             metrics.add_metric("OldestEventAge", MetricUnit.Seconds, age)
 
     async def _ensure_connected(self) -> None:
-        """Connect to NATS and ensure the topology, so that only events that can be published are claimed."""
+        """Connect to NATS and verify the streams, so that only events that can be published are claimed."""
         if self._connection_checked and self._nats.is_connected:
             return
         await self._nats.connect()
         if self._topology_client is not self._nats.client:
-            await ensure_topology(self._nats, self._topology)
+            await verify_streams(self._nats, self._topology)
             self._topology_client = self._nats.client
         self._connection_checked = True
 

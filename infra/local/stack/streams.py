@@ -1,0 +1,43 @@
+"""The streams and consumers of a local stack, created or updated by the code of the function configure_streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infra.local.deployment.template import declared_parameters
+from infra.local.layer import PLAINTEXT, product_code
+from infra.local.servers.nats_users import INBOX_PREFIXES, TOPOLOGY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+# The parameter of the template behind each variable of configure_streams.
+PARAMETERS = {
+    "ENTITLEMENT_NATS_SUBJECT": "EventSubject",
+    "ENTITLEMENT_NATS_STREAM": "EventStream",
+    "ENTITLEMENT_NATS_REPLICAS": "EventStreamReplicas",
+    "ENTITLEMENT_NATS_READERS": "ReaderConsumers",
+    "NOTIFICATION_NATS_STREAM": "EventStream",
+    "NOTIFICATION_NATS_DURABLE": "EventConsumer",
+    "NOTIFICATION_NATS_ADVISORY_STREAM": "AdvisoryStream",
+    "NOTIFICATION_RETENTION_RETENTION_DAYS": "RetentionDays",
+}
+
+
+def configure_streams(url: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Create or update the streams and consumers as the template and `parameters` say; return the changes.
+
+    Raises CommandError if NATS is unavailable or refuses a change.
+    """
+    values = {**declared_parameters(), **parameters}
+    environ = {
+        **PLAINTEXT,
+        **{variable: values[parameter] for variable, parameter in PARAMETERS.items()},
+        "NATS_URL": url,
+        "NATS_INBOX_PREFIX": INBOX_PREFIXES[TOPOLOGY],
+    }
+    with product_code("See the log of NATS. `make clean` starts over with empty streams."):
+        from grantwire.runtime.topology import ConfigurationRuntime  # noqa: PLC0415  # importable only here
+
+        return ConfigurationRuntime.build(environ).configure()

@@ -1,0 +1,348 @@
+"""G2: the NATS users of a deployment, with the permission lists that docs/deploy.md prints.
+
+That the lists are sufficient is proved here with the exact names, and by every other integration test with wildcards
+instead of names. What must be refused is tried here, for each user; an unrestricted user can do each of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import nats
+import nats.errors
+import pytest
+
+from grantwire.errors import RetryableError
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import Publisher
+from grantwire.jetstream.pull_consumer import temporary_consumer
+from grantwire.jetstream.settings import NatsSettings
+from grantwire.read_model.commands import RebuildCommand
+from grantwire.runtime.rebuild import RebuildRuntime
+from grantwire.settings import load
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix
+from tests.support.dead_letters import Pipeline, event_bytes, event_headers
+from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
+from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import STATE
+from tests.support.workers.relay_support import drain, enqueue
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from nats.aio.client import Client
+
+    from tests.integration.conftest import Rows
+
+NAMES = Names()
+API = "$JS.API"
+# A denied request gets no response; an allowed one gets it within milliseconds.
+_TIMEOUT_SECONDS = 0.3
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[NatsWithUsers]:
+    """NATS with the lists of a deployment, and an unrestricted user to compare with."""
+    server = NatsWithUsers(STATE / "nats-permissions", NAMES)
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def deployment(database_url: str, server: NatsWithUsers) -> Iterator[dict[str, str]]:
+    """Environment of the workers, with the names of template.yaml."""
+    environ = {
+        **PLAINTEXT,
+        "DATABASE_URL": database_url,
+        "NATS_URL": server.url,
+        "ENTITLEMENT_NATS_SUBJECT": NAMES.subject,
+        "ENTITLEMENT_NATS_STREAM": NAMES.stream,
+        "ENTITLEMENT_NATS_READERS": READER,
+        "NOTIFICATION_NATS_STREAM": NAMES.stream,
+        "NOTIFICATION_NATS_DURABLE": NAMES.durable,
+        "NOTIFICATION_NATS_ADVISORY_STREAM": NAMES.advisory_stream,
+        "NATS_PUBLISH_TIMEOUT": "1s",
+    }
+    yield configured(environ)
+    asyncio.run(_delete_streams(server.url_for(ADMIN)))
+
+
+async def _delete_streams(url: str) -> None:
+    client = await nats.connect(url)
+    for info in await client.jetstream().streams_info():
+        await client.jetstream().delete_stream(str(info.config.name))
+    await client.close()
+
+
+class Session:
+    """A connection of one user, which records the permissions that the server denies."""
+
+    def __init__(self, client: Client, denied: list[str]) -> None:
+        self.client = client
+        self.denied = denied
+
+    async def request(self, subject: str, **body: Any) -> dict[str, Any]:
+        """Send a request to JetStream and return the response; raises TimeoutError if there is none."""
+        data = json.dumps(body).encode() if body else b""
+        response = await self.client.request(subject, data, timeout=_TIMEOUT_SECONDS)
+        parsed: dict[str, Any] = json.loads(response.data)
+        assert "error" not in parsed, parsed
+        return parsed
+
+    async def subscribe(self, subject: str) -> None:
+        """Subscribe, and wait until the server has decided."""
+        await self.client.subscribe(subject)
+        await self.client.flush()
+        await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def _session(server: NatsWithUsers, user: str) -> Any:
+    denied: list[str] = []
+
+    async def record(error: Exception) -> None:
+        denied.append(str(error))
+
+    client = await nats.connect(
+        server.url_for(user), allow_reconnect=False, error_cb=record, inbox_prefix=inbox_prefix(user)
+    )
+    try:
+        yield Session(client, denied)
+    finally:
+        await client.close()
+
+
+def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict[str, str], rows: Rows) -> None:
+    """G2: relay, bridge, recorder, redrive and a rebuild from the stream, on the names of a deployment."""
+    enqueue(rows, "u_1/item1", 1)
+    assert drain(deployment)["published"] == 1
+    with Pipeline(deployment) as pipeline:
+        assert pipeline.run_bridge()["recorded"] == 1
+        event_id = uuid.uuid4()
+        pipeline.publish(b"not an event", event_headers(event_id))
+        assert pipeline.run_bridge()["terminated"] == 1
+        pipeline.wait_for_advisories(1)
+        assert pipeline.run_recorder()["recorded"] == 1
+        assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
+    with contextlib.closing(RebuildRuntime.build(deployment)) as runtime:
+        report = runtime.execute(RebuildCommand("stream")).as_dict()
+    assert (report["complete"], report["events"]) == (True, 1)
+
+
+def test_reader_consumes_and_acknowledges_through_its_consumer(
+    deployment: dict[str, str], rows: Rows, server: NatsWithUsers
+) -> None:
+    """G2: with a plain nats-py client that knows its stream and consumer."""
+    enqueue(rows, "u_1/item1", 1)
+    drain(deployment)
+
+    async def read() -> int:
+        async with _session(server, READER) as session:
+            consumer = await session.client.jetstream().pull_subscribe_bind(READER, NAMES.stream)
+            (message,) = await consumer.fetch(1, timeout=2)
+            await message.ack_sync(timeout=2)
+            info = await session.client.jetstream().consumer_info(NAMES.stream, READER)
+            assert session.denied == []
+            return int(info.num_ack_pending or 0) + int(info.num_pending or 0)
+
+    assert asyncio.run(read()) == 0
+
+
+def _consumer(name: str, **config: Any) -> dict[str, Any]:
+    return {"stream_name": NAMES.stream, "config": {"name": name, "ack_policy": "explicit", **config}}
+
+
+STREAM_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "purge": (f"{API}.STREAM.PURGE.{NAMES.stream}", {}),
+    "delete": (f"{API}.STREAM.DELETE.{NAMES.stream}", {}),
+    "delete advisories": (f"{API}.STREAM.DELETE.{NAMES.advisory_stream}", {}),
+    "delete a message": (f"{API}.STREAM.MSG.DELETE.{NAMES.stream}", {"seq": 1}),
+    "delete the bridge's consumer": (f"{API}.CONSUMER.DELETE.{NAMES.stream}.{NAMES.durable}", {}),
+    "delete a reader's consumer": (f"{API}.CONSUMER.DELETE.{NAMES.stream}.{READER}", {}),
+}
+WORKER_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "update": (
+        f"{API}.STREAM.UPDATE.{NAMES.stream}",
+        {"name": NAMES.stream, "subjects": [NAMES.subject], "max_msgs": 1000},
+    ),
+    "create": (f"{API}.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]}),
+    "another consumer": (f"{API}.CONSUMER.CREATE.{NAMES.stream}.other", _consumer("other")),
+    "an unnamed consumer": (
+        f"{API}.CONSUMER.CREATE.{NAMES.stream}",
+        {"stream_name": NAMES.stream, "config": {"ack_policy": "none"}},
+    ),
+    "update the bridge's consumer": (
+        f"{API}.CONSUMER.CREATE.{NAMES.stream}.{NAMES.durable}",
+        _consumer(NAMES.durable, durable_name=NAMES.durable, max_deliver=1),
+    ),
+    "list streams": (f"{API}.STREAM.NAMES", {}),
+    "pause the bridge": (
+        f"{API}.CONSUMER.PAUSE.{NAMES.stream}.{NAMES.durable}",
+        {"pause_until": "2099-01-01T00:00:00Z"},
+    ),
+}
+READER_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "read the bridge's messages": (
+        f"{API}.CONSUMER.MSG.NEXT.{NAMES.stream}.{NAMES.durable}",
+        {"batch": 1, "no_wait": True},
+    ),
+    "read a message by its sequence": (f"{API}.STREAM.MSG.GET.{NAMES.stream}", {"seq": 1}),
+    "see the bridge's consumer": (f"{API}.CONSUMER.INFO.{NAMES.stream}.{NAMES.durable}", {}),
+    "see the stream": (f"{API}.STREAM.INFO.{NAMES.stream}", {}),
+}
+DENIED_REQUESTS = [
+    *((user, name) for user in (WORKERS, TOPOLOGY, READER) for name in STREAM_CHANGES),
+    *((user, name) for user in (WORKERS, READER) for name in WORKER_CHANGES),
+    *((READER, name) for name in READER_CHANGES),
+]
+REQUESTS = STREAM_CHANGES | WORKER_CHANGES | READER_CHANGES
+
+
+@pytest.mark.parametrize(("user", "name"), DENIED_REQUESTS)
+def test_request_is_denied(deployment: dict[str, str], server: NatsWithUsers, user: str, name: str) -> None:  # noqa: ARG001
+    """G2: the server names the denied subject and does not respond."""
+    subject, body = REQUESTS[name]
+
+    async def attempt() -> None:
+        async with _session(server, user) as session:
+            with pytest.raises(TimeoutError):
+                await session.request(subject, **body)
+            assert [text for text in session.denied if "permissions violation for publish" in text.lower()]
+
+    asyncio.run(attempt())
+
+
+def test_unrestricted_user_can_send_every_denied_request(deployment: dict[str, str], server: NatsWithUsers) -> None:
+    """G2: so each request above is valid, and only the permission refuses it."""
+
+    async def publish_and_request() -> None:
+        connection = NatsConnection(load(NatsSettings, deployment))
+        await connection.connect()
+        for _ in range(2):
+            event_id = uuid.uuid4()
+            await Publisher(connection).publish(NAMES.subject, event_bytes(event_id), event_headers(event_id))
+        await connection.close()
+        # Reading comes first, and deleting last.
+        async with _session(server, ADMIN) as session:
+            for name in [*READER_CHANGES, *WORKER_CHANGES, *reversed(STREAM_CHANGES)]:
+                subject, body = REQUESTS[name]
+                if name != "read the bridge's messages":
+                    await session.request(subject, **body)
+            assert session.denied == []
+
+    asyncio.run(publish_and_request())
+
+
+PUBLISHES = [
+    (TOPOLOGY, NAMES.subject),
+    (READER, NAMES.subject),
+    *(
+        (user, f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{NAMES.stream}.{NAMES.durable}")
+        for user in (WORKERS, READER)
+    ),
+    (READER, f"$JS.ACK.{NAMES.stream}.{NAMES.durable}.1.1.1.1.0"),
+    (READER, f"{inbox_prefix(WORKERS)}.forged"),
+    (TOPOLOGY, f"{inbox_prefix(WORKERS)}.forged"),
+    (WORKERS, "anything"),
+]
+
+
+@pytest.mark.parametrize(("user", "subject"), PUBLISHES)
+def test_publish_is_denied(deployment: dict[str, str], server: NatsWithUsers, user: str, subject: str) -> None:  # noqa: ARG001
+    """G2: a reader publishes no event, nobody forges an advisory, an acknowledgement or a response."""
+
+    async def attempt(user: str) -> list[str]:
+        async with _session(server, user) as session:
+            await session.client.publish(subject, b"x")
+            await session.client.flush()
+            await asyncio.sleep(0.02)  # nats-py calls the error callback in a task
+            return list(session.denied)
+
+    assert [text for text in asyncio.run(attempt(user)) if subject.lower() in text.lower()]
+    assert asyncio.run(attempt(ADMIN)) == []
+
+
+SUBSCRIPTIONS = [
+    *((user, subject) for user in (WORKERS, TOPOLOGY, READER) for subject in (NAMES.subject, ">", "_INBOX.>")),
+    *((user, f"{inbox_prefix(WORKERS)}.>") for user in (TOPOLOGY, READER)),
+    *((user, f"{inbox_prefix(READER)}.>") for user in (TOPOLOGY, WORKERS)),
+    (WORKERS, f"{inbox_prefix(TOPOLOGY)}.>"),
+    (READER, "$JS.ACK.>"),
+]
+
+
+@pytest.mark.parametrize(("user", "subject"), SUBSCRIPTIONS)
+def test_subscription_is_denied(server: NatsWithUsers, user: str, subject: str) -> None:
+    """G2: a user receives only what arrives in its own inbox."""
+
+    async def attempt(user: str) -> list[str]:
+        async with _session(server, user) as session:
+            await session.subscribe(subject)
+            return list(session.denied)
+
+    assert [text for text in asyncio.run(attempt(user)) if "permissions violation for subscription" in text.lower()]
+    assert asyncio.run(attempt(ADMIN)) == []
+
+
+def test_client_without_password_is_refused(server: NatsWithUsers) -> None:
+    """G2: on the local stack too."""
+
+    async def connect() -> None:
+        await nats.connect(f"nats://127.0.0.1:{server.port}", allow_reconnect=False, error_cb=_ignore)
+
+    with pytest.raises(nats.errors.Error):
+        asyncio.run(connect())
+
+
+async def _ignore(_error: Exception) -> None:
+    pass
+
+
+ACTIONS: dict[str, Callable[[NatsConnection], Awaitable[object]]] = {
+    "read a stream": lambda connection: connection.last_sequence("OTHER"),
+    "read a message": lambda connection: connection.get_message("OTHER", 1),
+    "publish": lambda connection: Publisher(connection).publish("other", b"x", {}),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_error_names_the_denied_permission(deployment: dict[str, str], action: str) -> None:
+    """G2: the server does not respond to a denied request, so a bare timeout would hide the cause."""
+
+    async def attempt() -> None:
+        connection = NatsConnection(load(NatsSettings, deployment | {"NATS_PUBLISH_TIMEOUT": "200ms"}))
+        await connection.connect()
+        try:
+            with pytest.raises(RetryableError, match=r"NATS denied a permission: .*(OTHER|other)"):
+                await ACTIONS[action](connection)
+        finally:
+            await connection.close()
+
+    asyncio.run(attempt())
+
+
+def test_third_rebuild_waits_for_a_free_consumer(deployment: dict[str, str]) -> None:
+    """G2, P2: the permission names two consumers, so two rebuilds can read the stream at the same time."""
+
+    async def create_three() -> None:
+        connection = NatsConnection(load(NatsSettings, deployment))
+        await connection.connect()
+        try:
+            async with (
+                temporary_consumer(connection, NAMES.stream, first=1),
+                temporary_consumer(connection, NAMES.stream, first=1),
+            ):
+                with pytest.raises(RetryableError, match="2 rebuilds read the stream"):
+                    async with temporary_consumer(connection, NAMES.stream, first=1):
+                        pass
+            async with temporary_consumer(connection, NAMES.stream, first=1):
+                pass
+        finally:
+            await connection.close()
+
+    asyncio.run(create_three())
