@@ -53,5 +53,7 @@ class EmbeddedStack(ServerGroup, DeployedStack):
         return self.nats.url
 
     def _make_deployment(self) -> Deployment:
-        defaults = self._parameters_for(self.database_url, self.nats_url)
-        return Deployment(self.state / "deployment", self.emulator, {**defaults, **self._parameters})
+        # The emulator decodes the whole path before it routes a request.
+        defaults = {**self._parameters_for(self.database_url, self.nats_url), "GatewayDecodesPath": "true"}
+        parameters, folder = {**defaults, **self._parameters}, self.state / "deployment"
+        return Deployment(folder, self.emulator, parameters, incomplete_gateway=self.emulator)

@@ -56,11 +56,6 @@ class LocalStackStack(DeployedStack):
         """The file with the stack's addresses; the embedded stack of the checkout writes the same file."""
         return self.state.parent / DESCRIPTION
 
-    @property
-    def runs_authorizers(self) -> bool:
-        """Whether the image is licensed: the community image accepts authorizers but does not run them."""
-        return self.compose.is_licensed
-
     def start(self) -> None:
         """Start the containers and wait until they are healthy.
 
@@ -74,5 +69,6 @@ class LocalStackStack(DeployedStack):
         """Return the deployment, with addresses of the containers' network and layers only if licensed."""
         owner = self._postgres.internal_url(database.DATABASE_NAME, database.DATABASE_NAME)
         parameters = self._parameters_for(owner, f"nats://{self._nats.name}:{self._nats.container_port}")
+        parameters["GatewayAuthenticates"] = "true" if self.compose.is_licensed else "false"
         folder = self.state / "deployment"
         return Deployment(folder, self._localstack, parameters, layers=self.compose.is_licensed, on_host=False)
