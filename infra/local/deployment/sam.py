@@ -59,8 +59,8 @@ class Deployment:
     """The deployment of the template to one local AWS.
 
     `layers`: whether that AWS applies layers. `on_host`: whether it runs functions on this machine, not in containers.
-    `incomplete_gateway`: its API Gateway, if it ignores parts of the template (see `gateway`). Parameters that the template
-    does not declare are ignored.
+    `incomplete_gateway`: its API Gateway, if it ignores parts of the template (see `gateway`). Parameters that the
+    template does not declare are ignored.
     """
 
     def __init__(
