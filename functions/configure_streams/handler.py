@@ -7,7 +7,7 @@ from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.topology import ConfigurationRuntime
 
 
-def handle(_event: Mapping[str, Any], rt: ConfigurationRuntime) -> dict[str, Any]:
+def handle(_event: Mapping[str, Any], rt: ConfigurationRuntime, _source: str) -> dict[str, Any]:
     """Return the names of the streams and consumers that were created, and of those that were updated."""
     return rt.configure()
 

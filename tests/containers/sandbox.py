@@ -32,6 +32,8 @@ PARAMETERS = {
     "NOTIFICATION_NATS_ADVISORY_STREAM": "AdvisoryStream",
     "TOKEN_ENVIRONMENT": "TokenEnvironment",
 }
+# The server of `sam local start-api` decodes the path.
+LOCAL = {"Stage": "local", "InboxEnabled": "true", "GatewayDecodesPath": "true"}
 RESPONSE_TIMEOUT_SECONDS = 300.0  # the first time, the image is pulled and the layer is added to it
 STOP_TIMEOUT_SECONDS = 30.0
 
@@ -83,7 +85,7 @@ class Sandbox:
     @contextlib.contextmanager
     def _options(self, environ: Mapping[str, str]) -> Iterator[list[str | Path]]:
         parameters = {PARAMETERS[name]: value for name, value in environ.items() if name in PARAMETERS}
-        with self._sam.options(self._engine, {**parameters, "Stage": "local", "InboxEnabled": "true"}) as options:
+        with self._sam.options(self._engine, {**parameters, **LOCAL}) as options:
             yield options
 
 

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from grantwire.clients.scopes import Scope
+from grantwire.clients.tokens import Token
+from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from tests.e2e.aws import invoke
+from tests.e2e.http import Http
+from tests.support.client import CHANGE
+from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
     from infra.local.stack.embedded import EmbeddedStack
+    from tests.support.client import Response
+
+# The invalid headers that are refused without a look at the clients.
+MALFORMED = {
+    "no token",
+    "an empty token",
+    "another scheme",
+    "a malformed token",
+    "a token without its scheme",
+    "two tokens",
+}
+ROW_COUNTS = """
+SELECT (SELECT count(*) FROM entitlements), (SELECT count(*) FROM idempotency_keys),
+       (SELECT count(*) FROM outbox_events), (SELECT count(*) FROM entitlement_audit),
+       (SELECT count(*) FROM api_clients)
+"""
+EXPIRE = """
+UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now() - interval '1 day'
+ WHERE client_id = %s
+"""
 
 
 @dataclass(frozen=True)
@@ -33,3 +61,44 @@ def manage_clients(stack: EmbeddedStack, **command: Any) -> Any:
     result = invoke(stack, "manage-clients", command | operator)
     assert "errorMessage" not in result
     return result
+
+
+def count_rows(stack: EmbeddedStack) -> Any:
+    """Return the number of rows in each table that a request may write to."""
+    with psycopg.connect(stack.database_url) as connection:
+        return connection.execute(ROW_COUNTS).fetchone()
+
+
+def send_request(api_url: str, method: str, path: str, authorization: str | None) -> Response:
+    """Send a request that an authorized caller may send: it succeeds, or is a state conflict."""
+    user = f"u_{uuid.uuid4()}"
+    headers = [("Content-Type", "application/json"), ("Idempotency-Key", user)]
+    if authorization is not None:
+        headers.append(("Authorization", authorization))
+    body = json.dumps(CHANGE | {"user_id": user}) if method == "POST" else ""
+    sent = "PUT" if method == "ANY" else method
+    response = Http(api_url).send(sent, path.replace("{user_id}", user), headers, body)
+    assert_matches_contract(sent, path, response.status, response.headers, response.body)
+    return response
+
+
+def create_invalid_headers(stack: EmbeddedStack) -> dict[str, str | None]:
+    """Return Authorization headers that are valid for no route, by what is wrong with them."""
+    known, expired, revoked = (create_caller(stack) for _ in range(3))
+    with psycopg.connect(stack.database_url) as connection:
+        connection.execute(EXPIRE, (expired.client_id,))
+    manage_clients(stack, action="revoke", client_id=revoked.client_id)
+    secret = known.token.rpartition("_")[2]
+    return {
+        "no token": None,
+        "an empty token": "Bearer ",
+        "another scheme": "Basic Z3c6Z3c=",
+        "a malformed token": "Bearer gw_dev_short",
+        "a token without its scheme": known.token,
+        "two tokens": f"Bearer {known.token} {known.token}",
+        "a wrong secret": f"Bearer {Token.mint(TOKEN_ENVIRONMENT, known.client_id).text}",
+        "an unknown client": f"Bearer gw_dev_{'0' * 12}_{secret}",
+        "another environment": f"Bearer gw_live_{known.client_id}_{secret}",
+        "an expired client": f"Bearer {expired.token}",
+        "a revoked client": f"Bearer {revoked.token}",
+    }

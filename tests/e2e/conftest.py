@@ -7,6 +7,7 @@ import pytest
 
 from infra.local.progress import Progress
 from infra.local.stack.embedded import EmbeddedStack
+from tests.e2e.callers import create_invalid_headers
 from tests.e2e.http import Http
 from tests.support.servers import STATE
 
@@ -33,3 +34,9 @@ def stack(request: pytest.FixtureRequest) -> Iterator[EmbeddedStack]:
 def http(stack: EmbeddedStack) -> Http:
     """The development client of the deployed API, with all scopes."""
     return Http(stack.api_url, stack.token)
+
+
+@pytest.fixture(scope="session")
+def invalid_headers(stack: EmbeddedStack) -> dict[str, str | None]:
+    """Authorization headers that are valid for no route, by what is wrong with them."""
+    return create_invalid_headers(stack)

@@ -16,6 +16,7 @@ from grantwire.read_model.commands import RebuildCommand
 from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.runtime.rebuild import RebuildRuntime
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
+from tests.support.read_model import ACTOR_AND_REASON
 from tests.support.workers import relay_support
 from tests.support.workers.bridge_stream import Stream, drain, event
 
@@ -167,8 +168,8 @@ def test_rebuild_from_the_stream_ignores_forged_events(
     stream.publish_forged(forge(real, version=MAX_VERSION), event(user_id="u_never"))
     runtime = RebuildRuntime.build(environ)
     try:
-        trial = runtime.execute(RebuildCommand("stream", dry_run=True)).as_dict()
-        report = runtime.execute(RebuildCommand("stream")).as_dict()
+        trial = runtime.execute(RebuildCommand("stream", dry_run=True), "a test").as_dict()
+        report = runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), "a test").as_dict()
     finally:
         runtime.close()
     for result in (trial, report):

@@ -28,6 +28,7 @@ from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefi
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
 from tests.support.plaintext import PLAINTEXT
+from tests.support.read_model import ACTOR_AND_REASON
 from tests.support.servers import STATE
 from tests.support.workers.relay_support import drain, enqueue
 
@@ -130,7 +131,7 @@ def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict
         assert pipeline.run_recorder()["recorded"] == 1
         assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
     with contextlib.closing(RebuildRuntime.build(deployment)) as runtime:
-        report = runtime.execute(RebuildCommand("stream")).as_dict()
+        report = runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), "a test").as_dict()
     assert (report["complete"], report["events"]) == (True, 1)
 
 

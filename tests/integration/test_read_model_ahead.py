@@ -18,7 +18,7 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.dead_letters import budget
 from tests.support.plaintext import PLAINTEXT
-from tests.support.read_model import DAMAGE, copy_to_read_model, entitlement, insert_entitlements
+from tests.support.read_model import DAMAGE, OPERATOR, copy_to_read_model, entitlement, insert_entitlements
 from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_sweep_reports_rows_that_no_event_explains(
     assert (line["level"], line["count"]) == ("ERROR", 2)
     assert sorted(line["examples"]) == ["item1 version 52", "never granted version 1"]
     assert USERS[3] not in json.dumps(line)
-    assert rebuild(database).complete
+    assert rebuild(database, OPERATOR).complete
     assert run_worker(_sweep(database), budget())["ahead"] == 0
     assert _reported(capsys) == []
 

@@ -6,6 +6,7 @@ import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
@@ -122,7 +123,7 @@ class Client:
 
     def list_entitlements(self, user_id: str = "u_123", **query: str) -> Response:
         """GET a user's entitlements."""
-        path_parameters = {"user_id": user_id}
+        path_parameters = {"user_id": quote(user_id, safe="")}
         return self.send(
             event("GET", ENTITLEMENTS, pathParameters=path_parameters, queryStringParameters=query or None)
         )

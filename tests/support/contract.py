@@ -14,6 +14,7 @@ from tests.support.paths import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_BEFORE_METHOD = {401, 403, 405, 429, 503}
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
@@ -62,11 +63,27 @@ def assert_matches_contract(
         assert sent["allow"] == allowed, f"{label}: Allow is {sent['allow']!r}, the path allows {allowed}"
 
 
+def assert_is_error(component: str, status: int, headers: Mapping[str, str], body: str) -> None:
+    """Fail unless this is one of the document's error responses, for a path that is not in the document."""
+    response = document()["components"]["responses"][component]
+    sent = {name.lower(): value for name, value in headers.items()}
+    label = f"{component} -> {status}"
+    _check_headers(response, sent, _parse_body(response, sent, body, label)["code"], label)
+    statuses = {
+        known
+        for _, _, operation in operations()
+        for known, described in operation["responses"].items()
+        if resolve(described) is response
+    }
+    assert statuses == {str(status)}, f"{label}: the document has {component} with status {statuses}"
+
+
 def _describe_response(method: str, path_template: str, status: int, label: str) -> dict[str, Any]:
     described = {other: operation for other, path, operation in operations() if path == path_template}
     assert described, f"{label}: the path is not in openapi.yaml"
     if method not in described:
-        assert status == 405, f"{label}: the method is not in openapi.yaml, so the status must be 405"
+        # The authorizer decides before the function sees the method.
+        assert status in _BEFORE_METHOD, f"{label}: the method is not in openapi.yaml, so the status must be 405"
     operation = described.get(method) or next(iter(described.values()))
     assert str(status) in operation["responses"], f"{label}: the status is not in openapi.yaml"
     return resolve(operation["responses"][str(status)])

@@ -6,11 +6,12 @@ import fnmatch
 import hmac
 import json
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.clients.authorizer import Authorizer
+from grantwire.clients.authorizer import Authorizer, DecisionCache
 from grantwire.clients.scopes import ROUTES, Scope
 from grantwire.clients.store import Client
 from grantwire.clients.tokens import Token
@@ -216,3 +217,86 @@ def test_denied_callers_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
         ([0.0], "authorize_caller"),
         ([1.0], "authorize_caller"),
     ]
+
+
+def test_refused_requests_are_counted_for_known_clients_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """A revoked client and a missing scope count for the client; an id in a wrong token is only claimed."""
+    reader = replace(CLIENT, scopes=frozenset({Scope.READ_ENTITLEMENTS}))
+    wrong = Token.mint("live", TOKEN.client_id).text
+    for client, token in (
+        (CLIENT, TOKEN.text),
+        (reader, TOKEN.text),
+        (replace(CLIENT, inactive_reason="revoked"), TOKEN.text),
+        (CLIENT, wrong),
+    ):
+        authorizer = Authorizer(FakeClients(client), "live")  # type: ignore[arg-type]
+        handler = AuthorizerHandler(
+            "authorize_caller", lambda _: None, lambda _, *args, known=authorizer: known.authorize(*args)
+        )
+        handler({"authorizationToken": f"Bearer {token}", "methodArn": METHOD_ARN}, None)
+    lines = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if "CallersRefused" in line]
+    assert [line["CallersRefused"] for line in lines] == [[0.0], [0.0], [1.0], [1.0]]
+    assert [line.get("caller") for line in lines] == [None, CLIENT.client_id, CLIENT.client_id, "anonymous"]
+    assert [len(line["_aws"]["CloudWatchMetrics"]) for line in lines] == [1, 2, 2, 2]
+    for line in lines[1:]:
+        directive = line["_aws"]["CloudWatchMetrics"][1]
+        assert (directive["Dimensions"], line["outcome"]) == ([["caller", "outcome", "service"]], "FORBIDDEN")
+        assert line["RequestsRefused"] == [1.0]
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def test_decision_is_kept_for_the_lifetime() -> None:
+    """S4: as by API Gateway, a revoked client is refused, and a refusal ends, only after the cache time."""
+    clock, clients = Clock(), FakeClients()
+    cache = DecisionCache(Authorizer(clients, "live"), timedelta(seconds=60), clock)  # type: ignore[arg-type]
+    header = f"Bearer {TOKEN.text}"
+    assert cache.decide(header).scopes == CLIENT.scopes
+    clients.client = replace(CLIENT, inactive_reason="revoked")
+    clock.now += 59.9
+    assert cache.decide(header).reason == "allowed"
+    clock.now += 0.1
+    assert cache.decide(header).reason == "revoked"
+    clients.client = CLIENT
+    assert cache.decide(header).reason == "revoked"
+    assert len(clients.found_ids) == 2
+    clock.now += 60
+    assert cache.decide(header).reason == "allowed"
+
+
+def test_failure_is_not_kept() -> None:
+    """S4: the next request asks the database again."""
+    clients = FakeClients(error=RetryableError("later"))
+    cache = DecisionCache(Authorizer(clients, "live"), timedelta(seconds=60))  # type: ignore[arg-type]
+    with pytest.raises(RetryableError):
+        cache.decide(f"Bearer {TOKEN.text}")
+    clients.error = None
+    assert cache.decide(f"Bearer {TOKEN.text}").reason == "allowed"
+
+
+def test_without_a_lifetime_each_decision_is_new() -> None:
+    """S4: AuthorizerCacheSeconds 0 disables the cache, as for API Gateway."""
+    clients = FakeClients()
+    cache = DecisionCache(Authorizer(clients, "live"), timedelta(0))  # type: ignore[arg-type]
+    for _ in range(3):
+        cache.decide(f"Bearer {TOKEN.text}")
+    assert len(clients.found_ids) == 3
+
+
+def test_callers_cannot_fill_the_memory_with_tokens() -> None:
+    """S4: the cache has at most 1,000 decisions and no token; malformed headers are not kept."""
+    cache = DecisionCache(Authorizer(FakeClients(), "live"), timedelta(hours=1))  # type: ignore[arg-type]
+    for _ in range(1100):
+        cache.decide(f"Bearer {Token.mint('live', TOKEN.client_id).text}")
+        cache.decide(Token.mint("live", TOKEN.client_id).text)
+    kept = cache._decisions  # noqa: SLF001
+    assert 0 < len(kept) <= 1000
+    assert {len(key) for key in kept} == {32}  # hashes

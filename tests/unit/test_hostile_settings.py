@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from grantwire.errors import ConfigError
 from grantwire.runtime.api import ApiSettings
+from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
+from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
 from grantwire.runtime.rebuild import RebuildSettings
@@ -26,10 +28,12 @@ from grantwire.settings import load, parse_duration, variables
 
 SETTINGS_CLASSES: list[type[Any]] = [
     ApiSettings,
+    AuthenticationSettings,
     BridgeSettings,
     CallerSettings,
     ConfigurationSettings,
     DeliverySettings,
+    GatewaySettings,
     NotificationListSettings,
     MigrationSettings,
     RebuildSettings,

@@ -12,13 +12,16 @@ import pytest
 
 from grantwire.entrypoints.http import HttpHandler, Request, Response
 from grantwire.errors import (
+    BadRequestError,
     ConfigError,
+    ForbiddenError,
     InternalError,
     KeyConflictError,
     NotFoundError,
     RequestInProgressError,
     RetryableError,
     TooLargeError,
+    UnauthenticatedError,
 )
 from grantwire.idempotency import StoredResponse
 from grantwire.observability import configure, logger, metrics
@@ -264,10 +267,47 @@ def test_request_lines_are_independent(capsys: pytest.CaptureFixture[str]) -> No
     outcomes = ["METHOD_NOT_ALLOWED", "UNAVAILABLE", "UNAUTHENTICATED", "OK"]
     assert [line["outcome"] for line in lines] == outcomes
     assert ["asked_for" in line for line in lines] == [True, False, False, False]
-    assert [line["caller"] for line in lines] == ["tests", "tests", None, "tests"]
+    assert [line["caller"] for line in lines] == ["tests", "tests", "anonymous", "tests"]
     assert [line["Requests"] for line in lines] == [[1.0]] * 4
+    assert ["RequestsRefused" in line for line in lines] == [False, False, True, False]
     for line in lines:
         assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["route", "outcome", "service"]]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (BadRequestError("bad"), "BAD_REQUEST"),
+        (ForbiddenError("no"), "FORBIDDEN"),
+        (UnauthenticatedError("who"), "UNAUTHENTICATED"),
+        (RequestInProgressError("busy"), "REQUEST_IN_PROGRESS"),
+    ],
+)
+def test_refused_request_is_counted_for_its_caller(
+    error: Exception, outcome: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line of the request also has a metric with the caller as dimension; it stays one line."""
+    failing_handler(error)(event("POST", GRANTS), None)
+    (line,) = _lines(capsys)
+    by_route, by_caller = line["_aws"]["CloudWatchMetrics"]
+    assert by_caller == {
+        "Namespace": by_route["Namespace"],
+        "Dimensions": [["caller", "outcome", "service"]],
+        "Metrics": [{"Name": "RequestsRefused", "Unit": "Count"}],
+    }
+    assert (line["RequestsRefused"], line["caller"], line["outcome"]) == ([1.0], "tests", outcome)
+    assert "caller" not in by_route["Dimensions"][0]
+
+
+@pytest.mark.parametrize(
+    "error", [KeyConflictError("used"), NotFoundError("nothing"), RetryableError("later"), ZeroDivisionError("bug")]
+)
+def test_other_outcomes_are_not_counted_for_a_caller(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only refusals have the dimension, so that a successful request adds no metric for each caller."""
+    failing_handler(error)(event("POST", GRANTS), None)
+    line = _lines(capsys)[-1]
+    assert len(line["_aws"]["CloudWatchMetrics"]) == 1
+    assert "RequestsRefused" not in line
 
 
 def test_request_line_is_written_at_log_level_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,4 +413,7 @@ def test_invalid_environment_fails_the_init_phase(monkeypatch: pytest.MonkeyPatc
         HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
     monkeypatch.delenv("POWERTOOLS_LOG_LEVEL")
     with pytest.raises(ConfigError, match="bad configuration: DATABASE_URL is missing"):
+        HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+    monkeypatch.setenv("GATEWAY_DECODES_PATH", "maybe")
+    with pytest.raises(ConfigError, match=r"bad configuration: GATEWAY_DECODES_PATH .*; DATABASE_URL is missing"):
         HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))

@@ -12,7 +12,7 @@ from grantwire.entitlements import ChangeCommand, PageRequest
 from grantwire.entrypoints import http
 from grantwire.errors import BadRequestError
 from grantwire.idempotency import parse_key
-from infra.local.deployment.template import load_template
+from infra.local.deployment.template import api_routes, load_template
 from tests.support.contract import assert_matches_contract, document, operations, resolve, schema_validator
 
 if TYPE_CHECKING:
@@ -67,22 +67,15 @@ def _codes(response: dict[str, Any]) -> set[str]:
     return codes
 
 
-def _template_routes() -> Iterator[tuple[str, str]]:
-    for resource in load_template()["Resources"].values():
-        for event in resource.get("Properties", {}).get("Events", {}).values():
-            if event["Type"] == "Api":
-                yield event["Properties"]["Method"].upper(), event["Properties"]["Path"]
-
-
 def test_document_and_template_have_the_same_routes() -> None:
     """Every route is documented, and every documented route exists."""
-    served = {route for route in _template_routes() if route[0] != "ANY"}
+    served = {route for route in api_routes() if route[0] != "ANY"}
     assert {(method, path) for method, path, _ in operations()} == served
 
 
 def test_every_path_has_an_event_for_other_methods() -> None:
     """The documented 405 response needs an event for all other methods."""
-    assert set(document()["paths"]) == {path for method, path in _template_routes() if method == "ANY"}
+    assert set(document()["paths"]) == {path for method, path in api_routes() if method == "ANY"}
 
 
 def test_document_is_openapi_3_1() -> None:

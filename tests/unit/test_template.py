@@ -21,9 +21,11 @@ from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
+from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
+from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
 from grantwire.runtime.rebuild import RebuildSettings
@@ -35,11 +37,13 @@ from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
 from infra.local.deployment.conditions import ConditionEvaluator
-from infra.local.deployment.template import functions, load_template
+from infra.local.deployment.template import api_routes, functions, load_template
 from tests.support.paths import FUNCTIONS, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from grantwire.settings import Variable
 
 SECRET = "s" * 43
 API_GATEWAY_TIMEOUT_SECONDS = 29
@@ -124,6 +128,14 @@ def _secret_variables(kind: type, prefix: str = "") -> Iterator[str]:
             yield prefix + item.metadata["variable"].name
 
 
+def _variables(name: str) -> Iterator[Variable[Any]]:
+    """Yield the variables that a function reads; a route also reads those of its gateway."""
+    yield from variables(SETTINGS[name])
+    if _is_route(name):
+        yield from variables(GatewaySettings)
+        yield from variables(AuthenticationSettings)
+
+
 def _accepts(rule: str, **parameters: str) -> bool:
     return ConditionEvaluator(TEMPLATE, parameters).accepts(rule)
 
@@ -170,7 +182,7 @@ def test_environment_of_a_function_matches_its_settings(name: str) -> None:
     provided = set(RESOURCES[name]["Environment"]["Variables"]) - {"POWERTOOLS_LOG_LEVEL"}  # Powertools reads it
     if name in WITHOUT_DATABASE:  # Globals sets them for every function
         provided = {variable for variable in provided if not variable.startswith("DATABASE_")}
-    known = {variable.name: variable for variable in variables(SETTINGS[name])}
+    known = {variable.name: variable for variable in _variables(name)}
     assert provided <= known.keys()
     required = {name for name, variable in known.items() if variable.default is None and not variable.optional}
     assert required <= provided
@@ -371,13 +383,7 @@ def test_exactly_one_source_of_database_credentials_is_required(url: str, arn: s
 
 def test_every_route_has_a_scope() -> None:
     """E5: a route that is not in `ROUTES` is denied, and every entry of `ROUTES` has a route."""
-    routes = {
-        f"{event['Properties']['Method'].upper()} {event['Properties']['Path']}"
-        for name in RESOURCES
-        for event in _events(name)
-        if event["Type"] == "Api" and event["Properties"]["Method"] != "any"
-    }
-    assert routes == ROUTES.keys()
+    assert {f"{method} {path}" for method, path in api_routes() if method != "ANY"} == ROUTES.keys()
     assert set(Scope) - set(ROUTES.values()) == {Scope.OPERATE}
 
 
@@ -451,6 +457,27 @@ def test_failed_authorizer_is_503_and_misconfigured_authorizer_is_500() -> None:
     assert failure["ResponseParameters"] == {"Headers": {"Retry-After": "'1'"}}
     templates = [response["ResponseTemplates"]["application/json"] for response in (failure, misconfigured)]
     assert [json.loads(body)["code"] for body in templates] == ["UNAVAILABLE", "INTERNAL"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "accepted"),
+    [
+        ({}, True),
+        ({"SubnetIds": "subnet-1"}, False),
+        ({"SubnetIds": "subnet-1,subnet-2"}, False),
+        ({"DatabaseSecretArn": "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False),
+        ({"MigrationDatabaseSecretArn": "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False),
+        ({"NatsSecretArn": "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False),
+    ],
+)
+def test_authorizer_is_required_on_aws(parameters: dict[str, str], accepted: bool) -> None:
+    """S4: only a stack without secrets of AWS and subnets may run without the authorizer, which is the default."""
+    assert _accepts("AuthorizerOnAws", GatewayAuthenticates="false", **parameters) == accepted
+    assert _accepts("AuthorizerOnAws", **parameters)
+    assert (PARAMETERS["GatewayAuthenticates"]["Default"], PARAMETERS["GatewayDecodesPath"]["Default"]) == (
+        "true",
+        "false",
+    )
 
 
 def test_example_event_of_manage_clients_changes_nothing() -> None:

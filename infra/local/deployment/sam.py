@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import yaml
 
+from infra.local.deployment import gateway
 from infra.local.deployment.flatten import flatten
-from infra.local.deployment.template import declared_parameters
+from infra.local.deployment.template import declared_parameters, load_template
 from infra.local.paths import CHECKOUT, LAYER, TEMPLATE
 from infra.local.servers.emulator import CREDENTIALS, REGION
 from infra.local.system import files, programs
@@ -30,6 +31,7 @@ BUCKET = "grantwire-artifacts"
 UNREACHABLE_ENDPOINT = "http://127.0.0.1:9"  # for tools that call AWS but also work without it
 SOURCES = (
     TEMPLATE,
+    Path(gateway.__file__),  # what it puts is part of the deployment
     *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/migrations", "infra/sql")),
 )
 CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
@@ -57,7 +59,8 @@ class Deployment:
     """The deployment of the template to one local AWS.
 
     `layers`: whether that AWS applies layers. `on_host`: whether it runs functions on this machine, not in containers.
-    Parameters that the template does not declare are ignored.
+    `incomplete_gateway`: its API Gateway, if it ignores parts of the template (see `gateway`). Parameters that the
+    template does not declare are ignored.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Deployment:
         *,
         layers: bool = True,
         on_host: bool = True,
+        incomplete_gateway: gateway.ApiGateway | None = None,
     ) -> None:
         self.build = state / "build"
         self.log = state / "deployment.log"
@@ -75,6 +79,7 @@ class Deployment:
         self._emulator = emulator
         self._layers = layers
         self._on_host = on_host
+        self._incomplete_gateway = incomplete_gateway
         declared = declared_parameters()
         self.parameters = {name: value for name, value in parameters.items() if name in declared}
 
@@ -121,6 +126,9 @@ class Deployment:
                 *("--stack-name", STACK_NAME, "--s3-bucket", BUCKET, "--region", REGION),
                 *("--parameter-overrides", f"file://{file}"),
             )
+        if self._incomplete_gateway is not None:
+            outputs = self.outputs()
+            gateway.complete_api(self._incomplete_gateway, load_template(), outputs["ApiId"], outputs["ApiStage"])
         self._fingerprint_file.write_text(fingerprint)
         self._unfinished.unlink()
 

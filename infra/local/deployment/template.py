@@ -88,6 +88,14 @@ def function_variables(template: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+def api_routes(template: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    """Return the method and the path of every `Api` event, in order; ANY stands for all methods without an event."""
+    properties = own_properties(load_template() if template is None else template).values()
+    events = [event for function in properties for event in function.get("Events", {}).values()]
+    routes = [event["Properties"] for event in events if event["Type"] == "Api"]
+    return [(route["Method"].upper(), route["Path"]) for route in routes]
+
+
 def logical_names(template: dict[str, Any] | None = None) -> dict[str, str]:
     """Return the logical name of each function, by the folder of its code."""
     resources = own_properties(load_template() if template is None else template)

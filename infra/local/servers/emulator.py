@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import urllib.request
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
@@ -14,6 +15,7 @@ from infra.local.system.ports import HOST
 from infra.local.toolchain.environments import EMULATOR
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from infra.local.system.processes import Launch
@@ -81,6 +83,20 @@ class EmulatorServer(Server):
             urllib.request.urlopen(request, timeout=30).close()  # noqa: S310
         except OSError as error:
             raise CommandError(f"Invoking {function} failed: {error}", log=self.log) from error
+
+    def api_gateway(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request below `/restapis` to API Gateway and return the response.
+
+        Raises CommandError if it is refused. Does not use the SDK, like `stack_outputs`.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        request = self._request("apigateway", f"/restapis{path}", method=method, data=data)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+                answer: dict[str, Any] = json.load(response)
+        except OSError as error:
+            raise CommandError(f"API Gateway refused {method} {path}: {error}", log=self.log) from error
+        return answer
 
     def reset(self) -> None:
         """Restart with nothing deployed."""

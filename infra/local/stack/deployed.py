@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 HEALTH_PATH = "/v1/users/healthcheck/entitlements"
 HEALTH_TIMEOUT_SECONDS = 60.0
-NO_AUTHORIZERS = (
-    "  This AWS runs no authorizers, so every API request gets 401. Everything else works. See docs/local.md."
-)
 WORKERS = ("relay-outbox", "bridge-events", "deliver-notifications", "record-advisories", "sweep-retention")
 
 
@@ -190,11 +187,6 @@ class DeployedStack(ABC):
     def _token_file(self) -> Path:
         return self.state / "token"
 
-    @property
-    def runs_authorizers(self) -> bool:
-        """Whether this AWS runs authorizers; without them, every API request gets 401."""
-        return True
-
     def is_healthy(self) -> bool:
         """Return whether the API responds with data from the database."""
         return self._status() == HTTPStatus.OK
@@ -228,10 +220,7 @@ class DeployedStack(ABC):
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + HEALTH_TIMEOUT_SECONDS
-        while (status := self._status()) != HTTPStatus.OK:
-            if status == HTTPStatus.UNAUTHORIZED and not self.runs_authorizers:
-                self.progress.print_line(NO_AUTHORIZERS)
-                return
+        while self._status() != HTTPStatus.OK:
             if time.monotonic() > deadline:
                 hint = "See the functions' logs with `make logs`."
                 problem = f"The API did not respond with 200 within {HEALTH_TIMEOUT_SECONDS:.0f} s."

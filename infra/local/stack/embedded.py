@@ -63,5 +63,7 @@ class EmbeddedStack(ServerGroup, DeployedStack):
         return self.nats.reader_url
 
     def _make_deployment(self) -> Deployment:
+        # The emulator decodes the whole path before it routes a request.
         defaults = self._parameters_for(self.database_url, self.nats_url, self.nats_topology_url)
-        return Deployment(self.state / "deployment", self.emulator, {**defaults, **self._parameters})
+        parameters = {**defaults, "GatewayDecodesPath": "true", **self._parameters}
+        return Deployment(self.state / "deployment", self.emulator, parameters, incomplete_gateway=self.emulator)

@@ -66,11 +66,6 @@ class LocalStackStack(DeployedStack):
         """The file with the stack's addresses; the embedded stack of the checkout writes the same file."""
         return self.state.parent / DESCRIPTION
 
-    @property
-    def runs_authorizers(self) -> bool:
-        """Whether the image is licensed: the community image accepts authorizers but does not run them."""
-        return self.compose.is_licensed
-
     def start(self) -> None:
         """Start the containers and wait until they are healthy.
 
@@ -86,5 +81,6 @@ class LocalStackStack(DeployedStack):
         owner = self._postgres.internal_url(database.DATABASE_NAME, database.DATABASE_NAME, password)
         nats_urls = (self._nats.internal_url_for(user) for user in (WORKERS, TOPOLOGY))
         parameters = self._parameters_for(owner, *nats_urls)
+        parameters["GatewayAuthenticates"] = "true" if self.compose.is_licensed else "false"
         folder = self.state / "deployment"
         return Deployment(folder, self._localstack, parameters, layers=self.compose.is_licensed, on_host=False)

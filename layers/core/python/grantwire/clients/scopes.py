@@ -1,8 +1,10 @@
-"""The scopes of clients, and the scope that each route requires."""
+"""The scopes of clients, the scope that each route requires, and the name of a caller that is no client."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+ANONYMOUS = "anonymous"  # the caller of a request without a valid token
 
 
 class Scope(StrEnum):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from grantwire.observability import MetricUnit, begin_invocation, logger, metrics
+from grantwire.clients.authorizer import allows
+from grantwire.entrypoints.refusals import REFUSED
+from grantwire.observability import begin_invocation, logger, metrics
 from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
@@ -30,18 +32,23 @@ class AuthorizerHandler(Generic[R]):
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Return the IAM policy for the token in `event`."""
         begin_invocation(aws_request_id=getattr(context, "aws_request_id", None))
-        metrics.add_dimension("worker", self.name)
         try:
-            policy = self._authorize(
-                self._runtime.get(), str(event.get("authorizationToken") or ""), str(event["methodArn"])
-            )
+            method_arn = str(event["methodArn"])
+            policy = self._authorize(self._runtime.get(), str(event.get("authorizationToken") or ""), method_arn)
         except Exception:
             logger.exception("authorizer failed, denying request")
-            metrics.add_metric("AuthorizerFailures", MetricUnit.Count, 1)
+            self._write_metric("AuthorizerFailures", 1)
             raise
-        else:
-            refused = policy["policyDocument"]["Statement"][0]["Effect"] == "Deny"
-            metrics.add_metric("CallersRefused", MetricUnit.Count, int(refused))
-            return policy
-        finally:
-            metrics.flush_metrics()
+        is_denied = policy["policyDocument"]["Statement"][0]["Effect"] == "Deny"
+        refused = None if allows(policy, method_arn) else policy["principalId"]
+        self._write_metric("CallersRefused", int(is_denied), refused)
+        return policy
+
+    def _write_metric(self, name: str, value: int, refused: str | None = None) -> None:
+        """Write one document. `refused` is the caller whose request API Gateway will refuse."""
+        metrics.write_document(
+            {name: {"Unit": "Count", "Value": [float(value)]}},
+            dimensions={"worker": self.name, "service": str(metrics.service)},
+            metadata={} if refused is None else {"caller": refused, "outcome": "FORBIDDEN"},
+            counted={} if refused is None else REFUSED,
+        )

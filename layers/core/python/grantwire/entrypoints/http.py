@@ -12,10 +12,13 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from grantwire.clients.scopes import ROUTES
+from grantwire.clients.scopes import ANONYMOUS, ROUTES
+from grantwire.entrypoints.authentication import authenticate
+from grantwire.entrypoints.refusals import REFUSED, REFUSED_OUTCOMES
 from grantwire.entrypoints.request import Request
 from grantwire.errors import MethodNotAllowedError, NotFoundError, RejectedError, RetryableError
 from grantwire.observability import begin_invocation, logger, metrics
+from grantwire.runtime.gateway import Gateway
 from grantwire.runtime.lazy import LazyRuntime
 
 if TYPE_CHECKING:
@@ -69,25 +72,34 @@ class HttpHandler(Generic[R]):
     """The Lambda handler of one route. `handle` executes the request and is independent of AWS."""
 
     def __init__(
-        self, route: str, build: Callable[[Mapping[str, str]], R], handle: Callable[[Request, R], Response]
+        self,
+        route: str,
+        build: Callable[[Mapping[str, str]], R],
+        handle: Callable[[Request, R], Response],
+        build_gateway: Callable[[Mapping[str, str]], Gateway] = Gateway.build,
     ) -> None:
         self.route = route
         self._method, _, self._resource = route.partition(" ")
-        self._runtime = LazyRuntime(build)
+        self._gateway = LazyRuntime(build_gateway, initialize=False)
+        self._runtime = LazyRuntime(build, before=self._gateway)
         self._handle = handle
         self._scope = ROUTES[route]
         self._cold = True
 
-    def with_runtime(self, runtime: R) -> HttpHandler[R]:
-        """Return a handler of the same route that uses `runtime` and does not build one from the environment."""
-        return HttpHandler(self.route, lambda _: runtime, self._handle)
+    def with_runtime(self, runtime: R, gateway: Gateway | None = None) -> HttpHandler[R]:
+        """Return a handler of the same route that uses `runtime` and reads no environment.
+
+        `gateway` is the gateway in front of it; by default that of AWS.
+        """
+        return HttpHandler(self.route, lambda _: runtime, self._handle, lambda _: gateway or Gateway())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Respond to an API Gateway event. Never raises."""
         started = time.perf_counter()
         aws_request_id = getattr(context, "aws_request_id", None)
         try:
-            request = Request.from_api_gateway(event)
+            gateway = self._gateway.get()
+            request = Request.from_api_gateway(event, path_is_decoded=gateway.decodes_path)
         except Exception:  # noqa: BLE001 - not an API Gateway event; see the module docstring
             begin_invocation(correlation_id=None, trace_id=None, aws_request_id=aws_request_id, cold_start=self._cold)
             logger.exception("invalid API Gateway event")
@@ -99,7 +111,7 @@ class HttpHandler(Generic[R]):
             "cold_start": self._cold,
         }
         begin_invocation(**keys)
-        response = self.respond(request)
+        request, response = self._authenticate_and_respond(request, gateway)
         try:
             self._write_request_line(request, response, keys, (time.perf_counter() - started) * 1000)
         except Exception:  # noqa: BLE001 - the change is committed, so the caller must get its response
@@ -107,20 +119,24 @@ class HttpHandler(Generic[R]):
         self._cold = False
         return response.to_api_gateway()
 
+    def _authenticate_and_respond(self, request: Request, gateway: Gateway) -> tuple[Request, Response]:
+        """Return the request with its caller, and the response to it."""
+        refusal: Exception | None = None
+        if gateway.callers is not None:
+            try:
+                request, refusal = authenticate(request, gateway.callers)
+            except Exception as error:  # noqa: BLE001 - see the module docstring
+                refusal = error
+        return request, self.respond(request) if refusal is None else _to_response(refusal, request)
+
     def respond(self, request: Request) -> Response:
-        """Return the response to a request. Never raises: every error becomes a response."""
+        """Return the response to a request whose caller is known. Never raises: every error becomes a response."""
         try:
             request.require_scope(self._scope)
             self._check_route(request)
             return self._handle(request, self._runtime.get())
-        except RejectedError as error:
-            allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
-            return _error(error.code, str(error), allow)
-        except RetryableError as error:
-            return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
-        except Exception:  # noqa: BLE001 - see the module docstring
-            logger.exception("request failed")
-            return _error("INTERNAL", f"internal error, report it with request id {request.request_id}")
+        except Exception as error:  # noqa: BLE001 - see the module docstring
+            return _to_response(error, request)
 
     def _check_route(self, request: Request) -> None:
         """Raise an error for another path or method; the template routes every method of the path to this function."""
@@ -143,7 +159,7 @@ class HttpHandler(Generic[R]):
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **keys,
             "status_code": response.status_code,
-            "caller": request.caller,
+            "caller": request.caller or ANONYMOUS,
             "source_address": request.source_address,
         }
         if request.method != self._method or request.resource != self._resource:
@@ -155,7 +171,19 @@ class HttpHandler(Generic[R]):
             },
             dimensions={"route": self.route, "outcome": response.outcome, "service": str(metrics.service)},
             metadata=fields,
+            counted=REFUSED if response.outcome in REFUSED_OUTCOMES else {},
         )
+
+
+def _to_response(error: Exception, request: Request) -> Response:
+    """Return the response to a request that caused an error."""
+    if isinstance(error, RejectedError):
+        allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
+        return _error(error.code, str(error), allow)
+    if isinstance(error, RetryableError):
+        return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
+    logger.error("request failed", exc_info=error)
+    return _error("INTERNAL", f"internal error, report it with request id {request.request_id}")
 
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,12 +22,9 @@ MAX_BODY_BYTES = 16 * 1024
 # The longest text form of an IPv6 address.
 _MAX_ADDRESS_LENGTH = 45
 
-_UNAUTHENTICATED_MESSAGE = "send a valid bearer token"
+UNAUTHENTICATED_MESSAGE = "send a valid bearer token"
 _INVALID_JSON_MESSAGE = "the body must be valid JSON in UTF-8"
 _TOO_LARGE_MESSAGE = f"the body must have at most {MAX_BODY_BYTES} bytes"
-
-# A character or a percent sign that a percent-encoded path cannot contain.
-_NOT_PERCENT_ENCODED = re.compile(r"[^!-~]|%(?![0-9A-Fa-f]{2})")
 
 
 class Request(NamedTuple):
@@ -48,8 +44,12 @@ class Request(NamedTuple):
     source_address: str | None
 
     @classmethod
-    def from_api_gateway(cls, event: Mapping[str, Any]) -> Request:
-        """Parse a REST proxy event. Header names become lower case: AWS keeps the caller's case, emulators do not."""
+    def from_api_gateway(cls, event: Mapping[str, Any], *, path_is_decoded: bool = False) -> Request:
+        """Parse a REST proxy event. Header names become lower case: AWS keeps the caller's case, emulators do not.
+
+        `path_is_decoded`: whether the gateway has percent-decoded the path parameters. AWS passes them as they were
+        sent. They are decoded exactly once, here or there.
+        """
         context = event.get("requestContext") or {}
         authorizer = context.get("authorizer") or {}
         headers = {name.lower(): values for name, values in (event.get("multiValueHeaders") or {}).items()}
@@ -62,7 +62,8 @@ class Request(NamedTuple):
             method=event.get("httpMethod", ""),
             resource=event.get("resource", ""),
             path_parameters={
-                name: _decode_path_parameter(value) for name, value in (event.get("pathParameters") or {}).items()
+                name: value if path_is_decoded else unquote(value, errors="surrogateescape")
+                for name, value in (event.get("pathParameters") or {}).items()
             },
             query=query,
             headers=headers,
@@ -86,7 +87,7 @@ class Request(NamedTuple):
         Raises UnauthenticatedError without a caller, BadRequestError without a valid idempotency key.
         """
         if self.caller is None:
-            raise UnauthenticatedError(_UNAUTHENTICATED_MESSAGE)
+            raise UnauthenticatedError(UNAUTHENTICATED_MESSAGE)
         key = parse_key(self.headers.get("idempotency-key", []))
         return RequestIdentity(self.caller, self.route, key, request_hash(fields))
 
@@ -96,7 +97,7 @@ class Request(NamedTuple):
         The function checks this itself, so that a mistake in the API Gateway policy does not open a route.
         """
         if self.caller is None:
-            raise UnauthenticatedError(_UNAUTHENTICATED_MESSAGE)
+            raise UnauthenticatedError(UNAUTHENTICATED_MESSAGE)
         if scope not in self.scopes:
             raise ForbiddenError(f"missing required scope {scope}")
 
@@ -139,16 +140,6 @@ def _parse_address(identity: object) -> str | None:
         return str(ip_address(value))
     except ValueError:
         return None
-
-
-def _decode_path_parameter(value: str) -> str:
-    """Percent-decode a path parameter unless it is decoded already: AWS passes it encoded, emulators decode it.
-
-    A value that no encoded path can contain was decoded already.
-    """
-    if "%" not in value or _NOT_PERCENT_ENCODED.search(value):
-        return value
-    return unquote(value, errors="surrogateescape")
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

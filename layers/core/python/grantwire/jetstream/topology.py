@@ -282,9 +282,11 @@ async def _find_stream(jetstream: JetStreamContext, name: str) -> StreamConfig |
 
 async def _find_consumer(jetstream: JetStreamContext, stream: str, name: str) -> ConsumerConfig | None:
     try:
-        return (await jetstream.consumer_info(stream, name)).config
+        info = await jetstream.consumer_info(stream, name)
     except JetStreamNotFoundError:
         return None
+    config: ConsumerConfig = info.config
+    return config
 
 
 async def _ensure_stream(jetstream: JetStreamContext, desired: StreamConfig, changes: TopologyChanges) -> None:

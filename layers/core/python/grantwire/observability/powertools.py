@@ -7,6 +7,7 @@ import logging
 import sys
 from contextlib import nullcontext
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aws_lambda_powertools.logging import Logger
@@ -17,7 +18,7 @@ from aws_lambda_powertools.metrics.functions import is_metrics_disabled
 from grantwire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from aws_lambda_powertools.metrics import MetricResolution
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 # The idempotency library uses standard logging. Unlike other libraries, it may log at DEBUG.
 _IDEMPOTENCY_LOGGER = "grantwire_idempotency"
+
+_NOTHING_COUNTED: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 # The output is ASCII and values of any type are accepted, so that no text of a caller and no field prevents a log line.
 _encode = json.JSONEncoder(separators=(",", ":"), default=str, skipkeys=True).encode
@@ -53,16 +56,31 @@ class LineMetrics(EphemeralMetrics):
         self.disabled = is_metrics_disabled()
 
     def write_document(
-        self, metrics: dict[str, dict[str, Any]], *, dimensions: dict[str, str], metadata: dict[str, Any]
+        self,
+        metrics: dict[str, dict[str, Any]],
+        *,
+        dimensions: dict[str, str],
+        metadata: dict[str, Any],
+        counted: Mapping[str, Sequence[str]] = _NOTHING_COUNTED,
     ) -> None:
         """Write one document directly, without the collector; `dimensions` must contain `service`.
 
         A request uses this, because all its values are known together. `metrics` has the format of Powertools'
-        `metric_set`: `{"Latency": {"Unit": "Milliseconds", "Value": [1.5]}}`.
+        `metric_set`: `{"Latency": {"Unit": "Milliseconds", "Value": [1.5]}}`. `counted` are further metrics with the
+        value 1 and dimensions of their own: each is the name of a dimension or of a text field in `metadata`.
         """
         if self.disabled:
             return
-        document = self.serialize_metric_set(metrics, dimensions, metadata)
+        document: dict[str, Any] = {**self.serialize_metric_set(metrics, dimensions, metadata)}
+        for name, fields in counted.items():
+            document[name] = [1.0]
+            document["_aws"]["CloudWatchMetrics"].append(
+                {
+                    "Namespace": self.namespace,
+                    "Dimensions": [list(fields)],
+                    "Metrics": [{"Name": name, "Unit": MetricUnit.Count.value}],
+                }
+            )
         with self.lock:
             sys.stdout.write(_encode(document) + "\n")
             sys.stdout.flush()

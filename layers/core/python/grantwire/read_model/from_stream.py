@@ -43,8 +43,8 @@ class _StreamEvent(NamedTuple):
 class StreamRebuildReport:
     """The progress of a rebuild: the messages `first` to `reached` are done.
 
-    `last` was the last sequence of the stream when the rebuild began. `skipped` includes `not_genuine`. `action` is None
-    for a dry run, which is not recorded; otherwise `batches` rows have been recorded for it.
+    `last` was the last sequence of the stream when the rebuild began. `skipped` includes `not_genuine`. `action` is
+    None for a dry run, which is not recorded; otherwise `batches` rows have been recorded for it.
     """
 
     action: OperatorAction | None

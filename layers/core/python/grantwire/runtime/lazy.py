@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from grantwire.errors import ConfigError
 from grantwire.observability import configure
@@ -15,22 +15,32 @@ R = TypeVar("R")
 
 
 class LazyRuntime(Generic[R]):
-    """A runtime that is built once: on Lambda in the init phase, elsewhere on first use."""
+    """A runtime that is built once: on Lambda in the init phase, elsewhere on first use.
 
-    def __init__(self, build: Callable[[Mapping[str, str]], R]) -> None:
+    `before` is another runtime of the same function. In the init phase it is built with this one, so that one error
+    names the problems of both.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Mapping[str, str]], R],
+        *,
+        before: LazyRuntime[Any] | None = None,
+        initialize: bool = True,
+    ) -> None:
         self._build = build
         self._runtime: R | None = None
-        if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
-            self._initialize()
+        if initialize and "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
+            self._initialize(before)
 
-    def _initialize(self) -> None:
-        """Configure logging and build the runtime; raise one ConfigError with the problems of both."""
+    def _initialize(self, before: LazyRuntime[Any] | None) -> None:
+        """Configure logging and build the runtimes; raise one ConfigError with all problems."""
         problems: list[str] = []
-        for step in (lambda: configure(os.environ), self.get):
+        for step in (lambda: configure(os.environ), *([before.get] if before else []), self.get):
             try:
                 step()
             except ConfigError as error:
-                problems += error.problems
+                problems += [problem for problem in error.problems if problem not in problems]
         if problems:
             raise ConfigError(problems)
 

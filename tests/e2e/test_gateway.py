@@ -1,0 +1,87 @@
+"""Responses that API Gateway creates itself, and user ids with special characters, on the deployed stack."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from infra.local.deployment.gateway import gateway_responses
+from infra.local.deployment.template import load_template
+from tests.e2e.aws import client
+from tests.e2e.http import Http
+from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY
+from tests.support.contract import assert_is_error, assert_matches_contract
+
+if TYPE_CHECKING:
+    from infra.local.stack.embedded import EmbeddedStack
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/users", "/v1/users/u", "/v1/users/u/other", "/v2/entitlements/grants"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_unknown_path_is_not_found(http: Http, path: str, method: str) -> None:
+    """E5: with and without a token."""
+    for caller in (http, Http(http.url)):
+        response = caller.send(method, path)
+        assert_is_error("NotFound", response.status, response.headers, response.body)
+
+
+@pytest.mark.parametrize("path", [GRANTS, REVOKES, ENTITLEMENTS, SUMMARY, INBOX])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
+def test_wrong_method_is_not_allowed(http: Http, path: str, method: str) -> None:
+    """E5: 405 with `Allow`, as openapi.yaml describes."""
+    if method == ("POST" if path in {GRANTS, REVOKES} else "GET"):
+        pytest.skip("this method is the route")
+    response = http.send(method, path.replace("{user_id}", "u"))
+    assert response.status == 405
+    assert_matches_contract(method, path, response.status, response.headers, response.body)
+
+
+def test_every_gateway_response_of_the_template_is_deployed(stack: EmbeddedStack) -> None:
+    """E5: also those that the emulator cannot cause."""
+    api = stack.deployment.outputs()["ApiId"]
+    deployed = client(stack, "apigateway").get_gateway_responses(restApiId=api)["items"]
+    for kind, response in gateway_responses(load_template()).items():
+        (found,) = (item for item in deployed if item["responseType"] == kind)
+        assert {name: found.get(name) for name in response} == response
+
+
+def test_deployment_survives_a_restart_of_the_emulator_and_a_second_start(stack: EmbeddedStack, http: Http) -> None:
+    """E5: nothing is deployed again, and the gateway still responds as on AWS."""
+    stack.emulator.stop()
+    stack.emulator.start()
+    assert stack.deployment.is_current()
+    stack.up()
+    unknown = http.send("GET", "/v1/other")
+    assert_is_error("NotFound", unknown.status, unknown.headers, unknown.body)
+    assert http.send("DELETE", GRANTS).status == 405
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a%2Fb", "%", "%25", "100% sure", "a b", "a+b", "ユーザー", "é~!$&'()*,;=:@", 'quote"s\\', "..", "[x]{y}|z^`"],
+)
+def test_user_id_is_decoded_exactly_once(http: Http, name: str) -> None:
+    """E4: a user id with special characters is the same in the body and, percent-encoded, in the path."""
+    user = f"{name} {uuid.uuid4()}"
+    assert http.grant(str(uuid.uuid4()), user_id=user).json["user_id"] == user
+    listed = http.list_entitlements(user).json
+    assert (listed["user_id"], len(listed["entitlements"])) == (user, 1)
+
+
+def test_encoded_percent_sign_is_not_decoded_again(http: Http) -> None:
+    """E4: `admi%256E` is the user `admi%6E`, not `admin`."""
+    response = http.send("GET", ENTITLEMENTS.replace("{user_id}", "admi%256E"))
+    assert response.json["user_id"] == "admi%6E"
+
+
+def test_encoded_slash_is_another_path_on_the_emulator(http: Http) -> None:
+    """E5: it decodes the path before it selects the route, so it responds as to an unknown path; on AWS it works."""
+    response = http.send("GET", ENTITLEMENTS.replace("{user_id}", quote("a/b", safe="")))
+    assert_matches_contract("GET", ENTITLEMENTS, response.status, response.headers, response.body)
+    assert (response.status, json.loads(response.body)["code"]) == (404, "NOT_FOUND")
