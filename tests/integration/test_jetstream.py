@@ -71,6 +71,29 @@ def test_changed_setting_updates_stream_and_consumer(environ: dict[str, str]) ->
     asyncio.run(scenario())
 
 
+def test_terminated_advisories_can_have_their_own_stream(environ: dict[str, str]) -> None:
+    """N2: with the same settings as the other advisories; also if both had one stream before."""
+    stream = environ["NOTIFICATION_NATS_ADVISORY_STREAM"]
+    properties = ("stream", f"{stream}_TERMINATED"), ("durable", "t"), ("max-age", "2d")
+    tuning = ",".join(f"terminated-advisory.{name}={value}" for name, value in properties)
+
+    async def scenario() -> None:
+        nats = await _connect(environ)
+        await ensure_topology(nats, load(TopologySettings, environ))
+        separate = load(TopologySettings, environ | {"NOTIFICATION_NATS_TUNING": tuning})
+        await ensure_topology(nats, separate)
+        first = (await nats.jetstream.stream_info(stream)).config
+        second = (await nats.jetstream.stream_info(f"{stream}_TERMINATED")).config
+        assert [name.split(".")[4] for name in first.subjects or []] == ["MAX_DELIVERIES"]
+        assert [name.split(".")[4] for name in second.subjects or []] == ["MSG_TERMINATED"]
+        assert (first.max_age, second.max_age) == (14 * 86400, 2 * 86400)
+        consumer = (await nats.jetstream.consumer_info(f"{stream}_TERMINATED", "t")).config
+        assert consumer.filter_subject == (second.subjects or [""])[0]
+        await nats.close()
+
+    asyncio.run(scenario())
+
+
 def test_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> None:
     """O3: each acknowledgement is matched to its message; a second message with the same id is a duplicate."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nats.js.api import (
     AckPolicy,
@@ -18,10 +18,11 @@ from nats.js.errors import BadRequestError as JetStreamBadRequestError
 from nats.js.errors import NotFoundError as JetStreamNotFoundError
 
 from grantwire.jetstream.errors import wrap_exceptions
-from grantwire.settings import duration, group, integer, setting, text
+from grantwire.jetstream.settings import EVENT_CONSUMER_PROPERTIES, EVENT_STREAM_PROPERTIES
+from grantwire.settings import duration, group, integer, setting, text, tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from nats.js import JetStreamContext
 
@@ -62,16 +63,51 @@ class ConsumerSettings:
     fetch: int = setting("NOTIFICATION_NATS_FETCH", integer(low=1, high=5000), default="200")
 
 
+class AdvisoryConsumer(NamedTuple):
+    """The stream and the consumer of one kind of advisory."""
+
+    stream: str
+    durable: str
+    max_age: timedelta
+
+
 @dataclass(frozen=True, slots=True)
 class AdvisorySettings:
-    """The stream that stores advisories until a recorder runs, and the recorder's two consumers of it."""
+    """Where advisories are stored until a recorder runs, and its consumer of each kind; by default one stream."""
 
     stream: str = setting("NOTIFICATION_NATS_ADVISORY_STREAM", text, default="ENTITLEMENTS_ADVISORIES")
     durable: str = setting("NOTIFICATION_NATS_ADVISORY_DURABLE", text, default="max-deliveries-recorder")
+    max_age: timedelta = setting("NOTIFICATION_NATS_ADVISORY_MAX_AGE", duration(low="1h"), default="14d")
+    terminated_stream: str | None = setting("NOTIFICATION_NATS_TERMINATED_ADVISORY_STREAM", text, optional=True)
     terminated_durable: str = setting(
         "NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE", text, default="terminated-recorder"
     )
-    max_age: timedelta = setting("NOTIFICATION_NATS_ADVISORY_MAX_AGE", duration(low="1h"), default="14d")
+    terminated_max_age: timedelta | None = setting(
+        "NOTIFICATION_NATS_TERMINATED_ADVISORY_MAX_AGE", duration(low="1h"), optional=True
+    )
+
+    @property
+    def consumers(self) -> dict[str, AdvisoryConsumer]:
+        """The consumer of each kind of advisory; terminated advisories use the stream of the others by default."""
+        return {
+            "MAX_DELIVERIES": AdvisoryConsumer(self.stream, self.durable, self.max_age),
+            "MSG_TERMINATED": AdvisoryConsumer(
+                self.terminated_stream or self.stream, self.terminated_durable, self.terminated_max_age or self.max_age
+            ),
+        }
+
+    def problems(self) -> Iterator[str]:
+        """Yield contradictions between the two kinds, if they share a stream."""
+        first, second = self.consumers.values()
+        if first.stream != second.stream:
+            return
+        if first.max_age != second.max_age:
+            yield (
+                "NOTIFICATION_NATS_TERMINATED_ADVISORY_MAX_AGE must be the same as NOTIFICATION_NATS_ADVISORY_MAX_AGE, "
+                "unless NOTIFICATION_NATS_TERMINATED_ADVISORY_STREAM names another stream"
+            )
+        if first.durable == second.durable:
+            yield "NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE must differ from NOTIFICATION_NATS_ADVISORY_DURABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +118,8 @@ class TopologySettings:
     consumer: ConsumerSettings = group(ConsumerSettings)
     advisories: AdvisorySettings = group(AdvisorySettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
+    events_tuned: Mapping[str, str] | None = tuning("ENTITLEMENT_NATS_TUNING", *EVENT_STREAM_PROPERTIES)
+    consumer_tuned: Mapping[str, str] | None = tuning("NOTIFICATION_NATS_TUNING", *EVENT_CONSUMER_PROPERTIES)
 
     def problems(self) -> Iterator[str]:
         """Yield contradictions: the inbox must remember an event for longer than the stream can deliver it."""
@@ -95,28 +133,35 @@ class TopologySettings:
 
 
 async def ensure_topology(connection: NatsConnection, settings: TopologySettings) -> None:
-    """Create or update the advisory stream, the event stream and the consumers, in this order.
+    """Create or update the advisory streams, the event stream and the consumers, in this order.
 
-    The advisory stream comes first, so that no advisory about an event can be missed. Concurrent calls are safe.
+    The advisory streams come first, so that no advisory about an event can be missed. Concurrent calls are safe.
     """
     with wrap_exceptions():
         jetstream = connection.jetstream
-        await _ensure_stream(jetstream, _advisory_stream(settings))
+        for stream in _advisory_streams(settings):
+            await _ensure_stream(jetstream, stream)
         await _ensure_stream(jetstream, _event_stream(settings.events))
         await _ensure_consumer(jetstream, settings.consumer.stream, _bridge_consumer(settings.consumer))
-        for consumer in _recorder_consumers(settings):
-            await _ensure_consumer(jetstream, settings.advisories.stream, consumer)
+        for name, consumer in _recorder_consumers(settings):
+            await _ensure_consumer(jetstream, name, consumer)
 
 
-def _advisory_stream(settings: TopologySettings) -> StreamConfig:
-    return StreamConfig(
-        name=settings.advisories.stream,
-        subjects=[subject.format(stream=settings.events.stream) for subject in ADVISORY_SUBJECTS.values()],
-        retention=RetentionPolicy.LIMITS,
-        storage=StorageType.FILE,
-        max_age=settings.advisories.max_age.total_seconds(),
-        num_replicas=settings.events.replicas,
-    )
+def _advisory_streams(settings: TopologySettings) -> Iterator[StreamConfig]:
+    """Return the stream of each kind of advisory, or one stream if they share it."""
+    subjects: dict[AdvisoryConsumer, list[str]] = {}
+    for kind, consumer in settings.advisories.consumers.items():
+        shared = consumer._replace(durable="")
+        subjects.setdefault(shared, []).append(ADVISORY_SUBJECTS[kind].format(stream=settings.events.stream))
+    for stream, names in subjects.items():
+        yield StreamConfig(
+            name=stream.stream,
+            subjects=names,
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            max_age=stream.max_age.total_seconds(),
+            num_replicas=settings.events.replicas,
+        )
 
 
 def _event_stream(settings: StreamSettings) -> StreamConfig:
@@ -144,18 +189,17 @@ def _bridge_consumer(settings: ConsumerSettings) -> ConsumerConfig:
     )
 
 
-def _recorder_consumers(settings: TopologySettings) -> Iterator[ConsumerConfig]:
-    """Return the recorder's consumers, without a limit of deliveries, so that no advisory is lost."""
-    durables = {
-        "MAX_DELIVERIES": settings.advisories.durable,
-        "MSG_TERMINATED": settings.advisories.terminated_durable,
-    }
-    for kind, durable in durables.items():
-        yield ConsumerConfig(
-            durable_name=durable,
-            ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=settings.consumer.ack_wait.total_seconds(),
-            filter_subject=ADVISORY_SUBJECTS[kind].format(stream=settings.events.stream),
+def _recorder_consumers(settings: TopologySettings) -> Iterator[tuple[str, ConsumerConfig]]:
+    """Return the recorder's consumers with their streams; no limit of deliveries, so that no advisory is lost."""
+    for kind, consumer in settings.advisories.consumers.items():
+        yield (
+            consumer.stream,
+            ConsumerConfig(
+                durable_name=consumer.durable,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=settings.consumer.ack_wait.total_seconds(),
+                filter_subject=ADVISORY_SUBJECTS[kind].format(stream=settings.events.stream),
+            ),
         )
 
 
