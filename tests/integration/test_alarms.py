@@ -40,10 +40,9 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
     _create_causes(environ, rows)
 
     with Receiver(_respond) as receiver:
-        sender = {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": receiver.url}
         invocations: list[tuple[str, dict[str, Any], dict[str, str]]] = [
             ("relay_outbox", UNTIL_IDLE, environ),
-            ("deliver_notifications", {"budget": "1500ms"}, environ | sender),
+            ("deliver_notifications", {"budget": "1500ms"}, environ | receiver.environ),
             ("record_advisories", UNTIL_IDLE, environ),
             ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": UNREACHABLE_DATABASE}),
             ("bridge_events", UNTIL_IDLE, environ),

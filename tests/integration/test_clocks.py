@@ -63,8 +63,7 @@ def test_functions_use_the_clock_of_the_database(
     """
     environ |= {
         "TOKEN_ENVIRONMENT": "dev",
-        "NOTIFICATION_SENDER": "webhook",
-        "NOTIFICATION_WEBHOOK_URL": receiver.url,
+        **receiver.environ,
         "NOTIFICATION_DELIVERY_BACKOFF_BASE": "1h",
         "NOTIFICATION_DELIVERY_BACKOFF_MAX": "2h",
     }

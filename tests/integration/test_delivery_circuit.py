@@ -14,6 +14,7 @@ import pytest
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.delivery import Delivery
+from grantwire.notifications.senders import Sender
 from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.settings import load
@@ -68,11 +69,26 @@ def add(rows: Rows, count: int, *, at: datetime = NOON) -> list[UUID]:
     return [row["notification_id"] for row in sorted(inserted, key=lambda row: row["next_retry_at"])]
 
 
+class FakeSender(Sender):
+    """A sender that calls a function."""
+
+    def __init__(self, send: Callable[[Notification], None]) -> None:
+        self._send = send
+
+    @property
+    def concurrency(self) -> int:
+        """One notification at a time."""
+        return 1
+
+    def send(self, notification: Notification) -> None:
+        """Call the function."""
+        self._send(notification)
+
+
 class DeliveryHarness:
     """A delivery with a controlled sender, clock and circuit breaker, which opens after three failures."""
 
     def __init__(self, database_url: str, respond: Callable[[Notification], None]) -> None:
-        self.concurrency = 1
         self.respond = respond
         self.sent_ids: list[UUID] = []
         self.now = NOON
@@ -83,7 +99,7 @@ class DeliveryHarness:
         self._database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))
         self.delivery = Delivery(
             self._database,
-            self,
+            FakeSender(self._send),
             Listener(None, "notifications"),
             load(LeaseSettings, {"MAX_ATTEMPTS": "3"}),
             "test",
@@ -92,7 +108,7 @@ class DeliveryHarness:
             rand=lambda: 0.5,
         )
 
-    def send(self, notification: Notification) -> None:
+    def _send(self, notification: Notification) -> None:
         """Record the notification, and do what the test says."""
         self.sent_ids.append(notification.notification_id)
         self.respond(notification)
@@ -301,8 +317,7 @@ def environment(database_url: str, receiver: Receiver, **more: str) -> dict[str,
     return {
         **PLAINTEXT,
         "DATABASE_URL": database_url,
-        "NOTIFICATION_SENDER": "webhook",
-        "NOTIFICATION_WEBHOOK_URL": receiver.url,
+        **receiver.environ,
         "NOTIFICATION_WEBHOOK_CONCURRENCY": "4",
         "NOTIFICATION_DELIVERY_WAKEUP": "false",
         "NOTIFICATION_DELIVERY_MAX_ATTEMPTS": "3",

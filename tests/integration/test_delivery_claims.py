@@ -48,6 +48,12 @@ class FakeSender:
         self.sent_ids.append(notification.notification_id)
         self._respond(notification)
 
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
 
 @pytest.fixture
 def tx(database_url: str) -> Iterator[Connection]:

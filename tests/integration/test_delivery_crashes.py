@@ -65,9 +65,8 @@ def webhook(database_url: str, receiver: Receiver) -> dict[str, str]:
     return {
         **PLAINTEXT,
         "DATABASE_URL": database_url,
-        "NOTIFICATION_SENDER": "webhook",
-        "NOTIFICATION_WEBHOOK_URL": receiver.url,
-        "NOTIFICATION_WEBHOOK_TIMEOUT": "10s",
+        **receiver.environ,
+        "NOTIFICATION_WEBHOOK_TIMEOUT": "900ms",
         "NOTIFICATION_WEBHOOK_CONCURRENCY": "1",
         "NOTIFICATION_DELIVERY_LEASE": "1s",
         "HOSTNAME": "the-same-host",

@@ -43,8 +43,7 @@ def test_sender_threads_add_no_metrics(database_url: str, rows: Rows, monkeypatc
 
     monkeypatch.setattr(metrics, "add_metric", record)
     with Receiver(receive) as receiver:
-        environ = {**PLAINTEXT, "DATABASE_URL": database_url, "NOTIFICATION_SENDER": "webhook"}
-        runtime = DeliveryRuntime.build({**environ, "NOTIFICATION_WEBHOOK_URL": receiver.url})
+        runtime = DeliveryRuntime.build({**PLAINTEXT, "DATABASE_URL": database_url, **receiver.environ})
         try:
             WorkerHandler("deliver_notifications", lambda _: runtime)({"until": "idle", "budget": "20s"}, None)
         finally:

@@ -301,7 +301,10 @@ def test_invalid_circuit_parameters_are_a_config_error(failures: int, rest: time
         CircuitBreaker("receiver", failures=failures, rest=rest)
 
 
-WEBHOOK = {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": "https://receiver.example/hook"}
+WEBHOOK = {
+    "NOTIFICATION_SENDER": "webhook",
+    "NOTIFICATION_WEBHOOK_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:webhook",
+}
 TOPIC = {"NOTIFICATION_SENDER": "sns", "NOTIFICATION_SNS_TOPIC_ARN": "arn:aws:sns:eu-west-1:123456789012:topic"}
 
 
@@ -343,7 +346,7 @@ def test_sender_is_not_called_while_its_circuit_is_open(
 ) -> None:
     """C10: while the circuit is closed, the sender works unchanged, with the same concurrency."""
     sender = BreakerSender(LogSender(), breaker)
-    assert sender.concurrency == LogSender.concurrency
+    assert sender.concurrency == LogSender().concurrency
     sender.send(notification())
     assert capsys.readouterr().out.count('"notification delivered"') == 1
     fail(breaker, 3)

@@ -14,7 +14,8 @@ from tests.support.paths import FUNCTIONS, LAYER, LIBRARY, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Each adds 20 to 460 ms to a cold start. A package includes its modules, unless a module is listed separately.
+# Each adds 20 to 460 ms to a cold start, except standardwebhooks, which only the webhook sender needs. A package
+# includes its modules, unless a module is listed separately.
 HEAVY_MODULES = {
     "aws_lambda_powertools",
     "aws_lambda_powertools.event_handler",
@@ -29,6 +30,7 @@ HEAVY_MODULES = {
     "psycopg",
     "pydantic",
     "rbloom",
+    "standardwebhooks",
     "redis",
     "requests",
     "urllib3",
@@ -125,3 +127,28 @@ def test_importing_errors_loads_no_other_module_of_the_service() -> None:
         "grantwire_idempotency.errors",
     }
     assert "psycopg" not in loaded
+
+
+@pytest.mark.parametrize("kind", ["log", "sns", "webhook"])
+def test_only_the_webhook_sender_loads_its_library(kind: str) -> None:
+    """G5: deliver_notifications imports it when its sender is built, and not for another sender."""
+    program = f"""
+import json, sys
+from grantwire.notifications.senders import SenderSettings, build_sender
+from grantwire.settings import load
+arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:w"
+topic = "arn:aws:sns:us-east-1:123456789012:t"
+names = {{"NOTIFICATION_WEBHOOK_SECRET_ARN": arn, "NOTIFICATION_SNS_TOPIC_ARN": topic}}
+build_sender(load(SenderSettings, {{"NOTIFICATION_SENDER": {kind!r}, **names}}))
+print(json.dumps(sorted(sys.modules)))
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ":".join(map(str, [LAYER, LIBRARY])), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(json.loads(process.stdout)) & {"standardwebhooks", "boto3"}
+    assert loaded == {"log": set(), "sns": {"boto3"}, "webhook": {"standardwebhooks"}}[kind]

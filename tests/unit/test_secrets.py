@@ -151,6 +151,19 @@ def test_last_known_value_is_used_while_secrets_manager_is_unavailable(manager: 
         manager.cache.get("b")
 
 
+def test_unavailable_secrets_manager_is_tried_every_half_minute(manager: FakeSecretsManager) -> None:
+    """Each attempt can take seconds, and delivery reads its secret before each claim."""
+    manager.cache.get("a")
+    manager.is_down, manager.clock.seconds = True, 300.1
+    assert [manager.cache.get("a") for _ in range(10)] == ["one"] * 10
+    assert manager.reads == 2
+    manager.is_down, manager.secret = False, "two"
+    manager.clock.seconds = 330.0
+    assert (manager.cache.get("a"), manager.reads) == ("one", 2)
+    manager.clock.seconds = 330.2
+    assert (manager.cache.get("a"), manager.reads) == ("two", 3)
+
+
 def test_refresh_reads_the_secret_at_most_once_in_five_seconds(manager: FakeSecretsManager) -> None:
     """The number of calls does not matter; None is returned while the secret has not changed."""
     manager.cache.get("a")

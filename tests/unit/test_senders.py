@@ -16,7 +16,8 @@ from grantwire.notifications.senders.log import LogSender
 from grantwire.notifications.senders.sns import SnsSender
 from grantwire.notifications.senders.webhook import WebhookSender
 from grantwire.settings import load
-from tests.support.workers.deliver_receiver import PAYLOAD, notification
+from tests.support.plaintext import PLAINTEXT
+from tests.support.workers.deliver_receiver import KEY, PAYLOAD, notification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,9 +152,8 @@ def test_log_sender_is_the_default() -> None:
 @pytest.mark.usefixtures("aws")
 def test_settings_select_the_sender() -> None:
     """D3: with its concurrency."""
-    web = build_sender(
-        load(SenderSettings, {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": "https://x.example/y?z=1"})
-    )
+    environ = {"NOTIFICATION_WEBHOOK_URL": "https://x.example/y?z=1", "NOTIFICATION_WEBHOOK_KEYS": KEY}
+    web = build_sender(load(SenderSettings, {**PLAINTEXT, "NOTIFICATION_SENDER": "webhook", **environ}))
     assert isinstance(web, WebhookSender)
     assert web.concurrency == 8
     arn = "arn:aws:sns:eu-west-1:123456789012:topic.fifo"
@@ -166,7 +166,7 @@ def test_settings_select_the_sender() -> None:
     ("environ", "problems"),
     [
         ({"NOTIFICATION_SENDER": "pigeon"}, ["NOTIFICATION_SENDER must be log, webhook or sns"]),
-        ({"NOTIFICATION_SENDER": "webhook"}, ["NOTIFICATION_WEBHOOK_URL is missing"]),
+        ({"NOTIFICATION_SENDER": "webhook"}, ["NOTIFICATION_SENDER=webhook requires it"]),
         ({"NOTIFICATION_SENDER": "sns"}, ["NOTIFICATION_SNS_TOPIC_ARN is missing"]),
         (
             {

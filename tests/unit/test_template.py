@@ -19,6 +19,7 @@ from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.jetstream.settings import NatsSettings
+from grantwire.notifications.senders import SenderSettings
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
@@ -39,6 +40,7 @@ from grantwire.workers.budget import Budget
 from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import api_routes, functions, load_template
 from tests.support.paths import FUNCTIONS, ROOT
+from tests.support.workers.deliver_receiver import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +75,33 @@ SETTINGS: dict[str, type] = {
 }
 # They get no credentials of the database.
 WITHOUT_DATABASE = {"configure_streams"}
+LEASE_PROPERTIES = {
+    "poll-interval": "1s",
+    "batch-size": "100",
+    "lease": "45s",
+    "max-attempts": "20",
+    "backoff-base": "2s",
+    "backoff-max": "90s",
+    "backoff-min": "500ms",
+    "backoff-jitter-min": "0.8",
+    "backoff-jitter-max": "1.2",
+}
+# Every property of each variable, with a value that is not the default.
+TUNED = {
+    "ENTITLEMENT_OUTBOX_TUNING": LEASE_PROPERTIES,
+    "NOTIFICATION_DELIVERY_TUNING": LEASE_PROPERTIES,
+    "ENTITLEMENT_NATS_TUNING": {"duplicate-window": "20m", "max-age": "7d"},
+    "NOTIFICATION_NATS_TUNING": {
+        "ack-wait": "20s",
+        "max-deliver": "9",
+        "fetch": "500",
+        "advisory.durable": "a",
+        "advisory.max-age": "3d",
+        "terminated-advisory.stream": "T",
+        "terminated-advisory.durable": "t",
+        "terminated-advisory.max-age": "2d",
+    },
+}
 SCHEDULED = {
     "relay_outbox": "RelaySchedule",
     "bridge_events": "BridgeSchedule",
@@ -268,6 +297,8 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
         ]
     elif "NATS_SECRET_ARN" in environment:
         expected += [("HasNatsSecret", "secretsmanager:GetSecretValue", "NatsSecretArn")]
+    if "NOTIFICATION_WEBHOOK_SECRET_ARN" in environment:
+        expected += [("HasWebhookSecret", "secretsmanager:GetSecretValue", "WebhookSecretArn")]
     if "NOTIFICATION_SNS_TOPIC_ARN" in environment:
         expected += [("HasSnsTopic", "sns:Publish", "SnsTopicArn")]
     assert _statements(name) == [
@@ -379,6 +410,64 @@ def test_exactly_one_source_of_database_credentials_is_required(url: str, arn: s
     assert _accepts("ExactlyOneDatabaseSource", DatabaseUrl=url, DatabaseSecretArn=arn) == accepted
     rule = TEMPLATE["Rules"]["ExactlyOneDatabaseSource"]
     assert all(assertion["AssertDescription"] for assertion in rule["Assertions"])
+
+
+@pytest.mark.parametrize("stage", ["local", "prod"])
+@pytest.mark.parametrize("sender", ["log", "webhook"])
+@pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:w"])
+@pytest.mark.parametrize(("url", "keys"), [("", ""), (" ", " "), ("http://127.0.0.1:1/", KEY), ("", KEY)])
+def test_webhook_is_configured_by_a_secret_outside_the_local_stage(
+    stage: str, sender: str, arn: str, url: str, keys: str
+) -> None:
+    """G5: what CloudFormation accepts for this sender, deliver_notifications accepts, too, unless both are set."""
+    accepted = _accepts(
+        "WebhookSecretOnAws",
+        Stage=stage,
+        NotificationSender=sender,
+        WebhookSecretArn=arn,
+        WebhookUrl=url,
+        WebhookKeys=keys,
+    )
+    assert accepted == (
+        (stage == "local" or not (url + keys).strip()) and (sender == "log" or bool(arn or url.strip()))
+    )
+    environ = {
+        "NOTIFICATION_SENDER": sender,
+        "NOTIFICATION_WEBHOOK_SECRET_ARN": arn,
+        "NOTIFICATION_WEBHOOK_URL": url,
+        "NOTIFICATION_WEBHOOK_KEYS": keys,
+        "PLAINTEXT_ALLOWED": "true" if stage == "local" else "false",
+    }
+    if accepted and not (arn and keys.strip()):
+        load(SenderSettings, environ)
+
+
+@pytest.mark.parametrize("name", ["OutboxTuning", "DeliveryTuning", "EventStreamTuning", "EventConsumerTuning"])
+def test_tuning_parameter_accepts_exactly_the_properties_of_its_variable(name: str) -> None:
+    """O6, N2: a wrong name is refused by CloudFormation already; both accept a list of all properties."""
+    pattern = PARAMETERS[name]["AllowedPattern"]
+    (variable,) = {
+        variable
+        for function, resource in RESOURCES.items()
+        for variable, value in resource["Environment"]["Variables"].items()
+        if value == {"Ref": name} and function in SETTINGS
+    }
+    values = TUNED[variable]
+    readers = [function for function, resource in RESOURCES.items() if variable in resource["Environment"]["Variables"]]
+    assert readers == [
+        function for function in RESOURCES if variable in {each.name for each in variables(SETTINGS[function])}
+    ]
+    complete = ",".join(f"{key}={value}" for key, value in values.items())
+    assert re.fullmatch(pattern, complete)
+    assert re.fullmatch(pattern, "")
+    for wrong in ("batch=1", "lease", "lease=", "max-age=1d;", complete + ",", "," + complete, "advisory-durable=a"):
+        assert not re.fullmatch(pattern, wrong), wrong
+    for function in readers:
+        (parse,) = {each.parse for each in variables(SETTINGS[function]) if each.name == variable}
+        assert len(parse(complete)) == len(values)
+        with pytest.raises(ValueError, match="must be name=value") as caught:
+            parse("batch=1")
+        assert str(caught.value).endswith(", ".join(values))
 
 
 def test_every_route_has_a_scope() -> None:

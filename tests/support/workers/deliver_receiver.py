@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import uuid
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from grantwire.notifications.store import Notification
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
     from typing import Self
 
@@ -26,6 +28,10 @@ PAYLOAD = {
     "source_id": "p_456",
     "version": 12,
 }
+
+
+# Two keys that sign webhooks.
+KEY, NEW_KEY = (f"whsec_{base64.b64encode(bytes([number] * 32)).decode()}" for number in (1, 2))
 
 
 def notification(**fields: Any) -> Notification:
@@ -49,7 +55,13 @@ class ReceivedRequest:
 
     path: str
     headers: Mapping[str, str]
-    body: Any
+    content: bytes
+    client_port: int
+
+    @property
+    def body(self) -> Any:
+        """The JSON document in the request."""
+        return json.loads(self.content)
 
     @property
     def key(self) -> str:
@@ -58,19 +70,40 @@ class ReceivedRequest:
 
 
 class Receiver:
-    """An HTTP server in a thread; `respond` returns the status, or None to close the connection without a response."""
+    """An HTTP server in a thread; `respond` returns the status, or None to close the connection without a response.
 
-    def __init__(self, respond: Callable[[ReceivedRequest], int | None] = lambda _: 204, **headers: str) -> None:
+    It keeps connections open, and speaks TLS if `tls` is given.
+    """
+
+    def __init__(
+        self,
+        respond: Callable[[ReceivedRequest], int | None] = lambda _: 204,
+        *,
+        tls: ssl.SSLContext | None = None,
+        **headers: str,
+    ) -> None:
         self.respond = respond
         self.headers = headers
+        self._scheme = "http" if tls is None else "https"
         self.requests: list[ReceivedRequest] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
 
     @property
     def url(self) -> str:
         """The URL of the webhook."""
-        return f"http://127.0.0.1:{self._server.server_port}/hook?of=test"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}/hook?of=test"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The settings of a sender to this receiver."""
+        return {
+            "NOTIFICATION_SENDER": "webhook",
+            "NOTIFICATION_WEBHOOK_URL": self.url,
+            "NOTIFICATION_WEBHOOK_KEYS": KEY,
+        }
 
     def keys(self) -> list[str]:
         """Return the idempotency key of every request, in order."""
@@ -90,12 +123,18 @@ class Receiver:
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Without it, an idle connection would keep its thread.
+            timeout = 20
+
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                received = ReceivedRequest(self.path, dict(self.headers), json.loads(data))
+                received = ReceivedRequest(self.path, dict(self.headers), data, self.client_address[1])
                 receiver.requests.append(received)
                 status = receiver.respond(received)
-                if status is not None:
+                if status is None:
+                    self.close_connection = True
+                else:
                     self.send_response(status)
                     for name, value in receiver.headers.items():
                         self.send_header(name, value)

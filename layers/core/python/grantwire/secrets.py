@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
@@ -27,6 +28,10 @@ _MAX_AGE_SECONDS = 300
 
 # If the password stays wrong, requests of callers must not each cause a request to Secrets Manager.
 _MIN_REFRESH_INTERVAL_SECONDS = 5.0
+
+
+# While Secrets Manager is unavailable, each attempt to read can take several seconds.
+_RETRY_INTERVAL_SECONDS = 30.0
 
 
 class SecretReader(Protocol):
@@ -63,20 +68,26 @@ class SecretCache:
         self._clock = clock
         self._last_known: dict[str, str] = {}
         self._refreshed_at: dict[str, float] = {}
+        self._failed_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def get(self, arn: str) -> str:
         """Return the secret, at most five minutes old; an older value only while Secrets Manager is unavailable.
 
-        Raises RetryableError if the secret cannot be read and no older value exists, ConfigError if it is not text.
+        After a failure the older value is used for half a minute before the next attempt. Raises RetryableError if the
+        secret cannot be read and no older value exists, ConfigError if it is not text.
         """
         with self._lock:
+            known = self._last_known.get(arn)
+            if known is not None and self._clock() < self._failed_at.get(arn, -inf) + _RETRY_INTERVAL_SECONDS:
+                return known
             try:
                 return self._read(arn)
             except RetryableError:
-                if arn not in self._last_known:
+                if known is None:
                     raise
-                return self._last_known[arn]
+                self._failed_at[arn] = self._clock()
+                return known
 
     def refresh(self, arn: str, *, rejected: str) -> str | None:
         """Return the value that replaced `rejected`, which a server did not accept; None if there is no new value.
@@ -109,6 +120,7 @@ class SecretCache:
         if not isinstance(value, str):
             raise ConfigError([f"secret {arn} must be text, not binary"])
         self._last_known[arn] = value
+        self._failed_at.pop(arn, None)
         return value
 
 

@@ -10,7 +10,8 @@ A group of settings declares its variables. The settings of a function are compo
 
 Defaults have the form of an environment variable and are parsed like one. An empty variable counts as missing, because
 the template sets an empty variable where its parameter is empty. A group may define `problems()` to check rules that
-involve several variables. These are plain dataclasses because pydantic-settings would add about 0.1 s to a cold start.
+involve several variables, and declare a `tuning` variable, which sets several of its variables. These are plain
+dataclasses because pydantic-settings would add about 0.1 s to a cold start.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from grantwire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from ssl import SSLContext
 
 T = TypeVar("T")
 
@@ -66,6 +68,35 @@ def setting(
     return field(repr=not secret, metadata={"variable": Variable(name, parse, default, optional)})
 
 
+def tuning(name: str, *properties: str) -> Any:
+    """Declare a field that sets other variables of its group and of the groups inside it.
+
+    Its variable has the form `backoff-base=2s,batch-size=100`. The names are the ends of the properties in the
+    requirements: `backoff-base` in ENTITLEMENT_OUTBOX_TUNING sets ENTITLEMENT_OUTBOX_BACKOFF_BASE, which is then parsed
+    and checked as usual. A variable that is set by itself has priority.
+    """
+    variable = Variable(name, _property_list(name.removesuffix("TUNING"), properties), None, optional=True)
+    return field(default=None, kw_only=True, metadata={"variable": variable, "tuning": True})
+
+
+def _property_list(prefix: str, properties: Sequence[str]) -> Callable[[str], dict[str, str]]:
+    """Return a parser for a list of properties, which returns the value of each variable."""
+    names = {name: prefix + re.sub("[-.]", "_", name).upper() for name in properties}
+
+    def parse(value: str) -> dict[str, str]:
+        parsed: dict[str, str] = {}
+        for item in value.split(","):
+            name, _, setting_value = (part.strip() for part in item.partition("="))
+            if name not in names or not setting_value or names[name] in parsed:
+                raise ValueError(
+                    f"must be name=value, separated by commas, each once; the names are {', '.join(names)}"
+                )
+            parsed[names[name]] = setting_value
+        return parsed
+
+    return parse
+
+
 def group(settings_class: type[T], *, prefix: str = "") -> T:
     """Declare a field that is a group of settings; `prefix` is prepended to the names of its variables."""
     return cast("T", field(metadata={"group": settings_class, "prefix": prefix}))
@@ -97,6 +128,13 @@ def _load_group(settings_class: type[T], environ: Mapping[str, str], problems: l
     problems_before = len(problems)
     values: dict[str, Any] = {}
     for item in fields(cast("Any", settings_class)):
+        if "tuning" in item.metadata:
+            values[item.name] = _read_variable(_add_prefix(item.metadata["variable"], prefix), environ, problems)
+            tuned = {prefix + name: value for name, value in (values[item.name] or {}).items()}
+            environ = tuned | {name: value for name, value in environ.items() if value.strip()}
+    for item in fields(cast("Any", settings_class)):
+        if item.name in values:
+            continue
         if "group" in item.metadata:
             inner_prefix = prefix + item.metadata["prefix"]
             values[item.name] = _load_group(item.metadata["group"], environ, problems, inner_prefix)
@@ -167,6 +205,14 @@ class Certificates:
     def is_empty(self) -> bool:
         """Whether there is neither a file nor text."""
         return self.file is None and self.text is None
+
+    def ssl_context(self) -> SSLContext:
+        """Return a TLS context that verifies servers with these authorities, with TLS 1.2 or later."""
+        import ssl  # noqa: PLC0415 - most functions do not need it
+
+        context = ssl.create_default_context(cafile=self.file, cadata=self.text)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
 
 
 def certificates(value: str) -> Certificates:

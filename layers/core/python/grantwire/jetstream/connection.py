@@ -13,7 +13,6 @@ import asyncio
 import base64
 import contextlib
 import re
-import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
     from grantwire.jetstream.settings import NatsSettings
-    from grantwire.settings import Certificates
 
 # Messages of a server that rejects the credentials.
 _AUTHENTICATION_FAILED = re.compile(r"authori[sz]ation|authentication", re.IGNORECASE)
@@ -194,7 +192,7 @@ async def _open(settings: NatsSettings, endpoint: NatsEndpoint, name: str, on_er
                 inbox_prefix=settings.inbox_prefix,
                 closed_cb=on_closed,
                 skip_subject_validation=True,  # subjects come from validated settings or from the server
-                tls=_ssl_context(settings.tls_ca) if use_tls else None,
+                tls=settings.tls_ca.ssl_context() if use_tls else None,
                 user=endpoint.user,
                 password=endpoint.password,
                 token=endpoint.token,
@@ -221,12 +219,6 @@ class _TlsOnlyClient(Client):
         if initial_connection:
             info["tls_required"] = True
         await super()._process_info(info, initial_connection)
-
-
-def _ssl_context(authorities: Certificates) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authorities.file, cadata=authorities.text)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 def _signing_options(credentials: str | None) -> dict[str, Any]:

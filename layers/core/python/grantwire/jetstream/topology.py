@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nats.js.api import (
     AckPolicy,
@@ -23,20 +23,22 @@ from nats.js.errors import BadRequestError as JetStreamBadRequestError
 from nats.js.errors import NotFoundError as JetStreamNotFoundError
 
 from grantwire.errors import RetryableError
+from grantwire.jetstream.settings import EVENT_CONSUMER_PROPERTIES, EVENT_STREAM_PROPERTIES
 from grantwire.observability import logger
-from grantwire.settings import duration, group, integer, setting, text
+from grantwire.settings import duration, group, integer, setting, text, tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nats.js import JetStreamContext
 
     from grantwire.jetstream.connection import NatsConnection
 
 # Only advisories about the bridge's consumer are stored: other consumers of the stream are not Grantwire's concern.
+_ADVISORY_PREFIX = "$JS.EVENT.ADVISORY.CONSUMER."
 ADVISORY_SUBJECTS = {
-    "MAX_DELIVERIES": "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{stream}.{durable}",
-    "MSG_TERMINATED": "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{stream}.{durable}",
+    "MAX_DELIVERIES": f"{_ADVISORY_PREFIX}MAX_DELIVERIES.{{stream}}.{{durable}}",
+    "MSG_TERMINATED": f"{_ADVISORY_PREFIX}MSG_TERMINATED.{{stream}}.{{durable}}",
 }
 # The temporary consumers of rebuilds, one for each that runs. The names are fixed, so that a permission can list them.
 REBUILD_CONSUMERS = ("grantwire-rebuild-1", "grantwire-rebuild-2")
@@ -74,16 +76,51 @@ class ConsumerSettings:
     fetch: int = setting("NOTIFICATION_NATS_FETCH", integer(low=1, high=5000), default="200")
 
 
+class AdvisoryConsumer(NamedTuple):
+    """The stream and the consumer of one kind of advisory."""
+
+    stream: str
+    durable: str
+    max_age: timedelta
+
+
 @dataclass(frozen=True, slots=True)
 class AdvisorySettings:
-    """The stream that stores advisories until a recorder runs, and the recorder's two consumers of it."""
+    """Where advisories are stored until a recorder runs, and its consumer of each kind; by default one stream."""
 
     stream: str = setting("NOTIFICATION_NATS_ADVISORY_STREAM", text, default="ENTITLEMENTS_ADVISORIES")
     durable: str = setting("NOTIFICATION_NATS_ADVISORY_DURABLE", text, default="max-deliveries-recorder")
+    max_age: timedelta = setting("NOTIFICATION_NATS_ADVISORY_MAX_AGE", duration(low="1h"), default="14d")
+    terminated_stream: str | None = setting("NOTIFICATION_NATS_TERMINATED_ADVISORY_STREAM", text, optional=True)
     terminated_durable: str = setting(
         "NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE", text, default="terminated-recorder"
     )
-    max_age: timedelta = setting("NOTIFICATION_NATS_ADVISORY_MAX_AGE", duration(low="1h"), default="14d")
+    terminated_max_age: timedelta | None = setting(
+        "NOTIFICATION_NATS_TERMINATED_ADVISORY_MAX_AGE", duration(low="1h"), optional=True
+    )
+
+    @property
+    def consumers(self) -> dict[str, AdvisoryConsumer]:
+        """The consumer of each kind of advisory; terminated advisories use the stream of the others by default."""
+        return {
+            "MAX_DELIVERIES": AdvisoryConsumer(self.stream, self.durable, self.max_age),
+            "MSG_TERMINATED": AdvisoryConsumer(
+                self.terminated_stream or self.stream, self.terminated_durable, self.terminated_max_age or self.max_age
+            ),
+        }
+
+    def problems(self) -> Iterator[str]:
+        """Yield contradictions between the two kinds, if they share a stream."""
+        first, second = self.consumers.values()
+        if first.stream != second.stream:
+            return
+        if first.max_age != second.max_age:
+            yield (
+                "NOTIFICATION_NATS_TERMINATED_ADVISORY_MAX_AGE must be the same as NOTIFICATION_NATS_ADVISORY_MAX_AGE, "
+                "unless NOTIFICATION_NATS_TERMINATED_ADVISORY_STREAM names another stream"
+            )
+        if first.durable == second.durable:
+            yield "NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE must differ from NOTIFICATION_NATS_ADVISORY_DURABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +131,8 @@ class TopologySettings:
     consumer: ConsumerSettings = group(ConsumerSettings)
     advisories: AdvisorySettings = group(AdvisorySettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
+    events_tuned: Mapping[str, str] | None = tuning("ENTITLEMENT_NATS_TUNING", *EVENT_STREAM_PROPERTIES)
+    consumer_tuned: Mapping[str, str] | None = tuning("NOTIFICATION_NATS_TUNING", *EVENT_CONSUMER_PROPERTIES)
 
     def problems(self) -> Iterator[str]:
         """Yield contradictions: the inbox must remember an event for longer than the stream can deliver it."""
@@ -121,16 +160,16 @@ class TopologyChanges:
 async def ensure_topology(
     connection: NatsConnection, settings: TopologySettings, readers: Sequence[str] = ()
 ) -> TopologyChanges:
-    """Create or update the advisory stream, the event stream and the consumers, in this order; return the changes.
+    """Create or update the advisory streams, the event stream and the consumers, in this order; return the changes.
 
-    The advisory stream comes first, so that no advisory about an event can be missed. Concurrent calls are safe.
+    The advisory streams come first, so that no advisory about an event can be missed. Concurrent calls are safe.
     `readers` are the durable consumers of other systems. Settings that only an operator makes (placement, compression,
     limits, more replicas) keep their values. Raises RetryableError if NATS refuses a change.
     """
     changes = TopologyChanges()
     with connection.wrap_exceptions():
         jetstream = connection.jetstream
-        for stream in (_advisory_stream(settings), _event_stream(settings.events)):
+        for stream in (*_advisory_streams(settings), _event_stream(settings.events)):
             await _ensure_stream(jetstream, stream, changes)
         for stream_name, consumer in _consumers(settings):
             await _ensure_consumer(jetstream, stream_name, consumer, changes)
@@ -140,7 +179,7 @@ async def ensure_topology(
 
 
 async def verify_streams(connection: NatsConnection, settings: TopologySettings) -> None:
-    """Compare both streams with the settings; raise RetryableError that names every difference that matters."""
+    """Compare all streams with the settings; raise RetryableError that names every difference that matters."""
     await _verify(connection, settings, [])
 
 
@@ -156,7 +195,7 @@ async def _verify(
     with connection.wrap_exceptions():
         jetstream = connection.jetstream
         max_age_limit = timedelta(days=settings.retention_days).total_seconds()
-        for stream in (_advisory_stream(settings), _event_stream(settings.events)):
+        for stream in (*_advisory_streams(settings), _event_stream(settings.events)):
             limit = max_age_limit if stream.name == settings.events.stream else None
             current = await _find_stream(jetstream, str(stream.name))
             found = ["is missing"] if current is None else _stream_problems(current, stream, limit)
@@ -203,15 +242,21 @@ def _text(value: object) -> str:
     return str(getattr(value, "value", "none" if value is None else value))
 
 
-def _advisory_stream(settings: TopologySettings) -> StreamConfig:
-    return StreamConfig(
-        name=settings.advisories.stream,
-        subjects=[settings.advisory_subject(kind) for kind in ADVISORY_SUBJECTS],
-        retention=RetentionPolicy.LIMITS,
-        storage=StorageType.FILE,
-        max_age=settings.advisories.max_age.total_seconds(),
-        num_replicas=settings.events.replicas,
-    )
+def _advisory_streams(settings: TopologySettings) -> Iterator[StreamConfig]:
+    """Return the stream of each kind of advisory, or one stream if they share it."""
+    subjects: dict[AdvisoryConsumer, list[str]] = {}
+    for kind, consumer in settings.advisories.consumers.items():
+        shared = consumer._replace(durable="")
+        subjects.setdefault(shared, []).append(settings.advisory_subject(kind))
+    for stream, names in subjects.items():
+        yield StreamConfig(
+            name=stream.stream,
+            subjects=names,
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            max_age=stream.max_age.total_seconds(),
+            num_replicas=settings.events.replicas,
+        )
 
 
 def _event_stream(settings: StreamSettings) -> StreamConfig:
@@ -244,13 +289,9 @@ def _consumers(settings: TopologySettings) -> Iterator[tuple[str, ConsumerConfig
             max_ack_pending=max(1000, 10 * settings.consumer.fetch),
         ),
     )
-    durables = {
-        "MAX_DELIVERIES": settings.advisories.durable,
-        "MSG_TERMINATED": settings.advisories.terminated_durable,
-    }
-    for kind, durable in durables.items():
+    for kind, advisories in settings.advisories.consumers.items():
         subject = settings.advisory_subject(kind)
-        yield settings.advisories.stream, _durable(durable, ack_wait=ack_wait, filter_subject=subject)
+        yield advisories.stream, _durable(advisories.durable, ack_wait=ack_wait, filter_subject=subject)
 
 
 def _reader_consumer(name: str) -> ConsumerConfig:
@@ -308,7 +349,10 @@ async def _ensure_stream(jetstream: JetStreamContext, desired: StreamConfig, cha
 
 
 def _stream_differences(current: StreamConfig, desired: StreamConfig) -> dict[str, Any]:
-    """Return the fields to change: those that `desired` sets, without subjects and replicas that suffice."""
+    """Return the fields to change: those that `desired` sets, without subjects and replicas that suffice.
+
+    An advisory subject that belongs to another stream now is removed.
+    """
     defaults = StreamConfig()
     set_by_us = {item.name: getattr(desired, item.name) for item in fields(desired)}
     differences = {
@@ -316,7 +360,9 @@ def _stream_differences(current: StreamConfig, desired: StreamConfig) -> dict[st
         for name, value in set_by_us.items()
         if value != getattr(defaults, name) and value != getattr(current, name)
     }
-    if set(desired.subjects or []) <= set(current.subjects or []):
+    required, additional = set(desired.subjects or []), set(current.subjects or []) - set(desired.subjects or [])
+    is_moved = any(subject.startswith(_ADVISORY_PREFIX) for subject in additional)
+    if required <= set(current.subjects or []) and not is_moved:
         differences.pop("subjects", None)
     if (current.num_replicas or 1) >= (desired.num_replicas or 1):
         differences.pop("num_replicas", None)

@@ -3,6 +3,7 @@
 While PostgreSQL is unavailable nothing is claimed, so nothing is sent whose outcome could not be recorded. While the
 circuit breaker is open nothing is claimed either, except one notification as a trial after each rest. A failed trial
 costs the notification no attempt, so an outage of the receiver creates no dead letters however long it lasts (C10).
+Nothing is claimed either while the sender cannot get what it needs, for example the secret with its keys.
 An invocation releases the claims that it cannot finish, so none ends while it holds a lease.
 """
 
@@ -83,6 +84,7 @@ class Delivery(Worker):
         """
         if (seconds := 0.0 if self._breaker is None else self._breaker.open_for()) > 0:
             return await self._wait_for_receiver(seconds, budget)
+        self._sender.prepare()
         is_trial = self._breaker is not None and not self._breaker.closed
         lease = Lease[Notification](store, self._settings, self._worker, self._now)
         with self._database.session() as tx:
@@ -97,8 +99,12 @@ class Delivery(Worker):
         await self._listener.wait(min(self._settings.poll_interval.total_seconds(), seconds))
 
     async def end(self) -> None:
-        """Stop listening, and report how long the worker waited for the receiver."""
+        """Stop listening, close connections to the receiver, and report how long the worker waited for it.
+
+        A frozen execution environment would lose these connections unnoticed.
+        """
         self._listener.close()
+        self._sender.close()
         if self._paused_seconds:
             metrics.add_metric("SenderPaused", MetricUnit.Seconds, round(self._paused_seconds, 3))
 

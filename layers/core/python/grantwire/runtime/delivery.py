@@ -15,7 +15,7 @@ from grantwire.workers.leases import LeaseSettings, worker_name
 from grantwire.workers.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
 
@@ -27,6 +27,11 @@ class DeliverySettings:
     leases: LeaseSettings = group(LeaseSettings, prefix="NOTIFICATION_DELIVERY_")
     sender: SenderSettings = group(SenderSettings)
     wakeup: bool = setting("NOTIFICATION_DELIVERY_WAKEUP", flag, default="true")
+
+    def problems(self) -> Iterator[str]:
+        """Yield a problem if a notification could be claimed again while it is still being sent."""
+        if self.sender.kind == "webhook" and self.sender.webhook_timeout >= self.leases.lease:
+            yield "NOTIFICATION_WEBHOOK_TIMEOUT must be shorter than NOTIFICATION_DELIVERY_LEASE"
 
 
 class DeliveryRuntime(WorkerRuntime):

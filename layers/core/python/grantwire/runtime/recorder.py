@@ -39,9 +39,6 @@ class RecorderRuntime(WorkerRuntime):
         settings = load(RecorderSettings, environ)
         database = Database(settings.database, application_name="grantwire-recorder")
         nats = NatsConnection(settings.nats, name="grantwire-recorder")
-        advisories = settings.topology.advisories
-        consumers = [
-            PullConsumer(nats, advisories.stream, durable)
-            for durable in (advisories.durable, advisories.terminated_durable)
-        ]
+        advisories = settings.topology.advisories.consumers.values()
+        consumers = [PullConsumer(nats, advisory.stream, advisory.durable) for advisory in advisories]
         return cls(Recorder(database, nats, consumers, settings.topology), (nats.close, database.close))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grantwire.notifications.senders.interface import Sender
+
 if TYPE_CHECKING:
-    from grantwire.notifications.senders.interface import Sender
     from grantwire.notifications.store import Notification
     from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
 
-class BreakerSender:
+class BreakerSender(Sender):
     """A sender behind a circuit breaker; CircuitOpenError means that the receiver was not called."""
 
     def __init__(self, sender: Sender, breaker: CircuitBreaker) -> None:
@@ -26,3 +27,11 @@ class BreakerSender:
         """See `Sender`."""
         with self._breaker.guard():
             self._sender.send(notification)
+
+    def prepare(self) -> None:
+        """See `Sender`."""
+        self._sender.prepare()
+
+    def close(self) -> None:
+        """See `Sender`."""
+        self._sender.close()

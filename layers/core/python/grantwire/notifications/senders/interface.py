@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Sender(Protocol):
-    """Sends notifications to one receiver."""
+    """Sends notifications to one receiver. Senders inherit from it; `prepare` and `close` do nothing by default."""
 
     @property
     def concurrency(self) -> int:
@@ -20,3 +20,14 @@ class Sender(Protocol):
 
         Raises RejectedError if the receiver will never accept it, RetryableError if a later attempt may succeed.
         """
+
+    def prepare(self) -> None:
+        """Get everything that sending needs, before notifications are claimed.
+
+        Raises RetryableError or ConfigError if something is missing; then nothing is claimed.
+        """
+        return  # mypy considers a method of a protocol without a body as abstract
+
+    def close(self) -> None:
+        """Close connections. Called at the end of each invocation; the sender stays usable."""
+        return  # same reason

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grantwire.notifications.senders.interface import Sender
 from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
 
 
-class LogSender:
+class LogSender(Sender):
     """Writes one log line for each notification, with its ids and without personal data."""
 
-    concurrency = 1
+    @property
+    def concurrency(self) -> int:
+        """See `Sender`."""
+        return 1
 
     def send(self, notification: Notification) -> None:
         """Write the log line."""

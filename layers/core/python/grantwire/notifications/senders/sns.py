@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import RejectedError, RetryableError
+from grantwire.notifications.senders.interface import Sender
 
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _PERMANENT_ERROR_CODES = {"InvalidParameter", "InvalidParameterValue", "ParameterValueInvalid", "ValidationError"}
 
 
-class SnsSender:
+class SnsSender(Sender):
     """Publishes each notification to one topic."""
 
     def __init__(self, topic_arn: str, concurrency: int) -> None:
@@ -32,9 +33,14 @@ class SnsSender:
         config = Config(
             connect_timeout=1, read_timeout=3, retries={"total_max_attempts": 1}, max_pool_connections=concurrency
         )
-        self.concurrency = concurrency
+        self._concurrency = concurrency
         self._topic_arn = topic_arn
         self._client = boto3.client("sns", region_name=topic_arn.split(":")[3], config=config)
+
+    @property
+    def concurrency(self) -> int:
+        """See `Sender`."""
+        return self._concurrency
 
     def send(self, notification: Notification) -> None:
         """Publish the notification to the topic."""

@@ -1,49 +1,101 @@
-"""The webhook sender: one POST for each notification, with the notification id as `Idempotency-Key`.
+"""The webhook sender: one signed POST for each notification, as the Standard Webhooks specification says (D3, G5).
 
-2xx means that the receiver has accepted the notification. 408, 425, 429, 5xx and a missing response are retried. Every
-other status is permanent. So is a redirect: following it would send personal data to a host that is not configured.
+The notification id is `webhook-id` and `Idempotency-Key`, and never changes. `webhook-timestamp` is the time of this
+attempt, so a retry or a redrive is signed anew. `webhook-signature` has one signature for each key, two during a
+rotation of the key.
+
+2xx means that the receiver has accepted the notification. 401, 408, 425, 429, 5xx and a missing response are retried.
+401 means that the receiver does not accept the signature, so the secret is read again, and a changed one is tried
+immediately. Every other status is permanent. So is a redirect: following it would send personal data to a host that is
+not configured.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
 
-from grantwire.errors import RejectedError, RetryableError
+from standardwebhooks import Webhook
+
+from grantwire.errors import ConfigError, RejectedError, RetryableError
+from grantwire.notifications.senders.interface import Sender
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from collections.abc import Callable
 
+    from grantwire.notifications.senders.endpoint import WebhookEndpoint
+    from grantwire.notifications.senders.exchange import ExchangeClient
     from grantwire.notifications.store import Notification
 
-_RETRYABLE_STATUSES = {408, 425, 429}
+_UNAUTHORIZED = 401
+_RETRYABLE_STATUSES = {_UNAUTHORIZED, 408, 425, 429}
 
 
-class WebhookSender:
-    """Opens a connection for each notification, so that the failure of one does not affect another."""
+class EndpointSource(Protocol):
+    """Reads the endpoint of the webhook."""
 
-    def __init__(self, url: str, timeout: timedelta, concurrency: int) -> None:
-        parts = urlsplit(url)
-        self.concurrency = concurrency
-        self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host = parts.hostname or ""
-        self._port = parts.port
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._timeout = timeout.total_seconds()
+    def read(self) -> WebhookEndpoint:
+        """Return the endpoint; raise RetryableError or ConfigError if there is none."""
+
+    def refresh(self, rejected: WebhookEndpoint) -> WebhookEndpoint | None:
+        """Return the endpoint that replaced `rejected`; None if there is no other. Raises as `read` does."""
+
+
+class WebhookSender(Sender):
+    """Sends to one endpoint. `now` returns the time that is signed, in UTC."""
+
+    def __init__(
+        self,
+        source: EndpointSource,
+        client: ExchangeClient,
+        concurrency: int,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._concurrency = concurrency
+        self._source = source
+        self._client = client
+        self._now = now
+        self._endpoint: WebhookEndpoint | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """See `Sender`."""
+        return self._concurrency
+
+    def prepare(self) -> None:
+        """Read the endpoint, so that nothing is claimed without one; raise RetryableError or ConfigError."""
+        self._endpoint = self._source.read()
 
     def send(self, notification: Notification) -> None:
-        """POST the notification; each network operation ends after the timeout."""
-        connection = self._connect(self._host, self._port, timeout=self._timeout)
+        """POST the notification; see the module's docstring for the errors."""
+        endpoint = self._endpoint or self._source.read()
+        status = self._post(endpoint, notification)
+        if status == _UNAUTHORIZED and (renewed := self._refresh(endpoint)) is not None:
+            self._endpoint = renewed
+            status = self._post(renewed, notification)
+        _raise_for_status(status)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._client.close()
+
+    def _post(self, endpoint: WebhookEndpoint, notification: Notification) -> int:
+        body = json.dumps(notification.body())
+        headers = _headers(notification) | _signature_headers(endpoint, notification, body, self._now())
         try:
-            connection.request("POST", self._target, json.dumps(notification.body()).encode(), _headers(notification))
-            status = connection.getresponse().status
+            return self._client.post(endpoint.url, body.encode(), headers)
         except (OSError, http.client.HTTPException) as error:
             raise RetryableError(f"no response from the receiver: {error!r}") from error
-        finally:
-            connection.close()
-        _raise_for_status(status)
+
+    def _refresh(self, rejected: WebhookEndpoint) -> WebhookEndpoint | None:
+        """Return a changed endpoint; None if the secret is unchanged, unreadable or invalid: 401 is retried later."""
+        try:
+            return self._source.refresh(rejected)
+        except (RetryableError, ConfigError):
+            return None
 
 
 def _headers(notification: Notification) -> dict[str, str]:
@@ -55,6 +107,18 @@ def _headers(notification: Notification) -> dict[str, str]:
     if notification.trace_id:
         headers["X-Amzn-Trace-Id"] = "Root=" + quote(notification.trace_id, safe="-")
     return headers
+
+
+def _signature_headers(
+    endpoint: WebhookEndpoint, notification: Notification, body: str, now: datetime
+) -> dict[str, str]:
+    """Return the headers of Standard Webhooks. `sign` ignores the time zone, so the time is converted to UTC."""
+    message_id, sent_at = str(notification.notification_id), now.astimezone(UTC)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(sent_at.timestamp())),
+        "webhook-signature": " ".join(Webhook(key).sign(message_id, sent_at, body) for key in endpoint.keys),
+    }
 
 
 def _raise_for_status(status: int) -> None:
