@@ -224,6 +224,7 @@ class DeployedStack(ABC):
             "database_url": self.database_url,
             "nats_url": self.nats_url,
             "emulator_url": self.emulator_url,
+            "access_key_id": self.aws.access_key,
             "token": self.token,
             "pids": {server.name: server.pid for server in self.servers if server.pid},
         }
