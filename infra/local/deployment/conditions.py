@@ -40,6 +40,9 @@ class ConditionEvaluator:
         if function == "Fn::Contains":
             allowed, value = operands
             return self.text(value) in allowed
+        if function == "Fn::EachMemberEquals":
+            members, value = operands
+            return all(member == value for member in (self.text(members) or "").split(","))
         results = [self.holds(operand) for operand in operands]
         return {"Fn::And": all(results), "Fn::Or": any(results), "Fn::Not": not results[0]}[function]
 
