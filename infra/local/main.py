@@ -76,7 +76,9 @@ COMMANDS = {
     ),
     "test": Command("run all tests; ARGS are passed to pytest", "local.commands.test", Needs.CURRENT),
     "test-containers": Command(
-        "test every function in a container; needs Docker", "local.commands.test", Needs.CURRENT
+        "test every function in a container, and the integration tests on images; needs Docker",
+        "local.commands.test",
+        Needs.CURRENT,
     ),
     "bench": Command(
         "measure performance and compare it with limits and alternatives; QUICK=1 takes minutes, with rough figures",
@@ -97,6 +99,16 @@ COMMANDS = {
         Needs.INSTALLED,
     ),
     "clients": Command("create, list, rotate or revoke API clients; see ARGS=--help", "cli.clients", Needs.INSTALLED),
+    "audit": Command(
+        "search the locked packages for known vulnerabilities, and the checkout for secrets",
+        "local.commands.supply_chain",
+        Needs.CURRENT,
+    ),
+    "sbom": Command(
+        "write the software bill of materials of the layer, in CycloneDX format",
+        "local.commands.supply_chain",
+        Needs.CURRENT,
+    ),
     "lock": Command("update the locked requirements", "local.commands.generate", Needs.CURRENT),
     "clean": Command("stop the stack and delete all data below .grantwire", "local.commands.down", Needs.NOTHING),
 }
