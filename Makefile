@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env invoke test test-containers bench check schema proto redrive rebuild clients lock clean
+.PHONY: help up down demo status logs env invoke test test-containers bench check schema proto redrive rebuild clients audit sbom lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -28,5 +28,7 @@ proto: ; $(RUN) proto
 redrive: ; $(RUN) redrive $(ARGS)
 rebuild: ; $(RUN) rebuild $(ARGS)
 clients: ; $(RUN) clients $(ARGS)
+audit: ; $(RUN) audit
+sbom: ; $(RUN) sbom
 lock: ; $(RUN) lock $(ARGS)
 clean: ; $(RUN) clean

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT, STATE
 from infra.local.progress import Progress
+from infra.local.system import files, unprivileged
 from infra.local.system.programs import replace_process
 from infra.local.system.temporary import temporary_directory
 from infra.local.toolchain import environments
@@ -75,7 +76,9 @@ COMMANDS = {
     ),
     "test": Command("run all tests; ARGS are passed to pytest", "local.commands.test", Needs.CURRENT),
     "test-containers": Command(
-        "test every function in a container; needs Docker", "local.commands.test", Needs.CURRENT
+        "test every function in a container, and the integration tests on images; needs Docker",
+        "local.commands.test",
+        Needs.CURRENT,
     ),
     "bench": Command(
         "measure performance and compare it with limits and alternatives; QUICK=1 takes minutes, with rough figures",
@@ -96,6 +99,16 @@ COMMANDS = {
         Needs.INSTALLED,
     ),
     "clients": Command("create, list, rotate or revoke API clients; see ARGS=--help", "cli.clients", Needs.INSTALLED),
+    "audit": Command(
+        "search the locked packages for known vulnerabilities, and the checkout for secrets",
+        "local.commands.supply_chain",
+        Needs.CURRENT,
+    ),
+    "sbom": Command(
+        "write the software bill of materials of the layer, in CycloneDX format",
+        "local.commands.supply_chain",
+        Needs.CURRENT,
+    ),
     "lock": Command("update the locked requirements", "local.commands.generate", Needs.CURRENT),
     "clean": Command("stop the stack and delete all data below .grantwire", "local.commands.down", Needs.NOTHING),
 }
@@ -107,6 +120,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         name, arguments = _parse(argv)
+        _protect_state(COMMANDS[name].needs)
         with _temporary_directory(COMMANDS[name].needs):
             _enter_environment(COMMANDS[name].needs, argv, progress)
             return _load_function(name)(arguments, progress)
@@ -133,6 +147,13 @@ def _parse(argv: Sequence[str]) -> tuple[str, list[str]]:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the command")
     parsed = parser.parse_args(argv)
     return parsed.command, parsed.arguments
+
+
+def _protect_state(needs: Needs) -> None:
+    """Keep other accounts out of the state folder, which contains passwords, tokens and data."""
+    if needs is Needs.CURRENT or STATE.exists():
+        with contextlib.suppress(PermissionError):  # the folder of another account, which has protected it
+            files.make_private_folder(STATE, unprivileged.enterable_mode())
 
 
 def _temporary_directory(needs: Needs) -> contextlib.AbstractContextManager[object]:

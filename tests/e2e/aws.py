@@ -20,13 +20,13 @@ LOG_TIMEOUT_SECONDS = 20.0
 
 def client(stack: EmbeddedStack, service: str) -> Any:
     """Return a client for an AWS service of the stack."""
-    return _client(service, stack.emulator_url)
+    return _client(service, stack.emulator_url, stack.aws.access_key)
 
 
 @cache
-def _client(service: str, url: str) -> Any:
+def _client(service: str, url: str, access_key: str) -> Any:
     """Return a cached client, because creating one takes a second."""
-    return aws.client(service, url)
+    return aws.client(service, url, access_key)
 
 
 def wait_for_log(stack: EmbeddedStack, name: str, is_complete: Callable[[str], bool]) -> str:

@@ -17,6 +17,7 @@ from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
 from infra.local.deployment.template import declared_parameters
+from infra.local.servers.emulator import credentials
 from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, invoke
@@ -135,11 +136,7 @@ def test_sns_sender_reaches_a_queue(stack: EmbeddedStack, monkeypatch: pytest.Mo
     queue = sqs.create_queue(QueueName=f"q-{uuid.uuid4()}")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
-    for name, value in {
-        "AWS_ENDPOINT_URL": stack.emulator_url,
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-    }.items():
+    for name, value in {"AWS_ENDPOINT_URL": stack.emulator_url, **credentials(stack.aws.access_key)}.items():
         monkeypatch.setenv(name, value)
     payload = _payload(uuid.uuid4(), "u_123", 1)
     notification = Notification(

@@ -76,7 +76,7 @@ def api_url(flattened: Deployment, emulator: EmulatorServer) -> str:
 def test_no_deployed_function_has_a_layer(flattened: Deployment, emulator: EmulatorServer) -> None:
     """The functions therefore also work on an AWS that ignores layers."""
     assert flattened.outputs()["ApiId"]
-    deployed = aws.client("lambda", emulator.url).list_functions()["Functions"]
+    deployed = aws.client("lambda", emulator.url, emulator.access_key).list_functions()["Functions"]
     assert {function["FunctionName"] for function in deployed} == {
         f"{STACK_NAME}-{name.replace('_', '-')}" for name in LOGICAL_NAMES
     }

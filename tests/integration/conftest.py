@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -26,6 +28,27 @@ if TYPE_CHECKING:
     from tests.support.servers import Cluster
 
 Rows = psycopg.Connection[dict[str, Any]]
+
+
+# The fixtures that take their servers from the back end of the run.
+BACKEND_FIXTURES = {"databases", "nats_url"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With another back end, select the tests that use its servers.
+
+    The others test no server, or start their own: with TLS, with users, or to stop and kill it. `make test` runs them.
+    """
+    if os.environ.get("GRANTWIRE_TEST_BACKEND", "embedded") == "embedded":
+        return
+    folder = Path(__file__).parent
+    others = [
+        item
+        for item in items
+        if item.path.is_relative_to(folder) and BACKEND_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    ]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
 
 
 @pytest.fixture(scope="session", params=list(clusters().values()), ids=list(clusters()))

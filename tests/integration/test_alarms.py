@@ -1,7 +1,8 @@
-"""O5, R2, A1, V1: the cause of each alarm makes its function emit the metric that the alarm watches."""
+"""O5, R2, A1, G7, V1: the cause of each alarm makes its function emit the metric that the alarm watches."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infra.local.deployment.template import load_template
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 TEMPLATE = load_template()
+# Alarms with a threshold above the few causes of this test.
+MANY_CAUSES = {"CallersRefusedAlarm", "ConsumerLagAlarm"}
 UNREACHABLE_DATABASE = "postgresql://x:x@127.0.0.1:1/x"
 METHOD_ARN = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/GET/v1/users/u_1/entitlements"
 TOKEN = f"Bearer gw_dev_0123456789ab_{'x' * 43}"
@@ -44,14 +47,17 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
             ("relay_outbox", UNTIL_IDLE, environ),
             ("deliver_notifications", {"budget": "1500ms"}, environ | receiver.environ),
             ("record_advisories", UNTIL_IDLE, environ),
+            ("bridge_events", UNTIL_IDLE, environ),
             ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": UNREACHABLE_DATABASE}),
             ("bridge_events", UNTIL_IDLE, environ),
+            ("grant", {}, environ),
             ("sweep_retention", UNTIL_IDLE, environ),
             (
                 "authorize_caller",
                 {"authorizationToken": TOKEN, "methodArn": METHOD_ARN},
                 environ | {"DATABASE_URL": UNREACHABLE_DATABASE},
             ),
+            ("authorize_caller", {"authorizationToken": TOKEN, "methodArn": METHOD_ARN}, environ),
         ]
         emitted: dict[Metric, float] = {}
         for values in run_concurrently(len(invocations), lambda number: _collect_metrics(*invocations[number])):
@@ -60,7 +66,14 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
     missing = {name for name, (metric, _) in _alarms().items() if metric not in emitted}
     assert missing == set(), f"emitted were {sorted(emitted)}"
     for name, (metric, threshold) in _alarms().items():
-        assert emitted[metric] > threshold, name
+        assert emitted[metric] > threshold or name in MANY_CAUSES, name
+    # The alarm on limits is a query, because each route has a metric of its own.
+    (query,) = TEMPLATE["Resources"]["RequestsLimitedAlarm"]["Properties"]["Metrics"]
+    pattern = r"SUM\((\w+)\) FROM SCHEMA\((\w+), ([\w, ]+)\) WHERE outcome = 'RATE_LIMITED'"
+    schema = re.search(pattern, query["Expression"])
+    assert schema is not None
+    shapes = {(metric.name, metric.namespace, frozenset(key for key, _ in metric.dimensions)) for metric in emitted}
+    assert (schema[1], schema[2], frozenset(schema[3].split(", "))) in shapes
 
 
 def _create_causes(environ: dict[str, str], rows: Rows) -> None:
@@ -105,7 +118,7 @@ def _respond(received: ReceivedRequest) -> int:
 def _collect_metrics(name: str, event: dict[str, Any], environ: Mapping[str, str]) -> dict[Metric, float]:
     """Return the sum of each metric of one invocation, with the variables that the template sets for the function."""
     with Functions({**_literal_variables(name), **environ}) as functions:
-        if name == "authorize_caller":
+        if name == "authorize_caller" and environ["DATABASE_URL"] == UNREACHABLE_DATABASE:
             functions.invoke_expecting_error(name, event)
         else:
             functions.invoke(name, event)
@@ -145,7 +158,7 @@ def _alarms() -> dict[str, tuple[Metric, float]]:
     """Return the metric and the threshold of each alarm."""
     alarms = {}
     for name, resource in TEMPLATE["Resources"].items():
-        if resource["Type"] == "AWS::CloudWatch::Alarm":
+        if resource["Type"] == "AWS::CloudWatch::Alarm" and resource["Properties"].get("Namespace") == "Grantwire":
             alarm = resource["Properties"]
             assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
             dimensions = frozenset((item["Name"], item["Value"]) for item in alarm["Dimensions"])

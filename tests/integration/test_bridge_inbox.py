@@ -36,6 +36,26 @@ def is_settled(stream: Stream) -> bool:
     return (info.num_ack_pending, info.num_pending) == (0, 0)
 
 
+def test_bridge_writes_its_consumer_lag(
+    environ: dict[str, str], stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G7: an alarm watches the messages that are not acknowledged at the end of an invocation."""
+    stream.publish(event(), event(user_id="u_failing"), event())
+
+    def decode_or_fail(data: bytes, headers: dict[str, str]) -> Event:
+        if b"u_failing" in data:
+            raise ZeroDivisionError
+        return decode(data, headers)
+
+    runtime = BridgeRuntime.build(environ)
+    handler = WorkerHandler("bridge_events", lambda _: runtime)
+    with mock.patch("grantwire.notifications.bridge.decode", decode_or_fail):
+        assert handler({"budget": "3s", "until": "idle"}, None)["returned"] == 1
+    runtime.close()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["ConsumerLag"] for line in lines if "ConsumerLag" in line] == [[1]]
+
+
 def test_event_becomes_inbox_row_and_notification(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
     """N4: the notification has all fields of the event and the trace id of the message."""
     sent = event(version=12, event_type="EntitlementRevoked", user_id="u_ü")

@@ -24,6 +24,7 @@ class FakeAws:
     """An AWS that accepts every call."""
 
     url = "http://127.0.0.1:9"
+    access_key = "key"
 
     def stack_outputs(self, stack: str) -> dict[str, str]:
         """Return empty outputs."""

@@ -69,8 +69,26 @@ def test_every_role_has_the_permissions_boundary() -> None:
         assert all("*" not in action for action in actions)
         if _as_list(statement["Resource"]) == ["*"]:
             assert all(action.startswith(WITHOUT_RESOURCES) for action in actions)
+
+
+def test_boundary_fits_this_stack_only() -> None:
+    """No role can write the logs of a stack with a longer name, or use a key for secrets and topics of other stacks."""
     (logs,) = (statement for statement in _boundary() if "logs:PutLogEvents" in statement["Action"])
-    assert logs["Resource"]["Fn::Sub"].endswith(":log-group:/aws/lambda/${AWS::StackName}-*")
+    groups = {function["LoggingConfig"]["LogGroup"]["Ref"] for function in FUNCTIONS.values()}
+    assert {resource["Fn::GetAtt"][0] for resource in logs["Resource"]} == groups
+    secrets, topics, environments = (
+        statement for statement in _boundary() if "kms:Decrypt" in _as_list(statement["Action"])
+    )
+    (secret_arns,) = secrets["Condition"]["StringEquals"].values()
+    assert {arn["Ref"] for arn in _as_list(secret_arns)} == {
+        "DatabaseSecretArn",
+        "MigrationDatabaseSecretArn",
+        "NatsSecretArn",
+    }
+    assert topics["Condition"]["StringEquals"] == {"kms:EncryptionContext:aws:sns:topicArn": {"Ref": "SnsTopicArn"}}
+    assert environments["Resource"] == {"Ref": "KmsArn"}
+    (network,) = (statement for statement in _boundary() if "ec2:CreateNetworkInterface" in statement["Action"])
+    assert network["Condition"] == {"Null": {"lambda:SourceFunctionArn": "true"}}
 
 
 def test_boundary_allows_everything_that_the_policies_allow() -> None:
@@ -141,8 +159,91 @@ def test_template_has_no_other_resources_that_store_data() -> None:
         "AWS::Serverless::Function",
         "AWS::Serverless::LayerVersion",
         "AWS::Lambda::Permission",
+        "AWS::ApiGateway::Account",
         "AWS::ApiGateway::GatewayResponse",
+        "AWS::IAM::Role",
+        "AWS::WAFv2::WebACLAssociation",
     }
+
+
+def test_log_groups_outlive_the_stack() -> None:
+    """G7: whoever can delete the stack does not delete the evidence. A failed first deployment leaves no log group."""
+    groups = [resource for resource in RESOURCES.values() if resource["Type"] == "AWS::Logs::LogGroup"]
+    assert {(group["DeletionPolicy"], group["UpdateReplacePolicy"]) for group in groups} == {
+        ("RetainExceptOnCreate", "Retain")
+    }
+
+
+def test_access_logs_are_on_by_default_with_the_role_that_they_need() -> None:
+    """G7: a parameter switches them off. The role is a setting of the account, so another parameter omits it."""
+    conditions = {
+        values: [ConditionEvaluator(TEMPLATE, dict(values)).holds({"Condition": name}) for name in names]
+        for names in [("LogsAccess", "CreatesAccessLogRole")]
+        for values in [(), (("AccessLogs", "false"),), (("AccessLogRole", "false"),)]
+    }
+    assert list(conditions.values()) == [[True, True], [False, False], [True, False]]
+    assert RESOURCES["ApiAccessLogs"]["Condition"] == "LogsAccess"
+    account, role = RESOURCES["AccessLogAccount"], RESOURCES["AccessLogRoleOfAccount"]
+    assert account["Condition"] == role["Condition"] == "CreatesAccessLogRole"
+    assert account["Properties"]["CloudWatchRoleArn"] == {"Fn::GetAtt": ["AccessLogRoleOfAccount", "Arn"]}
+    assert account["DeletionPolicy"] == role["DeletionPolicy"] == "RetainExceptOnCreate"
+    (tag,) = RESOURCES["ApiAccessLogs"]["Properties"]["Tags"]
+    assert tag["Value"]["Fn::If"][:2] == ["CreatesAccessLogRole", {"Ref": "AccessLogAccount"}]  # the role comes first
+
+
+def test_endpoint_requires_tls_1_2_or_newer() -> None:
+    """Without a security policy, a regional REST API accepts TLS 1.0."""
+    api = RESOURCES["Api"]["Properties"]
+    assert api["SecurityPolicy"].startswith("SecurityPolicy_TLS13_1_2_PFS_")
+    assert api["EndpointAccessMode"] == "STRICT"
+
+
+def test_sources_can_be_limited() -> None:
+    """Addresses outside the list are denied, whatever the authorizer says. Without a list, nothing is denied."""
+    everyone, (condition, outside, otherwise) = (
+        statement.get("Fn::If", statement)
+        for statement in RESOURCES["Api"]["Properties"]["Auth"]["ResourcePolicy"]["CustomStatements"]
+    )
+    assert (everyone["Effect"], "Condition" in everyone) == ("Allow", False)
+    assert (condition, otherwise) == ("LimitsSources", {"Ref": "AWS::NoValue"})
+    assert outside["Effect"] == "Deny"
+    assert outside["Condition"] == {"NotIpAddress": {"aws:SourceIp": {"Ref": "SourceAllowList"}}}
+    assert outside["Resource"] == everyone["Resource"] == "execute-api:/*"
+
+
+def test_web_acl_is_associated_with_the_stage_by_condition() -> None:
+    """A web ACL belongs to the account; the template only refers to it."""
+    association = RESOURCES["ApiWebAcl"]
+    assert association["Condition"] == "HasWebAcl"
+    assert association["Properties"]["WebACLArn"] == {"Ref": "WebAclArn"}
+    assert association["Properties"]["ResourceArn"]["Fn::Sub"].endswith("/restapis/${Api}/stages/${Api.Stage}")
+
+
+ARN = "arn:aws:secretsmanager:eu-central-1:1:secret:s"
+
+
+@pytest.mark.parametrize(
+    "aws",
+    [{"SubnetIds": "a,b"}, {"DatabaseSecretArn": ARN}, {"MigrationDatabaseSecretArn": ARN}, {"NatsSecretArn": ARN}],
+    ids=lambda parameters: next(iter(parameters)),
+)
+@pytest.mark.parametrize(
+    "unsafe",
+    [
+        {"Stage": "local"},
+        {"DatabaseUrl": "postgresql://h"},
+        {"MigrationDatabaseUrl": "postgresql://h"},
+        {"NatsUrl": "x"},
+    ],
+    ids=lambda parameters: next(iter(parameters)),
+)
+def test_clear_text_is_refused_on_aws(aws: dict[str, str], unsafe: dict[str, str]) -> None:
+    """Subnets or secrets mean AWS: no plaintext connections, and no passwords in parameters."""
+    rule = "NothingInClearTextOnAws"
+    assert _accepts(rule, **aws)
+    assert _accepts(rule, **{name: " " for name in unsafe if name != "Stage"}, **aws)
+    assert _accepts(rule, **unsafe)
+    assert not _accepts(rule, **unsafe, **aws)
 
 
 def test_access_logs_contain_neither_tokens_nor_user_ids() -> None:

@@ -179,7 +179,7 @@ def test_unreadable_certificate_file_is_a_config_error(
     settings_class: type, name: str, url: str, tmp_path: Path
 ) -> None:
     """A file without certificates is invalid too. The function stops in the init phase, not at the first request."""
-    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")  # pragma: allowlist secret
     for wrong in ("nowhere.pem", str(tmp_path), str(tmp_path / "key.pem"), "System"):
         with pytest.raises(ConfigError, match=f"{name}_TLS_CA must be system, the path of a readable file"):
             load(settings_class, {f"{name}_URL": url, f"{name}_TLS_CA": wrong})

@@ -262,7 +262,8 @@ def test_template_uses_only_resources_that_emulators_support() -> None:
 def test_every_alarm_watches_a_function_of_the_template() -> None:
     """`tests/integration/test_alarms.py` proves that the function emits the metric."""
     resources = TEMPLATE["Resources"].values()
-    alarms = [resource["Properties"] for resource in resources if resource["Type"] == "AWS::CloudWatch::Alarm"]
+    every = [resource["Properties"] for resource in resources if resource["Type"] == "AWS::CloudWatch::Alarm"]
+    alarms = [alarm for alarm in every if alarm.get("Namespace") == "Grantwire"]  # the next test checks the others
     assert {alarm["MetricName"] for alarm in alarms} >= {
         "EventsFailed",
         "NotificationsFailed",
@@ -275,6 +276,37 @@ def test_every_alarm_watches_a_function_of_the_template() -> None:
         assert dimensions["service"] == "grantwire"
         workers = {None} if alarm["MetricName"] == "DependencyUnavailable" else {*SCHEDULED, "authorize_caller"}
         assert dimensions.get("worker") in workers
+
+
+def test_alarms_of_lambda_and_api_gateway_watch_this_stack() -> None:
+    """G7: errors and throttles of every function, and 5xx responses of this stage only."""
+    resources = TEMPLATE["Resources"]
+    names = {f"FunctionName = '${{{name}}}'" for name in functions(TEMPLATE)}
+    for alarm, metric in (("FunctionErrorsAlarm", "Errors"), ("ThrottlesAlarm", "Throttles")):
+        (query,) = resources[alarm]["Properties"]["Metrics"]
+        select, source = query["Expression"]["Fn::Join"][1]
+        assert select == f"SELECT SUM({metric})"
+        schema, _, condition = source["Fn::Sub"].partition(" WHERE ")
+        assert schema == 'FROM SCHEMA("AWS/Lambda", FunctionName)'
+        assert set(condition.split(" OR ")) == names
+    server_errors = resources["ServerErrorsAlarm"]["Properties"]
+    assert (server_errors["Namespace"], server_errors["MetricName"]) == ("AWS/ApiGateway", "5XXError")
+    api = resources["Api"]["Properties"]
+    assert {item["Name"]: item["Value"] for item in server_errors["Dimensions"]} == {
+        "ApiName": api["Name"],
+        "Stage": api["StageName"],
+    }
+
+
+def test_every_alarm_has_a_section_in_the_runbook() -> None:
+    """G7: its description names the section, and the table of alarms links to it."""
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    for resource in TEMPLATE["Resources"].values():
+        if resource["Type"] == "AWS::CloudWatch::Alarm":
+            name = resource["Properties"]["AlarmName"]["Fn::Sub"].removeprefix("${AWS::StackName}-")
+            section = resource["Properties"]["AlarmDescription"].rpartition("Runbook: ")[2].rstrip(".")
+            assert f"\n## {section}\n" in runbook, name
+            assert re.search(rf"\| `grantwire-{name}` \|.*\[{section}\]", runbook), name
 
 
 @pytest.mark.parametrize("name", RESOURCES)
@@ -479,7 +511,7 @@ def test_every_route_has_a_scope() -> None:
 def test_every_route_uses_the_authorizer() -> None:
     """No event overrides the default authorizer."""
     auth = TEMPLATE["Resources"]["Api"]["Properties"]["Auth"]
-    assert auth.keys() == {"DefaultAuthorizer", "Authorizers"}
+    assert auth.keys() == {"DefaultAuthorizer", "Authorizers", "ResourcePolicy"}
     authorizer = auth["Authorizers"][auth["DefaultAuthorizer"]]
     assert authorizer["FunctionArn"] == {"Fn::GetAtt": ["AuthorizeCallerFunction", "Arn"]}
     assert authorizer["FunctionPayloadType"] == "TOKEN"

@@ -53,7 +53,7 @@ class FunctionLogs:
 
     def __init__(self, stack: DeployedStack) -> None:
         self._is_running = stack.aws.is_alive()
-        self._client = aws.client("logs", stack.emulator_url)
+        self._client = aws.client("logs", stack.emulator_url, stack.aws.access_key)
         self._seen: dict[str, int] = {}
 
     def new_lines(self, limit: int | None = None) -> list[str]:

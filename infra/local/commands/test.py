@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from infra.local.errors import CommandError
 from infra.local.paths import CACHE, CHECKOUT, STATE
 from infra.local.servers.group import destroy_servers_below
 from infra.local.system.memory import memory_folder
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from infra.local.progress import Progress
 
+PYTEST = (sys.executable, "-m", "pytest")
+NO_TESTS_COLLECTED = 5
 PARALLEL_OPTIONS = ("-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadscope", "--no-loadscope-reorder")
 
 
@@ -26,14 +30,41 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
 
     Servers and folders of killed test runs are removed first.
     """
+    _remove_abandoned()
+    replace_process([*PYTEST, *(arguments or PARALLEL_OPTIONS)], _environment())
+
+
+def test_containers(arguments: Sequence[str], progress: Progress) -> int:
+    """Run every function with `sam local`, then the integration tests on PostgreSQL and NATS from images.
+
+    Without a container engine, the first suite skips its tests with a message, and the second one does not run.
+    """
+    from infra.local.containers.engine import connect_engine  # noqa: PLC0415 - only in the development environment
+
+    _remove_abandoned()
+    code = _run_pytest("tests/containers", *arguments)
+    try:
+        with connect_engine():
+            pass
+    except CommandError as error:
+        progress.print_line(f"The integration tests did not run on containers. {error}")
+        return code
+    return code or _run_pytest("tests/integration", *arguments, GRANTWIRE_TEST_BACKEND="containers")
+
+
+def _run_pytest(*arguments: str, **variables: str) -> int:
+    """Return pytest's exit code; success if `arguments` select no test of a suite."""
+    code = subprocess.run([*PYTEST, *arguments], env={**_environment(), **variables}, check=False).returncode
+    return 0 if code == NO_TESTS_COLLECTED else code
+
+
+def _remove_abandoned() -> None:
+    """Remove the servers and folders of killed test runs."""
     for folder in (*list_abandoned(STATE / "test"), *list_abandoned(memory_folder())):
         destroy_servers_below(folder)
         shutil.rmtree(folder, ignore_errors=True)
     os.chdir(CHECKOUT)
-    variables = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(CACHE / "hypothesis")}
-    replace_process([sys.executable, "-m", "pytest", *(arguments or PARALLEL_OPTIONS)], variables)
 
 
-def test_containers(arguments: Sequence[str], progress: Progress) -> int:
-    """Run the tests that need a container engine; they are skipped, with a message, if none responds."""
-    return test(["tests/containers", *arguments], progress)
+def _environment() -> dict[str, str]:
+    return {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(CACHE / "hypothesis")}

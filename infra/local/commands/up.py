@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from infra.local.stack import selection
@@ -31,6 +32,12 @@ Next: `make demo` sends more requests, `make status` and `make logs` show the st
 """
 
 
+ROOT_WARNING = """\
+Warning: you are root, so the functions and the AWS emulator run as root too.
+  Use an ordinary account; Grantwire needs no privileges.
+"""
+
+
 def up(arguments: Sequence[str], progress: Progress) -> int:
     """Start the checkout's stack and print its addresses and an example request."""
     parser = argparse.ArgumentParser(prog="infra.local up")
@@ -38,6 +45,8 @@ def up(arguments: Sequence[str], progress: Progress) -> int:
         "stack", nargs="?", choices=selection.STACK_KINDS, default=selection.STACK_KINDS[0], help="kind of the stack"
     )
     stack = selection.select_stack(parser.parse_args(arguments).stack, progress)
+    if os.geteuid() == 0:
+        progress.print_line(ROOT_WARNING)
     stack.up()
     progress.print_line(
         READY.format(

@@ -8,7 +8,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.local.deployment import aws
 from infra.local.errors import CommandError
-from infra.local.servers.emulator import execute_api_url, is_usable
+from infra.local.servers.emulator import DEFAULT_ACCESS_KEY, execute_api_url, is_usable
 from infra.local.servers.postgres import postgres_url
 from infra.local.system.ports import HOST
 
@@ -71,6 +71,8 @@ class Nats(Container):
 
 class LocalStack(Container):
     """LocalStack, called with the AWS SDK."""
+
+    access_key = DEFAULT_ACCESS_KEY
 
     @property
     def url(self) -> str:

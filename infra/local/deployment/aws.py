@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from localstack_client.session import Session  # type: ignore[import-untyped]
 
-from infra.local.servers.emulator import CREDENTIALS, REGION
+from infra.local.servers.emulator import DEFAULT_ACCESS_KEY, REGION, SECRET_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _OVERRIDING_VARIABLES = ("AWS_ENDPOINT_URL", "USE_SSL")
 
 
-def client(service: str, endpoint: str) -> Any:
-    """Return a client for a service of the local AWS at `endpoint`, an http:// address."""
+def client(service: str, endpoint: str, access_key: str = DEFAULT_ACCESS_KEY) -> Any:
+    """Return a client for a service of the local AWS at `endpoint`, an http:// address; ministack needs its key."""
     with _without_variables(_OVERRIDING_VARIABLES):
         session = Session(
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            aws_access_key_id=access_key,
+            aws_secret_access_key=SECRET_KEY,
             region_name=REGION,
             localstack_host=urlsplit(endpoint).netloc,
         )

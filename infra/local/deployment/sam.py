@@ -17,7 +17,7 @@ from infra.local.deployment import gateway
 from infra.local.deployment.flatten import flatten
 from infra.local.deployment.template import declared_parameters, load_template
 from infra.local.paths import CHECKOUT, LAYER, TEMPLATE
-from infra.local.servers.emulator import CREDENTIALS, REGION
+from infra.local.servers.emulator import DEFAULT_ACCESS_KEY, REGION, credentials
 from infra.local.system import files, programs
 from infra.local.system.processes import Launch
 from infra.local.toolchain.environments import python_environment, uv_path
@@ -44,6 +44,10 @@ class LocalAws(Protocol):
     @property
     def url(self) -> str:
         """The address of the AWS API."""
+
+    @property
+    def access_key(self) -> str:
+        """The access key id that its AWS API accepts."""
 
     def stack_outputs(self, stack: str) -> dict[str, str]:
         """Return the outputs of a CloudFormation stack; empty if it does not exist or is not usable."""
@@ -158,7 +162,7 @@ class Deployment:
     def _sam(self, *command: str | Path) -> None:
         launch = Launch(
             command=[programs.program_path("sam"), *command],
-            environment=aws_environment(self._emulator.url, self._state / "sam"),
+            environment=aws_environment(self._emulator.url, self._state / "sam", self._emulator.access_key),
             log=self.log,
             directory=self._state,  # SAM keeps dependencies in its working directory
         )
@@ -182,7 +186,7 @@ def on_lambda_platform() -> bool:
     return (sys.platform, platform.machine()) == LAMBDA_PLATFORM
 
 
-def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
+def aws_environment(endpoint: str, home: Path, access_key: str = DEFAULT_ACCESS_KEY) -> dict[str, str]:
     """Return SAM's environment: the user's settings for pip, but none that point to a real AWS account."""
     home.mkdir(parents=True, exist_ok=True)
     # Once a week SAM checks the package index for a newer version, and waits for the response.
@@ -191,7 +195,7 @@ def aws_environment(endpoint: str, home: Path) -> dict[str, str]:
     inherited = {name: value for name, value in python_environment().items() if not name.startswith(("AWS_", "SAM_"))}
     return {
         **inherited,
-        **CREDENTIALS,
+        **credentials(access_key),
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",

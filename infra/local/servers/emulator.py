@@ -1,8 +1,9 @@
-"""The local AWS: ministack, in its own virtual environment and state folder."""
+"""The local AWS: ministack, in its own virtual environment and state folder, behind `front.py`."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import urllib.request
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,7 +11,9 @@ from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 from infra.local.errors import CommandError
+from infra.local.servers import front
 from infra.local.servers.server import Server
+from infra.local.system import files
 from infra.local.system.ports import HOST
 from infra.local.toolchain.environments import EMULATOR
 
@@ -21,10 +24,16 @@ if TYPE_CHECKING:
     from infra.local.system.processes import Launch
 
 REGION = "us-east-1"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+DEFAULT_ACCESS_KEY = "local"  # for LocalStack, which accepts any, and for tools that must reach no AWS
+SECRET_KEY = "local"  # noqa: S105  # no local AWS checks signatures
 
 # Listeners of unused services. They have fixed ports, which would collide between checkouts.
 DISABLED_LISTENERS = {"IOT_MTLS_ENABLED": "0", "SFTP_ENABLED": "0"}
+
+
+def credentials(access_key: str = DEFAULT_ACCESS_KEY) -> dict[str, str]:
+    """Return the variables with which AWS tools send this access key."""
+    return {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
 
 def execute_api_url(aws: str, api: str, stage: str) -> str:
@@ -43,6 +52,15 @@ class EmulatorServer(Server):
     name: ClassVar[str] = "emulator"
     port_variable: ClassVar[str] = "GRANTWIRE_API_PORT"
     ready_timeout: ClassVar[float] = 60.0
+
+    @property
+    def access_key(self) -> str:
+        """The random access key id, without which the emulator serves nothing but deployed APIs."""
+        file = self.state / "access-key"
+        if not file.exists():
+            self._make_folder()
+            files.write_private(file, secrets.token_hex(16))
+        return file.read_text()
 
     @property
     def url(self) -> str:
@@ -115,7 +133,6 @@ class EmulatorServer(Server):
             for name in ("state", "s3"):
                 shutil.rmtree(self.state / name, ignore_errors=True)
         self._state_saved.unlink(missing_ok=True)
-        self.state.chmod(0o700)  # the state contains the functions' environments, which hold passwords
 
     def _on_stopped(self, *, cleanly: bool) -> None:
         """Mark the state on disk as complete if the emulator stopped cleanly."""
@@ -125,14 +142,15 @@ class EmulatorServer(Server):
     def _request(
         self, service: str, path: str, *, method: str | None = None, data: bytes | None = None
     ) -> urllib.request.Request:
-        """Return a request that names its service as a signed one does; the emulator checks no signature."""
-        scope = f"{CREDENTIALS['AWS_ACCESS_KEY_ID']}/20260101/{REGION}/{service}/aws4_request"
+        """Return a request with key and service as in a signed one; the emulator checks no signature."""
+        scope = f"{self.access_key}/20260101/{REGION}/{service}/aws4_request"
         headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"}
         return urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310
 
     def _command(self, port: int) -> Launch:
-        program = EMULATOR.folder / "bin" / "ministack"
-        return self._program(EMULATOR.python, program, environment={**self._settings(port), **DISABLED_LISTENERS})
+        # -P: the folder of the program does not become part of Python's path.
+        settings: Mapping[str, str] = {**self._settings(port), **DISABLED_LISTENERS}
+        return self._program(EMULATOR.python, "-P", front.__file__, environment=settings)
 
     def _settings(self, port: int) -> dict[str, str]:
         """Return the emulator's variables, which functions inherit.
@@ -140,7 +158,7 @@ class EmulatorServer(Server):
         HOME is the state folder, so that functions do not find the user's AWS profile.
         """
         return {
-            "BIND_HOST": HOST,
+            front.ACCESS_KEY_VARIABLE: self.access_key,
             "GATEWAY_PORT": str(port),
             "HOME": str(self.state),
             "MINISTACK_REGION": REGION,
@@ -152,7 +170,7 @@ class EmulatorServer(Server):
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2) as response:  # noqa: S310
+            with urllib.request.urlopen(self._request("health", "/_ministack/health"), timeout=2) as response:  # noqa: S310
                 return bool(response.status == 200)  # noqa: PLR2004
         except OSError:
             return False

@@ -51,6 +51,7 @@ class PostgresServer(Server):
 
     name: ClassVar[str] = "postgres"
     port_variable: ClassVar[str] = "GRANTWIRE_POSTGRES_PORT"
+    runs_unprivileged: ClassVar[bool] = True
     ready_timeout: ClassVar[float] = 60.0  # recovery after a crash takes time
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # fast shutdown: SIGTERM would wait for sessions
     kill_signal: ClassVar[signal.Signals] = signal.SIGQUIT  # immediate shutdown: the next start recovers

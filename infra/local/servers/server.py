@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from infra.local.errors import CommandError
-from infra.local.system import files, temporary
+from infra.local.system import files, temporary, unprivileged
 from infra.local.system.ports import find_free_port, is_port_free
 from infra.local.system.processes import (
     Launch,
@@ -43,6 +43,7 @@ class Server(ABC):
     name: ClassVar[str]
     port_variable: ClassVar[str]
     ready_timeout: ClassVar[float] = 30.0
+    runs_unprivileged: ClassVar[bool] = False  # whether it runs as another account if this process is root
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     kill_signal: ClassVar[signal.Signals] = signal.SIGKILL
 
@@ -78,7 +79,7 @@ class Server(ABC):
 
         Raises CommandError with the server's log if it ends or is not ready in time.
         """
-        self.state.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         self._adopt_unrecorded()
         if self.is_alive() and self._fixed_port in (None, self.port) and self._wait_until_ready():
             return
@@ -117,6 +118,11 @@ class Server(ABC):
     @abstractmethod
     def _is_ready(self) -> bool:
         """Return whether the running server accepts requests."""
+
+    def _make_folder(self) -> None:
+        """Create the state folder, which other accounts cannot read: its files contain passwords and data."""
+        mode = unprivileged.enterable_mode() if self.runs_unprivileged else files.PRIVATE_FOLDER
+        files.make_private_folder(self.state, mode)
 
     def _prepare(self) -> None:  # noqa: B027  # most servers have nothing to prepare
         """Prepare the state folder before a start."""

@@ -237,6 +237,7 @@ class DeployedStack(ABC):
             "nats_url": self.nats_url,
             "nats_reader_url": self.nats_reader_url,
             "emulator_url": self.emulator_url,
+            "access_key_id": self.aws.access_key,
             "token": self.token,
             "pids": {server.name: server.pid for server in self.servers if server.pid},
         }

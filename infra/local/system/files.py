@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import stat
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from infra.local.system.processes import Account
+
+
+PRIVATE_FOLDER = 0o700
 
 
 def write_private(path: Path, text: str, *, owner: Account | None = None) -> None:
@@ -24,6 +28,21 @@ def write_private(path: Path, text: str, *, owner: Account | None = None) -> Non
             os.fchown(descriptor, owner.uid, owner.gid)
         file.write(text)
     new_file.replace(path)
+
+
+def make_private_folder(folder: Path, mode: int = PRIVATE_FOLDER) -> None:
+    """Create a folder that other accounts cannot read, and remove their access to an existing one."""
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    if stat.S_IMODE(folder.stat().st_mode) != mode:
+        folder.chmod(mode)
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log of mode 0600 for appending; an older, readable one becomes private."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+    os.fchmod(log.fileno(), 0o600)
+    return log
 
 
 @contextlib.contextmanager

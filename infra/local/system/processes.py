@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from infra.local.system.files import open_log
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
@@ -57,8 +59,7 @@ def spawn(launch: Launch, *, detached: bool = True) -> subprocess.Popen[bytes]:
     A detached program has its own session, so that Ctrl-C in this terminal does not reach it.
     """
     account = launch.account
-    launch.log.parent.mkdir(parents=True, exist_ok=True)
-    with launch.log.open("ab") as output:
+    with open_log(launch.log) as output:
         return subprocess.Popen(
             launch.command,
             env=dict(launch.environment),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT
+from infra.local.system import files
 from infra.local.system.processes import Account
 
 
@@ -26,6 +27,11 @@ def account() -> Account | None:
         return None
     nobody = pwd.getpwnam("nobody")
     return Account(nobody.pw_uid, nobody.pw_gid)
+
+
+def enterable_mode() -> int:
+    """Return the mode of a folder that contains a server's: only root's can be entered, but not read, by others."""
+    return files.PRIVATE_FOLDER if account() is None else 0o711
 
 
 def is_reachable(path: Path) -> bool:

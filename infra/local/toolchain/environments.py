@@ -71,6 +71,7 @@ class Environment:
 
 DEVELOPMENT = Environment("development", STATE / "venv", REQUIREMENTS / "development.txt")
 EMULATOR = Environment("emulator", STATE / "emulator", REQUIREMENTS / "emulator.txt")
+AUDIT = Environment("audit", STATE / "audit", REQUIREMENTS / "audit.txt")  # only for `make audit` and `make sbom`
 
 
 def ensure(progress: Progress) -> bool:
@@ -86,8 +87,19 @@ def ensure(progress: Progress) -> bool:
                 _install_development()
         if not EMULATOR.is_ready:
             with progress.step("Installing the AWS emulator"):
-                _install_emulator()
+                _install_with_uv(EMULATOR)
     return True
+
+
+def ensure_audit(progress: Progress) -> None:
+    """Create or update the environment of the audit tools.
+
+    Raises CommandError with the log if the installation fails.
+    """
+    with hold_lock(LOCK, progress):
+        if not AUDIT.is_ready:
+            with progress.step("Installing the audit tools"):
+                _install_with_uv(AUDIT)
 
 
 def stop_abandoned_installer() -> None:
@@ -123,8 +135,7 @@ def _install_development() -> None:
     _sync(target)
 
 
-def _install_emulator() -> None:
-    target = EMULATOR
+def _install_with_uv(target: Environment) -> None:
     if not target.begin():
         shutil.rmtree(target.folder, ignore_errors=True)
         _run(uv_path(), "venv", "--python", DEVELOPMENT.python, target.folder)

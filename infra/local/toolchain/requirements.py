@@ -24,6 +24,7 @@ SOURCES = (
     "requirements/uv.in",
     "requirements/development.in",
     "requirements/emulator.in",
+    "requirements/audit.in",
 )
 # The locks are valid for every platform. The package index is the user's own configuration.
 OPTIONS = ("--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url")

@@ -45,6 +45,7 @@ class PullConsumer:
 
     def __init__(self, connection: NatsConnection, stream: str, consumer: str) -> None:
         self._connection = connection
+        self._stream, self._consumer = stream, consumer
         self._api_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._client: Client | None = None
         self._inbox = ""
@@ -86,6 +87,15 @@ class PullConsumer:
         if messages and max_messages > 1:
             messages += await self._request(max_messages - 1, 0, {"no_wait": True})
         return messages
+
+    async def count_unacknowledged(self) -> int:
+        """Return the consumer lag: the messages that were not delivered yet, or not acknowledged.
+
+        Raises RetryableError if the consumer does not exist or the server does not respond.
+        """
+        with self._connection.wrap_exceptions():
+            info = await self._connection.jetstream.consumer_info(self._stream, self._consumer)
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
 
     def take_late_messages(self) -> list[Message]:
         """Return and remove the messages that arrived after their request had ended."""

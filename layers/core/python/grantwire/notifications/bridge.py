@@ -24,7 +24,7 @@ from grantwire.jetstream.message import acknowledge, text_headers
 from grantwire.jetstream.topology import verify_topology
 from grantwire.notifications.events import Event, decode, probe_event
 from grantwire.notifications.inbox import record_events
-from grantwire.observability import logger
+from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.read_model.genuine import NOT_GENUINE, find_genuine
 from grantwire.workers.isolation import Fault, WriteResult, write_isolated
 from grantwire.workers.loop import Worker
@@ -127,7 +127,7 @@ class Bridge(Worker):
         """Return immediately: the pull has waited already."""
 
     async def end(self) -> None:
-        """Return messages that were not recorded or arrived late, and flush every acknowledgement."""
+        """Return messages that were not recorded or arrived late, flush all acknowledgements, and write ConsumerLag."""
         await self._stop_ack_extender()
         held, self._batch, self._prefetched = self._held_messages(), None, None
         if not self._consumer.is_open:
@@ -137,6 +137,7 @@ class Bridge(Worker):
             for message in self._consumer.take_late_messages():
                 await message.nak()
             await self._nats.flush()
+            metrics.add_metric("ConsumerLag", MetricUnit.Count, await self._consumer.count_unacknowledged())
 
     async def _next_batch(self, budget: Budget) -> _EventBatch | None:
         """Return the prefetched batch, or fetch one; None if no message arrives within a second.
