@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
+from tests.support.paths import ROOT
 from tests.support.workers.bridge_stream import Stream, drain
 from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 TEMPLATE = load_template()
+QUERY = json.loads((ROOT / "infra/events/query.json").read_text())
 UNREACHABLE_DATABASE = "postgresql://x:x@127.0.0.1:1/x"
 METHOD_ARN = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/GET/v1/users/u_1/entitlements"
 TOKEN = f"Bearer gw_dev_0123456789ab_{'x' * 43}"
@@ -47,6 +50,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
             ("record_advisories", UNTIL_IDLE, environ),
             ("bridge_events", {"budget": "1s"}, environ | {"DATABASE_URL": UNREACHABLE_DATABASE}),
             ("sweep_retention", UNTIL_IDLE, environ),
+            ("query", QUERY, environ),
             (
                 "authorize_caller",
                 {"authorizationToken": TOKEN, "methodArn": METHOD_ARN},
@@ -88,6 +92,10 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
         INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail,
                                        occurred_at)
         VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', now() + interval '10 years')""")
+    rows.execute(
+        "INSERT INTO client_buckets VALUES (%s, 0, now() + interval '1 hour')",
+        (QUERY["requestContext"]["authorizer"]["principalId"],),
+    )
     enqueue(rows, "stuck/item1", 1)
     rows.execute(
         "UPDATE outbox_events SET ready = false, next_retry_at = now() + interval '1 day'"

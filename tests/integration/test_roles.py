@@ -43,9 +43,12 @@ PRIVILEGES = {
     "api_clients": (
         "SELECT INSERT",
         {
-            "UPDATE": "expires_at last_used_at previous_hash previous_until revoked_at rotated_at token_hash",
+            "SELECT": "burst_limit client_id rate_limit",
+            "UPDATE": "burst_limit expires_at last_used_at previous_hash previous_until rate_limit revoked_at "
+            "rotated_at token_hash",
         },
     ),
+    "client_buckets": ("SELECT INSERT", {"UPDATE": "filled_at tokens"}),
     "dead_letters": ("SELECT", {}),
     "distributed_locks": (ALL, {}),
     "entitlement_audit": (
@@ -57,6 +60,10 @@ PRIVILEGES = {
     "idempotency_keys": (
         "SELECT INSERT DELETE",
         {"UPDATE": "created_at expires_at request_hash response_body status_code"},
+    ),
+    "key_conflicts": (
+        "SELECT DELETE",
+        {"INSERT": "caller day key_hash operation_id route", "UPDATE": "conflicts last_at"},
     ),
     "notification_dlq": (ALL, {}),
     "notification_nats_dlq": (ALL, {}),
@@ -76,6 +83,9 @@ PRIVILEGES = {
     "processed_messages": (ALL, {}),
     "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
+    "user_summaries": ("SELECT INSERT UPDATE", {}),
+    "user_summaries_differences": ("SELECT", {}),
+    "user_summaries_expected": ("SELECT", {}),
 }
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
 OWNER_ONLY_FUNCTIONS = {"is_schema_owner"}

@@ -19,7 +19,7 @@ from grantwire.errors import GrantwireError, UnauthenticatedError
 from grantwire.observability import logger
 
 if TYPE_CHECKING:
-    from grantwire.clients.store import Clients
+    from grantwire.clients.lookup import LimitedLookup
 
 # The token of an unknown client is compared with this hash, so that it takes as long as the token of a known client.
 _DUMMY_HASHES = ("0" * 64,)
@@ -42,12 +42,15 @@ class Decision:
 class Authorizer:
     """Authorizes the service clients of one environment."""
 
-    def __init__(self, clients: Clients, environment: str) -> None:
+    def __init__(self, clients: LimitedLookup, environment: str) -> None:
         self._clients = clients
         self._environment = environment
 
     def authorize(self, header: str, method_arn: str) -> dict[str, Any]:
-        """Return the policy for an Authorization header. Raise RetryableError if the client cannot be read."""
+        """Return the policy for an Authorization header. Raise RetryableError if the client cannot be read.
+
+        Raise UnauthenticatedError if the client is unknown and was not looked up (see LimitedLookup).
+        """
         decision = self._decide(header)
         logger.info(
             "authorization decided",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from grantwire.errors import UnauthenticatedError
 from grantwire.observability import MetricUnit, begin_invocation, logger, metrics
 from grantwire.runtime.lazy import LazyRuntime
 
@@ -35,6 +36,10 @@ class AuthorizerHandler(Generic[R]):
             policy = self._authorize(
                 self._runtime.get(), str(event.get("authorizationToken") or ""), str(event["methodArn"])
             )
+        except UnauthenticatedError:
+            # Not a failure: API Gateway responds with 401 and does not cache it.
+            metrics.add_metric("CallersRefused", MetricUnit.Count, 1)
+            raise
         except Exception:
             logger.exception("authorizer failed, denying request")
             metrics.add_metric("AuthorizerFailures", MetricUnit.Count, 1)

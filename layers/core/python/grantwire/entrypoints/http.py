@@ -66,7 +66,10 @@ class Response(NamedTuple):
 
 
 class HttpHandler(Generic[R]):
-    """The Lambda handler of one route. `handle` executes the request and is independent of AWS."""
+    """The Lambda handler of one route. `handle` executes the request and is independent of AWS.
+
+    The runtime's `limiter` counts every request of a known caller, also one that is refused afterwards.
+    """
 
     def __init__(
         self, route: str, build: Callable[[Mapping[str, str]], R], handle: Callable[[Request, R], Response]
@@ -111,8 +114,12 @@ class HttpHandler(Generic[R]):
         """Return the response to a request. Never raises: every error becomes a response."""
         try:
             request.require_scope(self._scope)
+            runtime = self._runtime.get()
+            limiter = getattr(runtime, "limiter", None)
+            if limiter is not None:
+                limiter.take(request.caller)
             self._check_route(request)
-            return self._handle(request, self._runtime.get())
+            return self._handle(request, runtime)
         except RejectedError as error:
             allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
             return _error(error.code, str(error), allow)

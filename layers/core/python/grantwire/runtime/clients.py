@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.clients.authorizer import Authorizer
+from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Clients
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import group, load, setting
@@ -47,7 +48,7 @@ class CallerRuntime:
         settings = load(CallerSettings, environ)
         database = Database(settings.database)
         clients = Clients(database, settings.environment)
-        return cls(database, clients, Authorizer(clients, settings.environment))
+        return cls(database, clients, Authorizer(LimitedLookup(clients), settings.environment))
 
     def close(self) -> None:
         """Close the database connection."""
