@@ -1,3 +1,11 @@
+CREATE FUNCTION public.api_clients_keep_revocation() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'client % was revoked at %, and a revocation cannot be changed', OLD.client_id, OLD.revoked_at
+        USING ERRCODE = 'restrict_violation';
+END
+$$;
 CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -279,6 +287,13 @@ BEGIN
        SET conflicts = known.conflicts + 1, last_at = clock_timestamp()
     RETURNING conflicts INTO counted;
     RETURN counted;
+END
+$$;
+CREATE FUNCTION public.operator_actions_append_only() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'operator_actions is append-only: % is not allowed', TG_OP USING ERRCODE = 'restrict_violation';
 END
 $$;
 CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF uuid
@@ -853,6 +868,8 @@ CREATE TABLE public.entitlement_audit (
     stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
     trace_id text,
     detail jsonb NOT NULL,
+    CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
+    CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
 )
@@ -868,6 +885,8 @@ CREATE TABLE public.entitlement_audit_default (
     stock_keeping_unit text CONSTRAINT entitlement_audit_stock_keeping_unit_not_null NOT NULL COLLATE pg_catalog."C",
     trace_id text,
     detail jsonb CONSTRAINT entitlement_audit_detail_not_null NOT NULL,
+    CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
+    CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text])))
 );
@@ -892,6 +911,7 @@ CREATE TABLE public.idempotency_keys (
     response_body text NOT NULL,
     created_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT idempotency_keys_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
     CONSTRAINT idempotency_keys_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 255))),
     CONSTRAINT idempotency_keys_lifetime CHECK ((expires_at > created_at)),
     CONSTRAINT idempotency_keys_stored_status CHECK ((((status_code >= 200) AND (status_code <= 299)) OR ((status_code >= 401) AND (status_code <= 499))))
@@ -949,16 +969,32 @@ CREATE TABLE public.operator_actions (
     kind text NOT NULL,
     selection jsonb NOT NULL,
     dry_run boolean NOT NULL,
-    dead_letter_ids uuid[] NOT NULL,
+    dead_letter_ids uuid[],
     count integer NOT NULL,
     occurred_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT operator_actions_action CHECK ((action = ANY (ARRAY['redrive'::text, 'discard'::text]))),
-    CONSTRAINT operator_actions_actor CHECK ((actor <> ''::text)),
-    CONSTRAINT operator_actions_count CHECK ((count = cardinality(dead_letter_ids))),
-    CONSTRAINT operator_actions_kind CHECK ((kind = ANY (ARRAY['outbox'::text, 'notification'::text, 'nats'::text]))),
-    CONSTRAINT operator_actions_reason CHECK ((reason <> ''::text))
+    source text DEFAULT 'not recorded'::text NOT NULL,
+    client_id text COLLATE pg_catalog."C",
+    CONSTRAINT operator_actions_action CHECK (
+CASE kind
+    WHEN 'client'::text THEN (action = ANY (ARRAY['create'::text, 'rotate'::text, 'limits'::text, 'revoke'::text]))
+    WHEN 'read_model'::text THEN (action = 'rebuild'::text)
+    WHEN 'outbox'::text THEN (action = ANY (ARRAY['redrive'::text, 'discard'::text]))
+    WHEN 'notification'::text THEN (action = ANY (ARRAY['redrive'::text, 'discard'::text]))
+    WHEN 'nats'::text THEN (action = ANY (ARRAY['redrive'::text, 'discard'::text]))
+    ELSE false
+END),
+    CONSTRAINT operator_actions_actor CHECK (((char_length(actor) >= 1) AND (char_length(actor) <= 500))),
+    CONSTRAINT operator_actions_client CHECK (((kind = 'client'::text) = (client_id IS NOT NULL))),
+    CONSTRAINT operator_actions_count CHECK (((count >= 0) AND ((dead_letter_ids IS NULL) OR (count = cardinality(dead_letter_ids))))),
+    CONSTRAINT operator_actions_dead_letters CHECK (((kind = ANY (ARRAY['outbox'::text, 'notification'::text, 'nats'::text])) = (dead_letter_ids IS NOT NULL))),
+    CONSTRAINT operator_actions_reason CHECK (((char_length(reason) >= 1) AND (char_length(reason) <= 500))),
+    CONSTRAINT operator_actions_source CHECK (((char_length(source) >= 1) AND (char_length(source) <= 500)))
 );
+COMMENT ON TABLE public.operator_actions IS 'Administrative actions. Rows are only added, and the sweep never deletes them.';
+COMMENT ON COLUMN public.operator_actions.selection IS 'The parameters of the command, without secrets.';
 COMMENT ON COLUMN public.operator_actions.dead_letter_ids IS 'The changed dead letters; for a dry run, those that would have changed; for a redrive to NATS, those published.';
+COMMENT ON COLUMN public.operator_actions.count IS 'How many dead letters, clients or rows of the read model this transaction changed.';
+COMMENT ON COLUMN public.operator_actions.source IS 'Where the command came from, stated by the program that executed it: function and request id, or host and program.';
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
@@ -1083,6 +1119,7 @@ CREATE INDEX notification_nats_dlq_open ON public.notification_nats_dlq USING bt
 CREATE INDEX notifications_created_at ON public.notifications USING btree (created_at);
 CREATE INDEX notifications_due ON public.notifications USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX notifications_inbox ON public.notifications USING btree (user_id, created_at DESC, version DESC, event_id DESC);
+CREATE INDEX operator_actions_client ON public.operator_actions USING btree (client_id, occurred_at) WHERE (client_id IS NOT NULL);
 CREATE INDEX operator_actions_time ON public.operator_actions USING btree (occurred_at);
 CREATE INDEX outbox_events_discarded_at ON public.outbox_events USING btree (discarded_at) WHERE (discarded_at IS NOT NULL);
 CREATE INDEX outbox_events_open ON public.outbox_events USING btree (aggregate_key, aggregate_version) WHERE ((published_at IS NULL) AND (discarded_at IS NULL));
@@ -1092,11 +1129,17 @@ CREATE INDEX processed_events_time ON public.processed_events USING btree (proce
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
 CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (user_id, stock_keeping_unit) WHERE (status = 'ACTIVE'::text);
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
+CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
+ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
+CREATE TRIGGER operator_actions_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.operator_actions FOR EACH STATEMENT EXECUTE FUNCTION public.operator_actions_append_only();
+ALTER TABLE public.operator_actions ENABLE ALWAYS TRIGGER operator_actions_append_only;
 CREATE TRIGGER user_entitlements_deleted AFTER DELETE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_inserted AFTER INSERT ON public.user_entitlements REFERENCING NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_truncated AFTER TRUNCATE ON public.user_entitlements FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_updated AFTER UPDATE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
+GRANT USAGE ON SCHEMA public TO grantwire_clients;
+REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) FROM PUBLIC;
@@ -1118,6 +1161,7 @@ GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_k
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.operator_actions_append_only() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) FROM PUBLIC;
@@ -1157,17 +1201,29 @@ REVOKE ALL ON FUNCTION public.user_summaries_maintain() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_summaries_maintain() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_summaries_repair() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_summaries_repair() TO grantwire_functions;
-GRANT SELECT,INSERT ON TABLE public.api_clients TO grantwire_functions;
+GRANT SELECT ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(client_id) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(token_hash) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(previous_hash) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(previous_until) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(rotated_at) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(expires_at) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(revoked_at) ON TABLE public.api_clients TO grantwire_functions;
-GRANT UPDATE(last_used_at) ON TABLE public.api_clients TO grantwire_functions;
-GRANT SELECT(rate_limit),UPDATE(rate_limit) ON TABLE public.api_clients TO grantwire_functions;
-GRANT SELECT(burst_limit),UPDATE(burst_limit) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(client_id) ON TABLE public.api_clients TO grantwire_clients;
+GRANT INSERT(name) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(scopes) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(scopes) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(token_hash) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(token_hash),UPDATE(token_hash) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(previous_hash) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(previous_hash) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(previous_until) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(previous_until) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(created_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(rotated_at) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(expires_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(expires_at),UPDATE(expires_at) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(revoked_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT UPDATE(revoked_at) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(last_used_at),UPDATE(last_used_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT SELECT(rate_limit) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(rate_limit),UPDATE(rate_limit) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(burst_limit) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(burst_limit),UPDATE(burst_limit) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_functions;
 GRANT UPDATE(tokens) ON TABLE public.client_buckets TO grantwire_functions;
 GRANT UPDATE(filled_at) ON TABLE public.client_buckets TO grantwire_functions;
@@ -1215,15 +1271,27 @@ GRANT UPDATE(conflicts) ON TABLE public.key_conflicts TO grantwire_functions;
 GRANT UPDATE(last_at) ON TABLE public.key_conflicts TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notifications TO grantwire_functions;
 GRANT INSERT(action_id) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(action_id) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(batch) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(batch) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(actor) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(actor) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(reason) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(reason) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(action) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(action) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(kind) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(kind) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(selection) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(selection) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(dry_run) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(dry_run) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(dead_letter_ids) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(count) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(count) ON TABLE public.operator_actions TO grantwire_clients;
+GRANT INSERT(source) ON TABLE public.operator_actions TO grantwire_functions;
+GRANT INSERT(source) ON TABLE public.operator_actions TO grantwire_clients;
+GRANT INSERT(client_id) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
 GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_entitlements_differences TO grantwire_functions;

@@ -1,8 +1,8 @@
 """Create, list, rotate or revoke clients; invoked by an operator.
 
 The event is `{"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": "90d"}`,
-`{"action": "rotate", "client_id": "…", "overlap": "24h"}`, `{"action": "revoke", "client_id": "…"}` or
-`{"action": "list"}`. The result of create and rotate contains the token, which is not stored.
+`{"action": "rotate", "client_id": "…", "overlap": "24h"}` or `{"action": "revoke", "client_id": "…"}`, each with
+`actor` and `reason`, or `{"action": "list"}`. The result of create and rotate contains the token, which is not stored.
 """
 
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from typing import Any
 
 from grantwire.clients.commands import ClientCommand
 from grantwire.entrypoints.task import TaskHandler
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.runtime.clients import ClientsRuntime
 
 
-def handle(event: Mapping[str, Any], rt: CallerRuntime) -> dict[str, Any]:
+def handle(event: Mapping[str, Any], rt: ClientsRuntime, source: str) -> dict[str, Any]:
     """Execute one command and close the connection, because the next command may be days away."""
     try:
-        return ClientCommand.parse(event).execute(rt.clients)
+        return ClientCommand.parse(event).execute(rt.clients, source)
     finally:
         rt.close()
 
 
-handler = TaskHandler("manage_clients", CallerRuntime.build, handle, secret_result=True)
+handler = TaskHandler("manage_clients", ClientsRuntime.build, handle, secret_result=True)

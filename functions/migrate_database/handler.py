@@ -13,7 +13,7 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 SQL = Path(__file__).with_name("sql")
 
 
-def handle(_event: Mapping[str, Any], rt: MigrationRuntime) -> dict[str, Any]:
+def handle(_event: Mapping[str, Any], rt: MigrationRuntime, _source: str) -> dict[str, Any]:
     """Apply the missing migrations, and store the minimum retention of the audit."""
     with connect(rt.database, application_name="grantwire-migrate") as connection:
         applied = apply(connection, read_schema(MIGRATIONS, SQL))

@@ -13,9 +13,9 @@ from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.redrive import RedriveRuntime
 
 
-def handle(event: Mapping[str, Any], rt: RedriveRuntime) -> dict[str, Any]:
+def handle(event: Mapping[str, Any], rt: RedriveRuntime, source: str) -> dict[str, Any]:
     """Execute one command in batches; the result has complete counts and the first 1,000 ids."""
-    return rt.dead_letters.execute(DeadLetterCommand.parse(event)).as_dict()
+    return rt.dead_letters.execute(DeadLetterCommand.parse(event), source).as_dict()
 
 
 handler = TaskHandler("redrive_dead_letters", RedriveRuntime.build, handle)

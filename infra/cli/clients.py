@@ -1,7 +1,8 @@
 """`make clients`: create, list, rotate, limit or revoke clients of the API.
 
-It works with the database of the running stack, or with that of DATABASE_URL or DATABASE_SECRET_ARN. There is no option
-for the address, because it contains a password and every account can read command lines.
+It works with the database of the running stack, or with that of DATABASE_URL or DATABASE_SECRET_ARN, and logs in with
+the role for the administration of clients. There is no option for the address, because it contains a password and every
+account can read command lines.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.local.stack.description import read_description
 from infra.local.stack.development_client import client_runtime, local_environment
+from infra.local.system.operator import add_operator_options, command_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 Works with the running stack. For another stack, set these variables:
-  DATABASE_URL or DATABASE_SECRET_ARN
+  DATABASE_URL or DATABASE_SECRET_ARN, with a member of the role grantwire_clients
   TOKEN_ENVIRONMENT (default: live)
 
 examples:
-  make clients ARGS="create --name shop --scope entitlements:write --expires-in 90d"
+  make clients ARGS="create --name shop --scope entitlements:write --expires-in 90d --reason 'new shop'"
   make clients ARGS=list
-  make clients ARGS="rotate 4k2j9x0q7w1z --overlap 1h"
-  make clients ARGS="limits 4k2j9x0q7w1z --rate-limit 50 --burst-limit 100"
+  make clients ARGS="rotate 4k2j9x0q7w1z --overlap 1h --reason 'yearly rotation'"
+  make clients ARGS="limits 4k2j9x0q7w1z --rate-limit 50 --burst-limit 100 --reason 'import at night'"
 
 exit codes:
   0  done
@@ -45,7 +47,7 @@ def clients(arguments: Sequence[str], progress: Progress) -> int:
     with client_runtime(_environ(os.environ), hint="See --help for the options.") as runtime:
         from grantwire.clients.commands import ClientCommand  # noqa: PLC0415  # importable only here
 
-        result = ClientCommand.parse(_event(options)).execute(runtime.clients)
+        result = ClientCommand.parse(_event(options)).execute(runtime.clients, command_source("clients"))
     _print_result(result, progress)
     return 0
 
@@ -54,7 +56,7 @@ def _environ(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables of the database in the environment, or of the running stack if there is none."""
     if environ.get("DATABASE_URL") or environ.get("DATABASE_SECRET_ARN"):
         return {"TOKEN_ENVIRONMENT": "live", **environ}
-    return {**environ, **local_environment(read_description()["database_url"])}
+    return {**environ, **local_environment(read_description()["clients_database_url"])}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     revoke = actions.add_parser("revoke", help="revoke a client permanently")
     for action in (rotate, limits, revoke):
         action.add_argument("client_id", metavar="ID", help="the client's id, as `list` shows it")
+    for action in (create, rotate, limits, revoke):
+        add_operator_options(action)
     rotate.add_argument("--overlap", metavar="DURATION", help="how long the previous token stays valid (default: 24h)")
     for action in (create, limits):
         action.add_argument("--rate-limit", type=int, metavar="NUMBER", help="requests per second")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from infra.cli import target
 from infra.local.deployment.template import declared_parameters
 from infra.local.layer import STATEMENT_TIMEOUT, product_code
+from infra.local.system.operator import add_operator_options, command_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 EXAMPLES = """
 examples:
   make rebuild ARGS="--source record --dry-run"
-  make rebuild ARGS="--source stream --from-sequence 1000"
+  make rebuild ARGS="--source record --reason 'the read model was restored'"
+  make rebuild ARGS="--source stream --from-sequence 1000 --reason 'the bridge skipped events'"
 
 exit codes:
   0  done
@@ -47,7 +49,7 @@ def rebuild(arguments: Sequence[str], progress: Progress) -> int:
 
         command = RebuildCommand.parse(_event(options))
         with contextlib.closing(RebuildRuntime.build(environ)) as runtime:
-            report = runtime.execute(command, on_batch=_progress_printer(progress)).as_dict()
+            report = runtime.execute(command, command_source("rebuild"), _progress_printer(progress)).as_dict()
     print_report = _print_record_report if command.source == "record" else _print_stream_report
     print_report(report, progress)
     return 0 if report.get("complete", True) else 1
@@ -70,12 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
     parser.add_argument("--from-sequence", type=int, metavar="N", help="start with this message of the stream")
     parser.add_argument("--stream", metavar="NAME", help="the name of the stream (default: that of template.yaml)")
+    add_operator_options(parser)
     return parser
 
 
 def _event(options: argparse.Namespace) -> dict[str, Any]:
     """Return the event that the function would be invoked with."""
-    event = {"source": options.source, "dry_run": options.dry_run}
+    event = {"source": options.source, "dry_run": options.dry_run, "actor": options.actor}
+    if options.reason is not None:
+        event["reason"] = options.reason
     if options.from_sequence is not None:
         event["from_sequence"] = options.from_sequence
     return event | ({"budget": BUDGET} if options.source == "stream" else {})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import os
 from typing import TYPE_CHECKING, Any
 
 from infra.cli import target
 from infra.local.layer import product_code
+from infra.local.system.operator import add_operator_options, command_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,9 @@ def redrive(arguments: Sequence[str], progress: Progress) -> int:
 
         command = DeadLetterCommand.parse(_event(options))
         with contextlib.closing(RedriveRuntime.build(environ)) as runtime:
-            report = runtime.dead_letters.execute(command, on_batch=lambda so_far: _print_progress(so_far, progress))
+            report = runtime.dead_letters.execute(
+                command, command_source("redrive"), on_batch=lambda so_far: _print_progress(so_far, progress)
+            )
     _print_result(report, progress)
     return 1 if report.skipped else 0
 
@@ -70,10 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--older-than", metavar="DURATION", help="select those older than, for example, 2h")
     parser.add_argument("--newer-than", metavar="DURATION", help="select those newer than, for example, 7d")
     parser.add_argument("--limit", type=int, metavar="N", help="the maximum number of dead letters")
-    parser.add_argument("--reason", metavar="TEXT", help="the reason, which is recorded")
-    parser.add_argument(
-        "--actor", metavar="NAME", default=getpass.getuser(), help="who acts, which is recorded (default: you)"
-    )
+    add_operator_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
     parser.add_argument(
         "--force", action="store_true", help="also redrive those whose event id the inbox may have deleted"

@@ -20,5 +20,18 @@ CREATE UNLOGGED TABLE client_buckets (
 
 COMMENT ON TABLE client_buckets IS 'Token buckets of the callers. Deleting a row fills the bucket of that caller.';
 
-GRANT SELECT (client_id, rate_limit, burst_limit), UPDATE (rate_limit, burst_limit) ON api_clients TO grantwire_functions;
+-- The functions read the limits, and the ids of the newest clients. Only the administration of clients changes limits.
+GRANT SELECT (created_at, rate_limit, burst_limit) ON api_clients TO grantwire_functions;
+GRANT INSERT (rate_limit, burst_limit), UPDATE (rate_limit, burst_limit) ON api_clients TO grantwire_clients;
 GRANT SELECT, INSERT, UPDATE (tokens, filled_at) ON client_buckets TO grantwire_functions;
+
+-- A change of limits is recorded like every other action on a client.
+ALTER TABLE operator_actions
+    DROP CONSTRAINT operator_actions_action,
+    ADD CONSTRAINT operator_actions_action CHECK (
+        CASE kind WHEN 'client' THEN action IN ('create', 'rotate', 'limits', 'revoke')
+                  WHEN 'read_model' THEN action = 'rebuild'
+                  WHEN 'outbox' THEN action IN ('redrive', 'discard')
+                  WHEN 'notification' THEN action IN ('redrive', 'discard')
+                  WHEN 'nats' THEN action IN ('redrive', 'discard')
+                  ELSE false END);

@@ -18,6 +18,18 @@ BEGIN
 END
 $$;
 
+-- A revocation is final (SPEC G3), and administrative actions are append-only (G4). ALWAYS: also for sessions that have
+-- switched off ordinary triggers with session_replication_role.
+CREATE OR REPLACE TRIGGER api_clients_keep_revocation
+    BEFORE UPDATE ON api_clients
+    FOR EACH ROW WHEN (OLD.revoked_at IS NOT NULL AND NEW.revoked_at IS DISTINCT FROM OLD.revoked_at)
+    EXECUTE FUNCTION api_clients_keep_revocation();
+ALTER TABLE api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
+CREATE OR REPLACE TRIGGER operator_actions_append_only
+    BEFORE UPDATE OR DELETE OR TRUNCATE ON operator_actions
+    FOR EACH STATEMENT EXECUTE FUNCTION operator_actions_append_only();
+ALTER TABLE operator_actions ENABLE ALWAYS TRIGGER operator_actions_append_only;
+
 -- Create the first partitions of the audit (SPEC A1). The sweep creates the later ones.
 SELECT entitlement_audit_ensure_partitions(3);
 

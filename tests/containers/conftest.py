@@ -92,7 +92,7 @@ def nats_url() -> Iterator[str]:
 def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
     """The environment of a worker on this machine, with its own database and streams."""
     url = databases.migrated()
-    yield environment(url, nats_url)
+    yield environment(url, nats_url) | {"CLIENTS_DATABASE_URL": databases.url_for_clients(url)}
     databases.drop(url)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # The template's parameter behind each variable that a test sets.
 PARAMETERS = {
     "DATABASE_URL": "DatabaseUrl",
+    "CLIENTS_DATABASE_URL": "ClientsDatabaseUrl",
     "NATS_URL": "NatsUrl",
     "ENTITLEMENT_NATS_SUBJECT": "EventSubject",
     "ENTITLEMENT_NATS_STREAM": "EventStream",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire.clients.scopes import Scope
 from grantwire.database.migrations import read_schema
+from grantwire.operator_actions import Operator
 from grantwire.runtime.bridge import BridgeRuntime
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.runtime.clients import ClientsRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
 from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
@@ -138,8 +139,8 @@ def test_authorize_caller_denies_the_token_of_the_event_file(sandbox: Sandbox, e
 
 def test_manage_clients_lists_the_clients(sandbox: Sandbox, environ: dict[str, str]) -> None:
     """The list contains no tokens."""
-    runtime = CallerRuntime.build(environ)
-    token = runtime.clients.create("shop", [Scope.READ_ENTITLEMENTS]).token
+    runtime = ClientsRuntime.build(environ | {"DATABASE_URL": environ["CLIENTS_DATABASE_URL"]})
+    token = runtime.clients.create(Operator("ann", "a test", "tests"), "shop", [Scope.READ_ENTITLEMENTS]).token
     runtime.close()
     (listed,) = sandbox.invoke("manage_clients", environ)["clients"]
     assert (listed["client_id"], listed["name"], listed["scopes"]) == (token.client_id, "shop", ["entitlements:read"])

@@ -11,7 +11,8 @@ import pytest
 
 from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token, generate_client_id
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.operator_actions import Operator
+from grantwire.runtime.clients import ClientsRuntime
 from tests.containers.conftest import environment
 from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS, INBOX, REVOKES, SUMMARY
@@ -33,11 +34,11 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def http(sandbox: Sandbox, database_url: str, nats_url: str) -> Iterator[Http]:
+def http(sandbox: Sandbox, databases: Databases, database_url: str, nats_url: str) -> Iterator[Http]:
     """A client of the API with all scopes."""
     environ = environment(database_url, nats_url)
-    runtime = CallerRuntime.build(environ)
-    token = runtime.clients.create("tests", list(Scope)).token
+    runtime = ClientsRuntime.build(environ | {"DATABASE_URL": databases.url_for_clients(database_url)})
+    token = runtime.clients.create(Operator("ann", "a test", "tests"), "tests", list(Scope)).token
     runtime.close()
     with sandbox.api(environ) as address:
         yield Http(address, token.text)

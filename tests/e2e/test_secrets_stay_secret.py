@@ -37,7 +37,7 @@ def secrets(stack: EmbeddedStack) -> dict[str, str]:
     urls = {name: value for name, value in parameters.items() if "://" in value and urlsplit(value).password}
     passwords = {name: unquote(urlsplit(url).password or "") for name, url in urls.items()}
     description = json.loads(stack.description.read_text())
-    assert passwords.keys() >= {"DatabaseUrl", "MigrationDatabaseUrl"}
+    assert passwords.keys() >= {"DatabaseUrl", "ClientsDatabaseUrl", "MigrationDatabaseUrl"}
     assert description["token"] == stack.token
     # The first parts of a token identify the client; only the last part is secret.
     return {**passwords, "superuser": stack.postgres.password, "token": stack.token.rpartition("_")[2]}
@@ -76,7 +76,10 @@ def test_no_secret_is_in_a_command_line(stack: EmbeddedStack, secrets: dict[str,
 
 def test_files_with_secrets_are_readable_by_their_owner_only(stack: EmbeddedStack, secrets: dict[str, str]) -> None:
     """The parameters of the deployment are not stored at all."""
-    private = [stack.description, stack.state / "token", stack.postgres.state / "password", stack.emulator.state]
+    passwords = list(stack.postgres.state.glob("password*"))
+    assert len(passwords) == 4  # superuser, owner, functions, administration of clients
+    assert len({path.read_text() for path in passwords}) == 4
+    private = [stack.description, stack.state / "token", *passwords, stack.emulator.state]
     assert [path.name for path in private if path.stat().st_mode & 0o077] == []
     stored = [path for path in (stack.state / "deployment").glob("*") if path.is_file()]
     assert _find_leaks(secrets, {str(path): _read(path) for path in stored}) == []

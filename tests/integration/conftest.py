@@ -55,6 +55,12 @@ def owner_url(databases: Databases, database_url: str) -> str:
 
 
 @pytest.fixture
+def clients_url(databases: Databases, database_url: str) -> str:
+    """Address of the same database for the role of manage_clients."""
+    return databases.url_for_clients(database_url)
+
+
+@pytest.fixture
 def rows(owner_url: str) -> Iterator[Rows]:
     """Connection of the owner, to check rows that were written and to hold locks."""
     with psycopg.connect(owner_url, autocommit=True, row_factory=dict_row) as connection:

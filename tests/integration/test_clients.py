@@ -18,7 +18,8 @@ from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import NotFoundError, RejectedError, RetryableError
 from grantwire.observability import logger
-from grantwire.runtime.clients import CallerRuntime
+from grantwire.operator_actions import Operator
+from grantwire.runtime.clients import CallerRuntime, ClientsRuntime
 from infra.cli import clients as command
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
@@ -41,10 +42,24 @@ WRITE, READ = Scope.WRITE_ENTITLEMENTS, Scope.READ_ENTITLEMENTS
 SELECT_CLIENT = "SELECT * FROM api_clients WHERE client_id = %s"
 
 
-def build_runtime(database_url: str, environment: str = "dev", **environ: str) -> CallerRuntime:
-    """Return the runtime of authorize_caller and manage_clients."""
-    settings = {"DATABASE_URL": database_url, "TOKEN_ENVIRONMENT": environment}
-    return CallerRuntime.build({**PLAINTEXT, **settings, **environ})
+OPERATOR = Operator("ann", "a test", "tests")
+ACTOR_AND_REASON = {"actor": OPERATOR.actor, "reason": OPERATOR.reason}
+
+
+class Runtimes:
+    """The runtimes of authorize_caller and manage_clients, each with its own database role."""
+
+    def __init__(self, database_url: str, clients_url: str, environment: str = "dev", **environ: str) -> None:
+        settings = {**PLAINTEXT, "TOKEN_ENVIRONMENT": environment, **environ}
+        self._callers = CallerRuntime.build({**settings, "DATABASE_URL": database_url})
+        self.administration = ClientsRuntime.build({**settings, "DATABASE_URL": clients_url})
+        self.authorizer = self._callers.authorizer
+        self.clients = self.administration.clients
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._callers.close()
+        self.administration.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,28 +71,26 @@ def database_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture
-def runtime(database_url: str, rows: Rows) -> Iterator[CallerRuntime]:
-    """The runtime of both functions, without any clients."""
+def runtime(database_url: str, clients_url: str, rows: Rows) -> Iterator[Runtimes]:
+    """The runtimes of both functions, without any clients."""
     rows.execute("DELETE FROM api_clients")
-    runtime = build_runtime(database_url)
+    runtime = Runtimes(database_url, clients_url)
     yield runtime
     runtime.close()
 
 
-def create_client(
-    runtime: CallerRuntime, name: str = "shop", *scopes: Scope, lifetime: timedelta | None = None
-) -> Token:
+def create_client(runtime: Runtimes, name: str = "shop", *scopes: Scope, lifetime: timedelta | None = None) -> Token:
     """Create a client and return its token."""
-    return runtime.clients.create(name, scopes or (WRITE,), lifetime).token
+    return runtime.clients.create(OPERATOR, name, scopes or (WRITE,), lifetime).token
 
 
-def is_allowed(runtime: CallerRuntime, token: Token) -> bool:
+def is_allowed(runtime: Runtimes, token: Token) -> bool:
     """Return whether the policy for this token allows any route."""
     policy = runtime.authorizer.authorize(f"Bearer {token.text}", ARN)
     return bool(policy["policyDocument"]["Statement"][0]["Effect"] == "Allow")
 
 
-def test_new_client_is_allowed_with_its_scopes(runtime: CallerRuntime, rows: Rows) -> None:
+def test_new_client_is_allowed_with_its_scopes(runtime: Runtimes, rows: Rows) -> None:
     """The database stores only a hash of the token."""
     token = create_client(runtime, "shop", WRITE, READ)
     policy = runtime.authorizer.authorize(f"Bearer {token.text}", ARN)
@@ -91,7 +104,7 @@ def test_new_client_is_allowed_with_its_scopes(runtime: CallerRuntime, rows: Row
     assert (row["token_hash"], row["previous_hash"], row["expires_at"]) == (token.hash, None, None)
 
 
-def test_unknown_tokens_are_denied(runtime: CallerRuntime) -> None:
+def test_unknown_tokens_are_denied(runtime: Runtimes) -> None:
     """A wrong secret, an unknown client id, a token of another environment, and the id of another client."""
     token, other = create_client(runtime), create_client(runtime, "other")
     assert not is_allowed(runtime, Token.mint("dev", token.client_id))
@@ -101,33 +114,33 @@ def test_unknown_tokens_are_denied(runtime: CallerRuntime) -> None:
     assert is_allowed(runtime, token)
 
 
-def test_rotation_keeps_the_client_id_and_two_valid_tokens(runtime: CallerRuntime, rows: Rows) -> None:
+def test_rotation_keeps_the_client_id_and_two_valid_tokens(runtime: Runtimes, rows: Rows) -> None:
     """I7: the client id stays. The previous token ends after its overlap; an older token ends immediately."""
     first = create_client(runtime)
-    second = runtime.clients.rotate(first.client_id, timedelta(hours=1)).token
+    second = runtime.clients.rotate(OPERATOR, first.client_id, timedelta(hours=1)).token
     assert (is_allowed(runtime, first), is_allowed(runtime, second)) == (True, True)
-    third = runtime.clients.rotate(first.client_id, timedelta(hours=1)).token
+    third = runtime.clients.rotate(OPERATOR, first.client_id, timedelta(hours=1)).token
     assert [is_allowed(runtime, token) for token in (first, second, third)] == [False, True, True]
     rows.execute("UPDATE api_clients SET previous_until = now() - interval '1 second'")
     assert [is_allowed(runtime, token) for token in (second, third)] == [False, True]
     assert len({token.client_id for token in (first, second, third)}) == 1
 
 
-def test_rotation_without_overlap_ends_the_leaked_token_immediately(runtime: CallerRuntime) -> None:
+def test_rotation_without_overlap_ends_the_leaked_token_immediately(runtime: Runtimes) -> None:
     """API Gateway denies the leaked token when its cached policy has expired."""
     leaked = create_client(runtime)
-    fresh = runtime.clients.rotate(leaked.client_id, timedelta(0)).token
+    fresh = runtime.clients.rotate(OPERATOR, leaked.client_id, timedelta(0)).token
     assert (is_allowed(runtime, leaked), is_allowed(runtime, fresh)) == (False, True)
 
 
-def test_concurrent_rotations_leave_two_valid_tokens(runtime: CallerRuntime, database_url: str) -> None:
+def test_concurrent_rotations_leave_two_valid_tokens(runtime: Runtimes, database_url: str, clients_url: str) -> None:
     """Rotations run one after the other; only the last two tokens are valid."""
     token = create_client(runtime)
 
     def rotate(_number: int) -> Token:
-        own_runtime = build_runtime(database_url)
+        own_runtime = Runtimes(database_url, clients_url)
         try:
-            return own_runtime.clients.rotate(token.client_id, timedelta(hours=1)).token
+            return own_runtime.clients.rotate(OPERATOR, token.client_id, timedelta(hours=1)).token
         finally:
             own_runtime.close()
 
@@ -136,41 +149,41 @@ def test_concurrent_rotations_leave_two_valid_tokens(runtime: CallerRuntime, dat
     assert not is_allowed(runtime, token)
 
 
-def test_revoked_client_stays_denied(runtime: CallerRuntime, rows: Rows) -> None:
+def test_revoked_client_stays_denied(runtime: Runtimes, rows: Rows) -> None:
     """Both tokens are denied and a rotation is rejected. The row stays for the audit; its name can be used again."""
     first = create_client(runtime)
-    second = runtime.clients.rotate(first.client_id, timedelta(hours=1)).token
-    runtime.clients.revoke(first.client_id)
+    second = runtime.clients.rotate(OPERATOR, first.client_id, timedelta(hours=1)).token
+    runtime.clients.revoke(OPERATOR, first.client_id)
     revoked = rows.execute(SELECT_CLIENT, (first.client_id,)).fetchone()
-    runtime.clients.revoke(first.client_id)
+    runtime.clients.revoke(OPERATOR, first.client_id)
     assert rows.execute(SELECT_CLIENT, (first.client_id,)).fetchone() == revoked
     assert (is_allowed(runtime, first), is_allowed(runtime, second)) == (False, False)
     with pytest.raises(NotFoundError, match="revoked"):
-        runtime.clients.rotate(first.client_id, timedelta(0))
+        runtime.clients.rotate(OPERATOR, first.client_id, timedelta(0))
     successor = create_client(runtime, "shop")
     assert is_allowed(runtime, successor)
     assert successor.client_id != first.client_id
 
 
-def test_client_expires(runtime: CallerRuntime, rows: Rows) -> None:
+def test_client_expires(runtime: Runtimes, rows: Rows) -> None:
     """The clock of the database decides. Only a rotation with a new lifetime makes the client valid again."""
     token = create_client(runtime, lifetime=timedelta(days=90))
     assert is_allowed(runtime, token)
     rows.execute("UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now()")
     assert not is_allowed(runtime, token)
     with pytest.raises(NotFoundError, match="needs expires_in"):
-        runtime.clients.rotate(token.client_id, timedelta(0))
-    issued = runtime.clients.rotate(token.client_id, timedelta(0), timedelta(days=1))
+        runtime.clients.rotate(OPERATOR, token.client_id, timedelta(0))
+    issued = runtime.clients.rotate(OPERATOR, token.client_id, timedelta(0), timedelta(days=1))
     assert issued.expires_at is not None
     assert is_allowed(runtime, issued.token)
 
 
 @pytest.mark.usefixtures("runtime")
-def test_concurrent_creations_with_one_name_create_one_client(rows: Rows, database_url: str) -> None:
+def test_concurrent_creations_with_one_name_create_one_client(rows: Rows, database_url: str, clients_url: str) -> None:
     """One creation succeeds; each other one gets an error that names the client."""
 
     def create(_number: int) -> str:
-        own_runtime = build_runtime(database_url)
+        own_runtime = Runtimes(database_url, clients_url)
         try:
             return create_client(own_runtime, "shop").client_id
         except RejectedError as error:
@@ -184,14 +197,16 @@ def test_concurrent_creations_with_one_name_create_one_client(rows: Rows, databa
 
 
 @pytest.mark.parametrize("action", ["rotate", "revoke"])
-def test_unknown_client_id_is_not_found(runtime: CallerRuntime, action: str) -> None:
+def test_unknown_client_id_is_not_found(runtime: Runtimes, action: str) -> None:
     """This holds for any text as client id."""
     for client_id in ("0" * 12, "'; DROP--", "%s"):
         with pytest.raises(NotFoundError):
-            ClientCommand.parse({"action": action, "client_id": client_id}).execute(runtime.clients)
+            ClientCommand.parse({"action": action, "client_id": client_id, **ACTOR_AND_REASON}).execute(
+                runtime.clients, OPERATOR.source
+            )
 
 
-def test_last_use_is_recorded_at_most_once_a_minute(runtime: CallerRuntime, rows: Rows) -> None:
+def test_last_use_is_recorded_at_most_once_a_minute(runtime: Runtimes, rows: Rows) -> None:
     """Otherwise each request would cause a write."""
     token = create_client(runtime)
     select = "SELECT last_used_at FROM api_clients"
@@ -206,7 +221,7 @@ def test_last_use_is_recorded_at_most_once_a_minute(runtime: CallerRuntime, rows
 
 
 def test_locked_client_does_not_delay_requests(
-    runtime: CallerRuntime, rows: Rows, capsys: pytest.CaptureFixture[str]
+    runtime: Runtimes, rows: Rows, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last use is skipped if the row is locked. A wait would end in the statement timeout and a warning."""
     token = create_client(runtime)
@@ -219,7 +234,7 @@ def test_locked_client_does_not_delay_requests(
 
 def test_requests_are_denied_while_postgresql_is_down_and_allowed_afterwards(server: PostgresServer) -> None:
     """A warm function recovers on its own when the server is back."""
-    runtime = build_runtime(server.url(), DATABASE_STATEMENT_TIMEOUT="1s")
+    runtime = Runtimes(server.url(), server.url(), DATABASE_STATEMENT_TIMEOUT="1s")
     token = create_client(runtime, "outage")
     handler = AuthorizerHandler("authorize_caller", lambda _: runtime, lambda rt, *args: rt.authorizer.authorize(*args))
     event = {"type": "TOKEN", "authorizationToken": f"Bearer {token.text}", "methodArn": ARN}
@@ -239,14 +254,15 @@ def test_requests_are_denied_while_postgresql_is_down_and_allowed_afterwards(ser
 
 
 def test_manage_clients_returns_the_token_but_does_not_log_it(
-    runtime: CallerRuntime, capsys: pytest.CaptureFixture[str]
+    runtime: Runtimes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The log has the action and the client id."""
-    handler = TaskHandler("manage_clients", lambda _: runtime, handle, secret_result=True)
-    created = handler({"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d"}, None)
-    rotated = handler({"action": "rotate", "client_id": created["client_id"]}, None)
+    handler = TaskHandler("manage_clients", lambda _: runtime.administration, handle, secret_result=True)
+    creation = {"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d"}
+    created = handler(creation | ACTOR_AND_REASON, None)
+    rotated = handler({"action": "rotate", "client_id": created["client_id"], **ACTOR_AND_REASON}, None)
     (listed,) = handler({"action": "list"}, None)["clients"]
-    handler({"action": "revoke", "client_id": created["client_id"]}, None)
+    handler({"action": "revoke", "client_id": created["client_id"], **ACTOR_AND_REASON}, None)
     assert (listed["client_id"], listed["name"], listed["scopes"]) == (created["client_id"], "shop", ["ops"])
     assert listed["expires_at"] == created["expires_at"] == rotated["expires_at"]
     assert not {"token_hash", "previous_hash", "token"} & listed.keys()
@@ -275,28 +291,27 @@ def test_same_key_of_another_caller_is_a_different_key(client: Client, rows: Row
 
 
 @pytest.fixture
-def _operator_environment(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+def _operator_environment(monkeypatch: pytest.MonkeyPatch, clients_url: str) -> None:
     """Set the environment variables of an operator, with the database of the test."""
-    for name, value in {**PLAINTEXT, "DATABASE_URL": database_url, "TOKEN_ENVIRONMENT": "dev"}.items():
+    for name, value in {**PLAINTEXT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "dev"}.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("_operator_environment")
-def test_command_line_manages_clients_like_the_function(
-    runtime: CallerRuntime, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_manages_clients_like_the_function(runtime: Runtimes, capsys: pytest.CaptureFixture[str]) -> None:
     """The token is printed once, no log lines are printed, and the log level is restored."""
     level = logger.log_level
+    reason = ["--reason", "a new shop"]
     arguments = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops", "--expires-in", "90d"]
-    assert command.clients(arguments, Progress()) == 0
+    assert command.clients([*arguments, *reason], Progress()) == 0
     output = capsys.readouterr().out
     token = Token.from_header(f"Bearer {output.splitlines()[-1]}")
     assert output.count(token.secret) == 1
     assert is_allowed(runtime, token)
     capsys.readouterr()
-    command.clients(["rotate", token.client_id, "--overlap", "0s"], Progress())
+    command.clients(["rotate", token.client_id, "--overlap", "0s", *reason], Progress())
     command.clients(["list"], Progress())
-    command.clients(["revoke", token.client_id], Progress())
+    command.clients(["revoke", token.client_id, *reason], Progress())
     output = capsys.readouterr().out
     assert f"{token.client_id}  shop: entitlements:write ops; until " in output
     assert f"{token.client_id} is revoked" in output
@@ -309,27 +324,26 @@ def test_command_line_manages_clients_like_the_function(
     ("arguments", "problem"),
     [
         (["create", "--name", "x", "--scope", "root"], "scopes must be a list"),
-        (["rotate", "000000000000"], 'client "000000000000" does not exist'),
+        (["rotate", "000000000000", "--reason", "r"], 'client "000000000000" does not exist'),
+        (["rotate", "000000000000"], "reason is missing: state why"),
         (["revoke", "x" * 13], "client_id must have at most 12"),
     ],
 )
-def test_command_line_reports_invalid_commands(runtime: CallerRuntime, arguments: list[str], problem: str) -> None:
+def test_command_line_reports_invalid_commands(runtime: Runtimes, arguments: list[str], problem: str) -> None:
     """The error is a message without a traceback."""
     assert runtime.clients.list_all() == []
     with pytest.raises(CommandError, match=problem):
         command.clients(arguments, Progress())
 
 
-def test_development_client_keeps_its_token_and_its_id(
-    runtime: CallerRuntime, database_url: str, tmp_path: Path
-) -> None:
+def test_development_client_keeps_its_token_and_its_id(runtime: Runtimes, clients_url: str, tmp_path: Path) -> None:
     """The token stays the same while its file exists. If the file is lost, the same client gets a new token."""
     file = tmp_path / "token"
-    first = development_token(database_url, file)
-    assert development_token(database_url, file) == first == file.read_text()
+    first = development_token(clients_url, file)
+    assert development_token(clients_url, file) == first == file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.unlink()
-    second = development_token(database_url, file)
+    second = development_token(clients_url, file)
     tokens = [Token.from_header(f"Bearer {text}") for text in (first, second)]
     assert tokens[0].client_id == tokens[1].client_id
     assert [is_allowed(runtime, token) for token in tokens] == [True, True]
@@ -352,13 +366,13 @@ def damage(kind: str, file: Path, rows: Rows) -> None:
 
 @pytest.mark.parametrize("kind", ["revoked", "deleted", "fewer scopes", "garbage", "stale"])
 def test_damaged_development_client_is_repaired(
-    runtime: CallerRuntime, rows: Rows, database_url: str, tmp_path: Path, kind: str
+    runtime: Runtimes, rows: Rows, clients_url: str, tmp_path: Path, kind: str
 ) -> None:
     """The next start always has a token with all scopes."""
     file = tmp_path / "token"
-    first = development_token(database_url, file)
+    first = development_token(clients_url, file)
     damage(kind, file, rows)
-    second = development_token(database_url, file)
+    second = development_token(clients_url, file)
     policy = runtime.authorizer.authorize(f"Bearer {second}", ARN)
     assert first != second
     assert policy["context"]["scopes"].split() == sorted(Scope)

@@ -106,7 +106,9 @@ def test_functions_use_the_clock_of_the_database(
         swept = functions.invoke("sweep_retention", UNTIL_IDLE)
         assert (swept["deleted"], swept["forgotten"], swept["stuck"]) == ({}, 0, 0)
         assert _partitions(rows) == partitions
-        assert functions.invoke("rebuild_read_model", {"source": "record"})["complete"]
+        assert functions.invoke("rebuild_read_model", {"source": "record", "actor": "ann", "reason": "test"})[
+            "complete"
+        ]
     _assert_new_token_is_valid(environ | {"DATABASE_URL": owner_url})
 
     (end,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
@@ -146,6 +148,7 @@ def _assert_new_token_is_valid(environ: dict[str, str]) -> None:
     """Assert that a new token is valid although the clock of the function is past its lifetime."""
     lifetime = f"{TOKEN_LIFETIME.days}d"
     command = {"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": lifetime}
+    command |= {"actor": "ann", "reason": "a new shop"}
     with Functions(environ, clock_ahead=CLOCK_AHEAD) as functions:
         token = functions.invoke("manage_clients", command)["token"]
         event = {"type": "TOKEN", "authorizationToken": f"Bearer {token}", "methodArn": METHOD_ARN}

@@ -290,8 +290,8 @@ def test_function_contains_and_applies_the_same_files(empty_url: str) -> None:
     """A deployed stack migrates with the files of its own build."""
     assert (SHIPPED.resolve(), SHIPPED_SQL.resolve()) == (MIGRATIONS, SQL)
     runtime = MigrationRuntime.build({**PLAINTEXT, "DATABASE_URL": empty_url})
-    assert handle({}, runtime)["applied"] == list_files()
-    assert handle({}, runtime) == {"applied": []}
+    assert handle({}, runtime, "")["applied"] == list_files()
+    assert handle({}, runtime, "") == {"applied": []}
 
 
 def test_schema_file_is_the_result_of_the_migrations(server: PostgresServer) -> None:

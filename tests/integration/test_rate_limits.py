@@ -16,6 +16,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.errors import RateLimitedError
 from grantwire.idempotency import IdempotencySettings
+from grantwire.operator_actions import Operator
 from grantwire.runtime.api import ApiRuntime
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.runtime.summary import SummaryRuntime
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 START = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 LIMITS = LimitSettings(rate=10, burst=100)
+OPERATOR = Operator("ann", "tests", "tests")
 
 
 class Clock:
@@ -189,25 +191,34 @@ def test_excess_of_held_chunks_is_bounded(database_url: str, clock: Clock) -> No
     assert window <= settings.burst + settings.rate * (1 + CHUNK_SECONDS)
 
 
-def test_limits_of_a_client_replace_the_defaults(database: CountingDatabase, clock: Clock, rows: Rows) -> None:
+def test_limits_of_a_client_replace_the_defaults(
+    database: CountingDatabase, clients_url: str, clock: Clock, rows: Rows
+) -> None:
     """G6: when it is created and later, each one separately; they apply to the next chunk."""
-    clients = Clients(database, "dev")
-    client_id = clients.create("shop", [Scope.OPERATE], None, ClientLimits(5, 20)).token.client_id
+    with open_database(clients_url) as administration:
+        _check_limits(Clients(administration, "dev"), database, clock)
+    for column in ("rate_limit", "burst_limit"):
+        with pytest.raises(Exception, match=f"api_clients_{column}"):
+            rows.execute(f"UPDATE api_clients SET {column} = 0")  # noqa: S608
+    recorded = rows.execute("SELECT action, selection FROM operator_actions ORDER BY occurred_at").fetchall()
+    assert [row["action"] for row in recorded] == ["create", "limits", "limits"]
+    assert recorded[1]["selection"] == {"rate_limit": None, "burst_limit": 40}
+
+
+def _check_limits(clients: Clients, database: Database, clock: Clock) -> None:
+    client_id = clients.create(OPERATOR, "shop", [Scope.OPERATE], None, ClientLimits(5, 20)).token.client_id
     limiter = make_limiter(database, clock)
     assert spend(limiter, client_id) == 20
     clock.seconds += 2
     assert spend(limiter, client_id) == 10
-    clients.set_limits(client_id, ClientLimits(None, 40))
+    clients.set_limits(OPERATOR, client_id, ClientLimits(None, 40))
     clock.seconds += 3
     assert spend(limiter, client_id) == 30
-    clients.set_limits(client_id, ClientLimits())
+    clients.set_limits(OPERATOR, client_id, ClientLimits())
     clock.seconds += 100
     assert spend(limiter, client_id) == 100
     (listed,) = clients.list_all()
     assert (listed["rate_limit"], listed["burst_limit"]) == (None, None)
-    for column in ("rate_limit", "burst_limit"):
-        with pytest.raises(Exception, match=f"api_clients_{column}"):
-            rows.execute(f"UPDATE api_clients SET {column} = 0")  # noqa: S608
 
 
 def test_request_above_the_limit_is_429(database_url: str, database: Database, clock: Clock, rows: Rows) -> None:

@@ -16,7 +16,14 @@ from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
-from tests.support.read_model import clear_tables, entitlement, event_for, insert_entitlements, read_model_rows
+from tests.support.read_model import (
+    ACTOR_AND_REASON,
+    clear_tables,
+    entitlement,
+    event_for,
+    insert_entitlements,
+    read_model_rows,
+)
 from tests.support.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
@@ -65,13 +72,13 @@ def test_function_rebuilds_from_both_sources(environ: dict[str, str], runtime: R
     insert_entitlements(rows, [entitlement("u", 2)])
     with Stream(environ) as stream:
         stream.publish(event_for(entitlement("u", 1)), event_for(entitlement("u", 2)))
-    assert handle({"source": "record"}, runtime)["mended"] == 1
+    assert handle({"source": "record", **ACTOR_AND_REASON}, runtime, "a test")["mended"] == 1
     assert read_model_rows(rows) == [entitlement("u", 2)]
     rows.execute("DELETE FROM user_entitlements")
-    report = handle({"source": "stream", "budget": "10s"}, runtime)
+    report = handle({"source": "stream", "budget": "10s", **ACTOR_AND_REASON}, runtime, "a test")
     assert (report["changed"], report["complete"]) == (1, True)
     assert read_model_rows(rows) == [entitlement("u", 2)]
-    assert handle({"source": "stream", "from_sequence": 2}, runtime)["events"] == 1
+    assert handle({"source": "stream", "from_sequence": 2, **ACTOR_AND_REASON}, runtime, "a test")["events"] == 1
 
 
 @pytest.mark.usefixtures("_command")
@@ -82,7 +89,7 @@ def test_make_rebuild_compares_and_repairs(
     clear_tables(rows)
     insert_entitlements(rows, [entitlement("u", 2)])
     _set_environment(monkeypatch, {name: value for name, value in environ.items() if name != "NATS_URL"})
-    arguments = ["--source", "record"]
+    arguments = ["--source", "record", "--reason", "damaged"]
     assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0
     assert "1 missing, 0 behind, 0 wrong, 0 ahead, 0 extra.\nMissing or behind is normal" in capsys.readouterr().out
     assert read_model_rows(rows) == []
@@ -107,7 +114,7 @@ def test_make_rebuild_from_stream_prints_progress(
     with Stream(environ) as stream:
         stream.publish(*(event_for(entitlement("u", version)) for version in (1, 2, 3, 4)), b"not an event")
     _set_environment(monkeypatch, environ)
-    arguments = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"]]
+    arguments = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"], "--reason", "damaged"]
     assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0
     assert "4 events would be projected, 1 messages skipped." in capsys.readouterr().out
     assert read_model_rows(rows) == []
@@ -154,7 +161,7 @@ def test_make_rebuild_explains_errors(
     """A message and what to do, without a traceback."""
     _set_environment(monkeypatch, {**PLAINTEXT, "NATS_CONNECT_TIMEOUT": "100ms", **environ})
     with pytest.raises(CommandError, match=message):
-        cli.rebuild(arguments, Progress())
+        cli.rebuild([*arguments, "--reason", "damaged"], Progress())
 
 
 def _set_environment(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from grantwire.runtime.relay import RelayRuntime
 from grantwire.workers.budget import Budget
 from tests.support.client import Client
 from tests.support.concurrency import run_concurrently
-from tests.support.read_model import count_deadlocks, read_model_rows, record_rows
+from tests.support.read_model import ACTOR_AND_REASON, OPERATOR, count_deadlocks, read_model_rows, record_rows
 from tests.support.workers.relay_support import until
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def rebuild(environ: dict[str, str], source: str) -> dict[str, Any]:
     """Rebuild as the function does."""
     runtime = RebuildRuntime.build(environ)
     try:
-        return runtime.execute(RebuildCommand(source)).as_dict()
+        return runtime.execute(RebuildCommand(source, **ACTOR_AND_REASON), OPERATOR.source).as_dict()
     finally:
         runtime.close()
 

@@ -10,13 +10,15 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import RetryableError
-from grantwire.read_model.from_record import _REPAIR, RecordRebuildReport, compare, rebuild
+from grantwire.read_model import from_record
+from grantwire.read_model.from_record import _REPAIR, RecordRebuildReport, compare
 from grantwire.read_model.model import project
 from grantwire.settings import load
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
+    OPERATOR,
     Entitlement,
     clear_tables,
     copy_to_read_model,
@@ -63,6 +65,11 @@ def database(database_url: str) -> Iterator[Database]:
     database = connect(database_url)
     yield database
     database.close()
+
+
+def rebuild(database: Database) -> RecordRebuildReport:
+    """Rebuild as an operator of the tests."""
+    return from_record.rebuild(database, OPERATOR)
 
 
 @pytest.fixture

@@ -23,7 +23,9 @@ from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
+    ACTOR_AND_REASON,
     DAMAGE,
+    OPERATOR,
     Entitlement,
     clear_tables,
     entitlement,
@@ -83,7 +85,9 @@ def open_runtime(environ: dict[str, str]) -> Iterator[RebuildRuntime]:
 def rebuild_from_stream(environ: dict[str, str], **fields: Any) -> dict[str, Any]:
     """Rebuild from the stream as the function does."""
     with open_runtime(environ) as runtime:
-        return runtime.execute(RebuildCommand.parse({"source": "stream", **fields})).as_dict()
+        return runtime.execute(
+            RebuildCommand.parse({"source": "stream", **ACTOR_AND_REASON, **fields}), OPERATOR.source
+        ).as_dict()
 
 
 def bridge_rows(rows: Rows) -> list[dict[str, Any]]:
@@ -186,7 +190,7 @@ def test_rebuild_continues_where_its_budget_ended(
 
     with open_runtime(environ) as runtime:
         first = runtime.runner.run(
-            runtime.stream_rebuild.run(budget_for(2), on_batch=lambda report: reached.append(report.reached))
+            runtime.stream_rebuild.run(budget_for(2), OPERATOR, on_batch=lambda report: reached.append(report.reached))
         )
     assert reached == [25, 50]
     assert (first.complete, first.as_dict()["continue_from"]) == (False, 51)
@@ -218,7 +222,9 @@ def test_rebuild_ends_with_last_message_at_its_start(
             pool.submit(stream.publish, *(event_for(entitlement(user, 1)) for user in USERS[6:])).result()
 
     with open_runtime(environ) as runtime:
-        report = runtime.execute(RebuildCommand("stream"), on_batch=publish_more).as_dict()
+        report = runtime.execute(
+            RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=publish_more
+        ).as_dict()
     assert (report["reached"], report["last_sequence"], report["complete"]) == (6, 6, True)
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS[:6]]
 
@@ -256,10 +262,14 @@ def test_nats_failure_names_sequence_to_continue_with(
         stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
     with open_runtime(environ) as runtime:
         with pytest.raises(RetryableError, match=r"continue with from_sequence 11$"):
-            runtime.execute(RebuildCommand("stream"), on_batch=lambda _: nats_server.kill())
+            runtime.execute(
+                RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=lambda _: nats_server.kill()
+            )
         assert len(read_model_rows(rows)) == 10
         nats_server.start()
-        rest = runtime.execute(RebuildCommand("stream", from_sequence=11)).as_dict()
+        rest = runtime.execute(
+            RebuildCommand("stream", from_sequence=11, **ACTOR_AND_REASON), OPERATOR.source
+        ).as_dict()
     assert (rest["events"], rest["complete"]) == (20, True)
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS]
 
@@ -280,8 +290,8 @@ def test_database_failure_names_sequence_to_continue_with(
 
     with open_runtime(environ) as runtime:
         with pytest.raises(RetryableError, match=r"continue with from_sequence 11$"):
-            runtime.execute(RebuildCommand("stream"), on_batch=end_sessions)
-        assert runtime.execute(RebuildCommand("stream", from_sequence=11)).complete
+            runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=end_sessions)
+        assert runtime.execute(RebuildCommand("stream", from_sequence=11, **ACTOR_AND_REASON), OPERATOR.source).complete
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS]
 
 

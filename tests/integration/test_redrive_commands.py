@@ -44,7 +44,7 @@ def runtime(environ: dict[str, str]) -> Iterator[RedriveRuntime]:
 def test_redrive_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime, client: Client, rows: Rows) -> None:
     """Q2 (a): PENDING with the same id, and attempts counted from zero."""
     failed, successor = _failed_event(client, rows), _latest_event_id(client.revoke("k2").status, rows)
-    done = handle({"action": "redrive", "kind": "outbox", "ids": [str(failed)], **OPERATOR}, runtime)
+    done = handle({"action": "redrive", "kind": "outbox", "ids": [str(failed)], **OPERATOR}, runtime, "a test")
     assert (done["done"], done["ids"], done["skipped"]) == (1, [str(failed)], {})
     events = rows.execute(
         "SELECT event_id, status, attempt_count, ready FROM outbox_events ORDER BY aggregate_version"
@@ -58,7 +58,9 @@ def test_redrive_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime,
 def test_discard_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime, client: Client, rows: Rows) -> None:
     """Q3: the next event of the aggregate becomes its head."""
     failed, successor = _failed_event(client, rows), _latest_event_id(client.revoke("k2").status, rows)
-    assert handle({"action": "discard", "kind": "outbox", "all": True, **OPERATOR}, runtime)["ids"] == [str(failed)]
+    assert handle({"action": "discard", "kind": "outbox", "all": True, **OPERATOR}, runtime, "a test")["ids"] == [
+        str(failed)
+    ]
     events = rows.execute("SELECT event_id, status, ready FROM outbox_events ORDER BY aggregate_version").fetchall()
     assert [tuple(event.values()) for event in events] == [(failed, "DISCARDED", False), (successor, "PENDING", True)]
 
@@ -66,21 +68,21 @@ def test_discard_of_outbox_event_unblocks_its_aggregate(runtime: RedriveRuntime,
 def test_redriven_notification_keeps_its_id(runtime: RedriveRuntime, rows: Rows) -> None:
     """Q2 (b), Q4: even if it was swept meanwhile."""
     kept, swept = _dead_notification(rows), _dead_notification(rows, swept=True)
-    done = handle({"action": "redrive", "kind": "notification", "all": True, **OPERATOR}, runtime)
+    done = handle({"action": "redrive", "kind": "notification", "all": True, **OPERATOR}, runtime, "a test")
     assert sorted(done["ids"]) == sorted([str(kept), str(swept)])
     redriven = rows.execute("SELECT notification_id, status, attempt_count FROM notifications").fetchall()
     assert {row["notification_id"]: (row["status"], row["attempt_count"]) for row in redriven} == {
         kept: ("PENDING", 0),
         swept: ("PENDING", 0),
     }
-    again = handle({"action": "redrive", "kind": "notification", "ids": done["ids"], **OPERATOR}, runtime)
+    again = handle({"action": "redrive", "kind": "notification", "ids": done["ids"], **OPERATOR}, runtime, "a test")
     assert (again["done"], again["skipped"]) == (0, {"not open: already closed, or unknown id": 2})
 
 
 def test_discard_of_notification_closes_dead_letter(runtime: RedriveRuntime, rows: Rows) -> None:
     """Q3: nothing is sent."""
     dead_letter = _dead_notification(rows)
-    assert handle({"action": "discard", "kind": "notification", "all": True, **OPERATOR}, runtime)["ids"] == [
+    assert handle({"action": "discard", "kind": "notification", "all": True, **OPERATOR}, runtime, "a test")["ids"] == [
         str(dead_letter)
     ]
     assert rows.execute("SELECT status FROM notification_dlq").fetchall() == [{"status": "DISCARDED"}]
@@ -112,12 +114,13 @@ def test_actor_reason_and_time_are_recorded(runtime: RedriveRuntime, client: Cli
     """Q2: one row for each batch, in the transaction of the change."""
     failed = _failed_event(client, rows)
     selection = {"event_type": "EntitlementGranted", "user_id": "u_123", "error": "broken", "newer_than": "1h"}
-    handle({"action": "redrive", "kind": "outbox", "filter": selection, "force": True, **OPERATOR}, runtime)
+    handle({"action": "redrive", "kind": "outbox", "filter": selection, "force": True, **OPERATOR}, runtime, "a test")
     (action,) = rows.execute("SELECT *, now() - occurred_at < interval '1 minute' AS recent FROM operator_actions")
     assert (action["actor"], action["reason"], action["recent"]) == ("ann", "the decoder is repaired", True)
     assert (action["action"], action["kind"], action["dry_run"]) == ("redrive", "outbox", False)
     assert (action["dead_letter_ids"], action["count"]) == ([failed], 1)
     assert action["selection"] == {"filter": selection, "force": True}
+    assert (action["source"], action["client_id"]) == ("a test", None)
 
 
 def test_change_is_rolled_back_if_action_cannot_be_recorded(
@@ -127,7 +130,7 @@ def test_change_is_rolled_back_if_action_cannot_be_recorded(
     _failed_event(client, rows)
     rows.execute("ALTER TABLE operator_actions ADD CONSTRAINT no_ann CHECK (actor <> 'ann')")
     with pytest.raises(Exception, match="no_ann"):
-        handle({"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}, runtime)
+        handle({"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}, runtime, "a test")
     assert rows.execute("SELECT status FROM outbox_events").fetchall() == [{"status": "FAILED"}]
 
 
@@ -137,13 +140,15 @@ def test_redrive_of_old_event_requires_force(runtime: RedriveRuntime, client: Cl
     (event,) = rows.execute("SELECT created_at + interval '30 days 1 microsecond' AS late FROM outbox_events")
     execute = runtime.dead_letters.execute
     request = {"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}
-    late = execute(DeadLetterCommand.parse(request), now=event["late"])
+    late = execute(DeadLetterCommand.parse(request), "a test", now=event["late"])
     assert (late.done, [len(ids) for ids in late.skipped.values()]) == ([], [1])
     on_time = execute(
-        DeadLetterCommand.parse(request | {"dry_run": True}), now=event["late"] - timedelta(microseconds=1)
+        DeadLetterCommand.parse(request | {"dry_run": True}), "a test", now=event["late"] - timedelta(microseconds=1)
     )
-    discard = execute(DeadLetterCommand.parse(request | {"action": "discard", "dry_run": True}), now=event["late"])
-    forced = execute(DeadLetterCommand.parse(request | {"force": True}), now=event["late"])
+    discard = execute(
+        DeadLetterCommand.parse(request | {"action": "discard", "dry_run": True}), "a test", now=event["late"]
+    )
+    forced = execute(DeadLetterCommand.parse(request | {"force": True}), "a test", now=event["late"])
     assert [report.done for report in (on_time, discard, forced)] == [[failed]] * 3
 
 
@@ -162,8 +167,9 @@ def test_command_runs_in_bounded_batches(environ: dict[str, str], rows: Rows) ->
         runtime.dead_letters.database, runtime.dead_letters.republisher, timedelta(days=30), batch_size=10
     )
     try:
-        first = dead_letters.execute(DeadLetterCommand.parse(request | {"limit": 15}), on_batch=record_progress)
-        rest = dead_letters.execute(DeadLetterCommand.parse(request), on_batch=record_progress)
+        limited = DeadLetterCommand.parse(request | {"limit": 15})
+        first = dead_letters.execute(limited, "a test", on_batch=record_progress)
+        rest = dead_letters.execute(DeadLetterCommand.parse(request), "a test", on_batch=record_progress)
     finally:
         runtime.close()
     assert progress == [(10, 10), (15, 15), (10, 25)]
@@ -179,7 +185,9 @@ def test_concurrent_commands_change_each_dead_letter_once(environ: dict[str, str
     def redrive(_: int) -> int:
         runtime = RedriveRuntime.build(environ)
         try:
-            return int(handle({"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}, runtime)["done"])
+            return int(
+                handle({"action": "redrive", "kind": "outbox", "all": True, **OPERATOR}, runtime, "a test")["done"]
+            )
         finally:
             runtime.close()
 

@@ -236,7 +236,7 @@ def test_concurrent_redrives_store_one_message(pipeline: Pipeline, rows: Rows) -
     def redrive(_: int) -> None:
         runtime = RedriveRuntime.build(pipeline.environ)
         try:
-            runtime.dead_letters.execute(command)
+            runtime.dead_letters.execute(command, "a test")
         finally:
             runtime.close()
 

@@ -1,8 +1,10 @@
-"""A1, E6: the role of the functions has exactly the privileges that their statements need."""
+"""A1, E6, G3: each role of the functions has exactly the privileges that its statements need."""
 
 from __future__ import annotations
 
 import re
+import socket
+import stat
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,6 +22,7 @@ from grantwire.retention import RetentionSettings, Sweep
 from grantwire.runtime.migration import MigrationRuntime
 from grantwire.settings import load
 from infra.local.stack import database as local_database
+from infra.local.stack.development_client import development_token
 from tests.support.client import Client
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import budget
@@ -30,6 +33,7 @@ from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
@@ -41,11 +45,11 @@ ALL = "SELECT INSERT UPDATE DELETE"
 # For each table: its table privileges, and the columns of its column privileges.
 PRIVILEGES = {
     "api_clients": (
-        "SELECT INSERT",
+        "",
         {
-            "SELECT": "burst_limit client_id rate_limit",
-            "UPDATE": "burst_limit expires_at last_used_at previous_hash previous_until rate_limit revoked_at "
-            "rotated_at token_hash",
+            "SELECT": "burst_limit client_id created_at expires_at last_used_at previous_hash previous_until "
+            "rate_limit revoked_at scopes token_hash",
+            "UPDATE": "last_used_at",
         },
     ),
     "client_buckets": ("SELECT INSERT", {"UPDATE": "filled_at tokens"}),
@@ -70,7 +74,7 @@ PRIVILEGES = {
     "notifications": (ALL, {}),
     "operator_actions": (
         "",
-        {"INSERT": "action action_id actor batch count dry_run kind dead_letter_ids reason selection"},
+        {"INSERT": "action action_id actor batch count dry_run kind dead_letter_ids reason selection source"},
     ),
     "outbox_events": (
         "SELECT INSERT DELETE",
@@ -87,17 +91,30 @@ PRIVILEGES = {
     "user_summaries_differences": ("SELECT", {}),
     "user_summaries_expected": ("SELECT", {}),
 }
+CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
+    "api_clients": (
+        "SELECT",
+        {
+            "INSERT": "burst_limit client_id expires_at name rate_limit scopes token_hash",
+            "UPDATE": "burst_limit expires_at previous_hash previous_until rate_limit revoked_at rotated_at token_hash",
+        },
+    ),
+    "operator_actions": (
+        "",
+        {"INSERT": "action action_id actor batch client_id count dry_run kind reason selection source"},
+    ),
+}
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
-OWNER_ONLY_FUNCTIONS = {"is_schema_owner"}
+OWNER_ONLY_FUNCTIONS = {"api_clients_keep_revocation", "is_schema_owner", "operator_actions_append_only"}
 SECURITY_DEFINER = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions"}
 
 _RELATIONS = """
 SELECT c.relname AS name,
        coalesce((SELECT array_agg(a.privilege_type) FROM aclexplode(c.relacl) a
-                  WHERE a.grantee = 'grantwire_functions'::regrole), '{}') AS privileges,
+                  WHERE a.grantee = %(role)s::regrole), '{}') AS privileges,
        coalesce((SELECT array_agg(a.privilege_type || ' ' || t.attname ORDER BY t.attname)
                    FROM pg_attribute t, aclexplode(t.attacl) a
-                  WHERE t.attrelid = c.oid AND a.grantee = 'grantwire_functions'::regrole), '{}') AS columns,
+                  WHERE t.attrelid = c.oid AND a.grantee = %(role)s::regrole), '{}') AS columns,
        EXISTS (SELECT FROM aclexplode(c.relacl) a WHERE a.grantee = 0) AS public
   FROM pg_class c
  WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
@@ -106,7 +123,7 @@ SELECT c.relname AS name,
 
 _FUNCTIONS = """
 SELECT p.proname AS name, p.prosecdef AS security_definer, p.proconfig AS config,
-       has_function_privilege('grantwire_functions', p.oid, 'EXECUTE') AS granted,
+       has_function_privilege(%(role)s, p.oid, 'EXECUTE') AS granted,
        p.proacl IS NULL OR EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = 0) AS public
   FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
 """
@@ -144,14 +161,23 @@ FORBIDDEN = [
     "DELETE FROM operator_actions",
     "UPDATE operator_actions SET actor = 'other'",
     "INSERT INTO operator_actions (action_id, occurred_at) VALUES (gen_random_uuid(), '2001-01-01')",
+    "INSERT INTO operator_actions (action_id, client_id) VALUES (gen_random_uuid(), 'aaaaaaaaaaaa')",
+    "SELECT * FROM operator_actions",
     "DELETE FROM entitlements",
     "UPDATE entitlements SET user_id = 'other'",
     "UPDATE outbox_events SET payload = '{}'",
     "UPDATE idempotency_keys SET caller = 'other'",
     "UPDATE user_entitlements SET user_id = 'other'",
     "DELETE FROM api_clients",
+    "INSERT INTO api_clients (client_id, name, scopes, token_hash) VALUES ('a', 'mine', ARRAY['ops'], 'a')",
     "UPDATE api_clients SET scopes = ARRAY['ops']",
     "UPDATE api_clients SET client_id = 'aaaaaaaaaaaa'",
+    "UPDATE api_clients SET token_hash = repeat('a', 64)",
+    "UPDATE api_clients SET previous_hash = repeat('a', 64), previous_until = 'infinity'",
+    "UPDATE api_clients SET expires_at = NULL",
+    "UPDATE api_clients SET revoked_at = NULL",
+    "SELECT name FROM api_clients",
+    "SELECT * FROM api_clients",
     "SELECT * FROM audit_retention",
     "INSERT INTO audit_retention (keep_months) VALUES (1)",
     "SELECT * FROM schema_migrations",
@@ -168,6 +194,40 @@ FORBIDDEN = [
     "LOCK TABLE entitlement_audit IN ACCESS EXCLUSIVE MODE",
     "LOCK TABLE entitlement_audit IN SHARE MODE",
     "GRANT SELECT ON audit_retention TO grantwire_functions",
+    "SET ROLE grantwire_clients",
+]
+
+# Statements that the role of manage_clients may not execute.
+FORBIDDEN_FOR_CLIENTS = [
+    "CREATE TABLE mine (id int)",
+    "CREATE ROLE mine",
+    "DELETE FROM api_clients",
+    "TRUNCATE api_clients",
+    "UPDATE api_clients SET scopes = ARRAY['ops']",
+    "UPDATE api_clients SET name = 'other'",
+    "UPDATE api_clients SET last_used_at = NULL",
+    "UPDATE api_clients SET created_at = '2001-01-01'",
+    "ALTER TABLE api_clients DISABLE TRIGGER api_clients_keep_revocation",
+    "SELECT * FROM entitlements",
+    "INSERT INTO entitlements VALUES ('u', 's', 'ACTIVE', 1, now())",
+    "SELECT * FROM entitlement_audit",
+    "INSERT INTO entitlement_audit (operation_id) VALUES (gen_random_uuid())",
+    "SELECT * FROM idempotency_keys",
+    "SELECT * FROM outbox_events",
+    "SELECT * FROM notifications",
+    "SELECT * FROM dead_letters",
+    "SELECT * FROM user_entitlements",
+    "SELECT * FROM schema_migrations",
+    "SELECT change_entitlement('c', 'r', 'k', 'h', '1h', 0, 'ACTIVE', 'u', 's', 'r', 'p', gen_random_uuid(), NULL)",
+    "SELECT entitlement_audit_drop_oldest(1)",
+    "SELECT * FROM operator_actions",
+    "UPDATE operator_actions SET actor = 'other'",
+    "DELETE FROM operator_actions",
+    "TRUNCATE operator_actions",
+    "INSERT INTO operator_actions (action_id, occurred_at) VALUES (gen_random_uuid(), '2001-01-01')",
+    "INSERT INTO operator_actions (action_id, dead_letter_ids) VALUES (gen_random_uuid(), '{}')",
+    "SET session_replication_role = replica",
+    "SET ROLE grantwire_functions",
 ]
 
 
@@ -192,27 +252,34 @@ def test_integration_tests_use_the_role_of_the_functions(functions: Connection) 
     assert group == (False, False)
 
 
-def test_role_has_exactly_the_listed_table_privileges(rows: Rows) -> None:
-    """A new table, view or sequence must be listed here, or be used by its owner only."""
-    relations = {row["name"]: row for row in rows.execute(_RELATIONS)}
-    expected = {
+@pytest.mark.parametrize(
+    ("role", "privileges"), [("grantwire_functions", PRIVILEGES), ("grantwire_clients", CLIENTS_PRIVILEGES)]
+)
+def test_role_has_exactly_the_listed_table_privileges(
+    rows: Rows, role: str, privileges: dict[str, tuple[str, dict[str, str]]]
+) -> None:
+    """G3: a new table, view or sequence must be listed here, or be used by its owner only."""
+    relations = {row["name"]: row for row in rows.execute(_RELATIONS, {"role": role})}
+    nothing: tuple[list[str], list[str]] = ([], [])
+    expected = dict.fromkeys(PRIVILEGES.keys() | OWNER_ONLY, nothing) | {
         name: (
             sorted(table.split()),
             sorted(f"{privilege} {column}" for privilege in columns for column in columns[privilege].split()),
         )
-        for name, (table, columns) in PRIVILEGES.items()
-    } | {name: ([], []) for name in OWNER_ONLY}
+        for name, (table, columns) in privileges.items()
+    }
     assert {name: (sorted(row["privileges"]), sorted(row["columns"])) for name, row in relations.items()} == expected
     assert not [name for name, row in relations.items() if row["public"]]
 
 
 def test_role_may_execute_all_sql_functions_except_those_of_the_owner(rows: Rows) -> None:
-    """PUBLIC may execute none. SECURITY DEFINER functions have a fixed search_path."""
-    sql_functions = {row["name"]: row for row in rows.execute(_FUNCTIONS)}
+    """PUBLIC and the role of manage_clients may execute none. SECURITY DEFINER functions have a fixed search_path."""
+    sql_functions = {row["name"]: row for row in rows.execute(_FUNCTIONS, {"role": "grantwire_functions"})}
     assert {name for name, row in sql_functions.items() if not row["granted"]} == OWNER_ONLY_FUNCTIONS
     assert {name for name, row in sql_functions.items() if row["public"]} == set()
     assert {name for name, row in sql_functions.items() if row["security_definer"]} == SECURITY_DEFINER
     assert all("search_path=public, pg_temp" in sql_functions[name]["config"] for name in SECURITY_DEFINER)
+    assert not [row for row in rows.execute(_FUNCTIONS, {"role": "grantwire_clients"}) if row["granted"]]
 
 
 def test_audit_partitions_have_no_privileges_of_their_own(rows: Rows) -> None:
@@ -225,17 +292,135 @@ def test_audit_partitions_have_no_privileges_of_their_own(rows: Rows) -> None:
 
 
 def test_role_may_not_execute_other_statements(functions: Connection, client: Client) -> None:
-    """No DDL, no access to tables of the owner, and no change of audit rows."""
+    """G3: no DDL, no access to tables of the owner, no change of audit rows, and no change of clients."""
     assert client.grant("k").status == 200
+    assert _allowed(functions, FORBIDDEN) == []
+
+
+def test_role_of_manage_clients_may_not_execute_other_statements(clients_url: str, client: Client) -> None:
+    """G3: it sees no entitlement, event or audit row, and cannot delete or promote a client."""
+    assert client.grant("k").status == 200
+    with psycopg.connect(clients_url, autocommit=True) as clients:
+        assert _allowed(clients, FORBIDDEN_FOR_CLIENTS) == []
+
+
+def _allowed(connection: Connection, statements: list[str]) -> list[str]:
+    """Return the statements that the role may execute. Every other error than missing privileges is raised."""
     allowed = []
-    for statement in FORBIDDEN:
+    for statement in statements:
         try:
-            with functions.transaction(force_rollback=True):
-                functions.execute(statement.encode())
+            with connection.transaction(force_rollback=True):
+                connection.execute(statement.encode())
             allowed.append(statement)
         except psycopg.errors.InsufficientPrivilege:
             pass
-    assert allowed == []
+    return allowed
+
+
+_INSERT_REVOKED = """
+INSERT INTO api_clients (client_id, name, scopes, token_hash, revoked_at)
+VALUES ('aaaaaaaaaaaa', 'shop', ARRAY['ops'], repeat('a', 64), '2026-01-01')
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["revoked_at = NULL", "revoked_at = now()", "revoked_at = 'infinity'", "expires_at = NULL, revoked_at = NULL"],
+)
+def test_revocation_is_final_for_every_role(rows: Rows, clients_url: str, change: str) -> None:
+    """G3: neither the role of manage_clients nor the owner can change or clear revoked_at."""
+    rows.execute(_INSERT_REVOKED)
+    statement = f"UPDATE api_clients SET {change}".encode()  # noqa: S608
+    with psycopg.connect(clients_url, autocommit=True) as clients:
+        for connection in (clients, rows):
+            with pytest.raises(psycopg.errors.RestrictViolation, match="a revocation cannot be changed"):
+                connection.execute(statement)
+        clients.execute("UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()), rotated_at = now()")
+    rows.execute("SET session_replication_role = replica")
+    with pytest.raises(psycopg.errors.RestrictViolation):
+        rows.execute(statement)
+    (row,) = rows.execute("SELECT revoked_at FROM api_clients").fetchall()
+    assert row["revoked_at"] == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_administrative_actions_are_append_only_for_every_role(rows: Rows) -> None:
+    """G4: the owner's own statements are refused, too, unless the owner disables the trigger."""
+    rows.execute("""
+        INSERT INTO operator_actions (action_id, batch, actor, reason, action, kind, selection, dry_run, count)
+        VALUES (gen_random_uuid(), 0, 'ann', 'damaged', 'rebuild', 'read_model', '{}', false, 0)""")
+    for replication_role in ("origin", "replica"):
+        rows.execute(sql.SQL("SET session_replication_role = {}").format(sql.SQL(replication_role)))
+        for statement in (
+            "UPDATE operator_actions SET actor = 'bob'",
+            "DELETE FROM operator_actions",
+            "TRUNCATE operator_actions",
+        ):
+            with pytest.raises(psycopg.errors.RestrictViolation, match="operator_actions is append-only"):
+                rows.execute(statement.encode())
+    (row,) = rows.execute("SELECT actor, source FROM operator_actions").fetchall()
+    assert row == {"actor": "ann", "source": "not recorded"}
+
+
+_ACTION = """
+INSERT INTO operator_actions (action_id, batch, actor, reason, source, action, kind, selection, dry_run, count)
+VALUES (gen_random_uuid(), 0, %(actor)s, %(reason)s, %(source)s, %(action)s, %(kind)s, '{}', false, %(count)s)
+"""
+_VALID_ACTION = {"actor": "a", "reason": "r", "source": "s", "action": "rebuild", "kind": "read_model", "count": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actor": ""},
+        {"reason": ""},
+        {"source": ""},
+        {"actor": "x" * 501},
+        {"reason": "x" * 501},
+        {"source": "x" * 501},
+        {"action": "redrive"},
+        {"kind": "other"},
+        {"kind": "client", "action": "create"},  # without a client
+        {"kind": "outbox", "action": "redrive"},  # without dead letters
+        {"count": -1},
+    ],
+)
+def test_incomplete_administrative_action_is_refused(functions: Connection, change: dict[str, Any]) -> None:
+    """G4: a row has an actor, a reason and a source, and an action that fits its kind."""
+    functions.execute(_ACTION, _VALID_ACTION)
+    with pytest.raises(psycopg.errors.CheckViolation):
+        functions.execute(_ACTION, _VALID_ACTION | change)
+
+
+@pytest.mark.parametrize(
+    ("caller", "detail", "constraint"),
+    [
+        ("c" * 129, "{}", "entitlement_audit_caller_length"),
+        ("", "{}", "entitlement_audit_caller_length"),
+        ("c", '{"reason": "%s"}' % ("x" * 8192), "entitlement_audit_detail_length"),
+    ],
+)
+def test_audit_row_has_a_maximum_size(functions: Connection, caller: str, detail: str, constraint: str) -> None:
+    """G3: a stolen role cannot fill the disk with one row. The limits apply to every partition."""
+    insert = """
+        INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail)
+        VALUES (gen_random_uuid(), %s, 'GRANT', 'APPLIED', 'u', 's', %s)"""
+    functions.execute(insert, ("c" * 128, "{}"))
+    with pytest.raises(psycopg.errors.CheckViolation, match=constraint):
+        functions.execute(insert, (caller, detail))
+
+
+def test_size_limits_apply_to_all_audit_partitions_and_are_validated(rows: Rows) -> None:
+    """G3: also to DEFAULT and to a partition that the functions create later."""
+    rows.execute("SELECT entitlement_audit_ensure_partitions(4)")
+    limits = rows.execute("""
+        SELECT conrelid::regclass::text AS name, array_agg(conname::text ORDER BY conname) AS limits,
+               bool_and(convalidated) AS validated
+          FROM pg_constraint WHERE conname ~ '_(caller|detail)_length$' GROUP BY conrelid""").fetchall()
+    assert all(row["validated"] for row in limits)
+    audit = ["entitlement_audit_caller_length", "entitlement_audit_detail_length"]
+    expected = dict.fromkeys(["entitlement_audit", "entitlement_audit_default", *_partitions(rows)], audit)
+    expected["idempotency_keys"] = ["idempotency_keys_caller_length"]
+    assert {row["name"]: row["limits"] for row in limits} == expected
 
 
 def test_role_cannot_become_the_owner(functions: Connection, rows: Rows) -> None:
@@ -341,13 +526,13 @@ def test_migration_stores_the_allowed_audit_retention(owner_url: str, rows: Rows
     settings = load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url})
 
     def run(months: int | None) -> list[dict[str, Any]]:
-        assert handle({}, MigrationRuntime(settings, months)) == {"applied": []}
+        assert handle({}, MigrationRuntime(settings, months), "") == {"applied": []}
         return rows.execute("SELECT keep_months FROM audit_retention").fetchall()
 
     assert run(24) == [{"keep_months": 24}]
     assert run(36) == [{"keep_months": 36}]
     assert run(None) == []
-    run_concurrently(4, lambda _: handle({}, MigrationRuntime(settings, 12)))
+    run_concurrently(4, lambda _: handle({}, MigrationRuntime(settings, 12), ""))
     assert rows.execute("SELECT keep_months FROM audit_retention").fetchall() == [{"keep_months": 12}]
 
 
@@ -389,15 +574,18 @@ def test_owner_without_attributes_can_migrate_if_the_role_exists(databases: Data
             assert owner.execute("SELECT count(*) FROM entitlement_audit").fetchall() == [(2,)]
 
 
-def test_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -> None:
-    """`make up` gives the functions a password of their own, no temporary tables and no other database."""
+def test_local_stack_has_all_roles(server: PostgresServer, tmp_path: Path) -> None:
+    """G3: `make up` gives superuser, owner, functions and manage_clients different passwords, in private files."""
     local_database.create(server)
     local_database.migrate(server, tmp_path / "migrations")
     local_database.create(server)  # as at every start
     owner = local_database.owner_url(server)
     url = local_database.functions_url(owner, server)
-    assert urlsplit(url).password not in {server.password, None}
-    assert urlsplit(url).password != urlsplit(owner).password
+    clients_url = local_database.clients_url(owner, server)
+    assert len({server.password, *(urlsplit(address).password for address in (owner, url, clients_url))}) == 4
+    files = list(server.state.glob("password*"))
+    assert [path.name for path in files if stat.S_IMODE(path.stat().st_mode) != 0o600] == []
+    assert len({path.read_text() for path in files}) == len(files) == 4
     with Client(url) as client:
         assert client.grant("k").status == 200
     with psycopg.connect(url, autocommit=True) as functions:
@@ -405,8 +593,28 @@ def test_local_stack_has_both_roles(server: PostgresServer, tmp_path: Any) -> No
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 functions.execute(statement.encode())
         assert len(_ensure_partitions(functions, 5, None)) == 2  # the owner is no superuser either
+    development_token(clients_url, tmp_path / "token")
     with psycopg.connect(owner) as connection:
         assert connection.execute("SELECT count(*) FROM entitlement_audit").fetchall() == [(1,)]
+        actions = connection.execute("SELECT actor, action, source FROM operator_actions").fetchall()
+    assert actions == [("make up", "create", f"command line of {socket.gethostname()}, make up")]
+
+
+def test_roles_of_the_local_stack_connect_to_no_other_database(server: PostgresServer) -> None:
+    """G3: neither to the maintenance databases of the cluster nor to a database that existed before."""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE existing")
+    try:
+        local_database.create(server)
+        owner = local_database.owner_url(server)
+        for url in (local_database.functions_url(owner, server), local_database.clients_url(owner, server)):
+            psycopg.connect(url).close()
+            for name in ("postgres", "template1", "existing"):
+                with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                    psycopg.connect(urlunsplit(urlsplit(url)._replace(path=f"/{name}")))
+    finally:
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute("DROP DATABASE existing")
 
 
 def _create_role(name: str) -> bytes:

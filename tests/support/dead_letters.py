@@ -161,7 +161,7 @@ class Pipeline:
     def execute(self, *, now: datetime | None = None, **event: Any) -> dict[str, Any]:
         """Execute an operator's command, as the function does."""
         command = DeadLetterCommand.parse({"actor": "ann", "reason": "repaired"} | event)
-        return self.redriver.dead_letters.execute(command, now=now).as_dict()
+        return self.redriver.dead_letters.execute(command, "a test", now=now).as_dict()
 
     def _wait_until(self, condition: Any) -> None:
         assert wait_until(condition, 10, every=0.01), "condition not met within 10 seconds"

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.notifications.events import decode_payload
+from grantwire.operator_actions import Operator
 from tests.support.workers.bridge_stream import event
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from grantwire.events.v1 import EntitlementEvent
     from tests.integration.conftest import Rows
 
+OPERATOR = Operator("ann", "the read model is damaged", "a test")
+ACTOR_AND_REASON: dict[str, Any] = {"actor": OPERATOR.actor, "reason": OPERATOR.reason}
 START = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 
 _SELECT_RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"

@@ -43,13 +43,12 @@ class Databases:
         self.cluster = cluster
         self._template = f"{_TEMPLATE}_{uuid.uuid4().hex[:8]}"
         self._login = f"grantwire_test_{uuid.uuid4().hex[:8]}"
+        self._clients_login = f"{self._login}_clients"
         self._create(self._template, "template1")
         migrate(cluster.url(self._template), MIGRATIONS)
-        self._run(
-            sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE grantwire_functions").format(
-                sql.Identifier(self._login), sql.Literal(_PASSWORD)
-            )
-        )
+        for login, group in ((self._login, "grantwire_functions"), (self._clients_login, "grantwire_clients")):
+            create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}")
+            self._run(create.format(sql.Identifier(login), sql.Literal(_PASSWORD), sql.Identifier(group)))
 
     def empty(self) -> str:
         """Create a database without a schema and return its address for the owner."""
@@ -61,8 +60,15 @@ class Databases:
 
     def url_for_functions(self, url: str) -> str:
         """Return the address of the same database for the role of the functions."""
+        return self._url_for(self._login, url)
+
+    def url_for_clients(self, url: str) -> str:
+        """Return the address of the same database for the role of manage_clients."""
+        return self._url_for(self._clients_login, url)
+
+    def _url_for(self, login: str, url: str) -> str:
         parts = urlsplit(url)
-        return urlunsplit(parts._replace(netloc=f"{self._login}:{_PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
+        return urlunsplit(parts._replace(netloc=f"{login}:{_PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
 
     def url_for_owner(self, url: str) -> str:
         """Return the address of the same database for its owner."""
@@ -73,14 +79,25 @@ class Databases:
         self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), urlsplit(url).path.lstrip("/"))
 
     def close(self) -> None:
-        """Drop the template and the login role. The role grantwire_functions stays: other databases may use it."""
+        """Drop the template and the login roles. The group roles stay: other databases may use them."""
         self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), self._template)
-        self._admin(sql.SQL("DROP ROLE {}"), self._login)
+        self._admin(sql.SQL("DROP ROLE {}, {}"), self._login, self._clients_login)
 
     def _clone(self, template: str) -> str:
         name = f"gw_{uuid.uuid4().hex[:12]}"
         self._create(name, template)
+        self._restrict(name)
         return self.cluster.url(name)
+
+    def _restrict(self, database: str) -> None:
+        """Let only the owner and the login roles connect, as in a deployment."""
+        names = {"database": sql.Identifier(database), "logins": sql.SQL(", ").join(self._logins())}
+        with psycopg.connect(self.cluster.url("postgres"), autocommit=True) as connection:
+            connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC").format(**names))
+            connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {database} TO {logins}").format(**names))
+
+    def _logins(self) -> list[sql.Identifier]:
+        return [sql.Identifier(self._login), sql.Identifier(self._clients_login)]
 
     def _create(self, name: str, template: str) -> None:
         self._admin(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"), name, template)

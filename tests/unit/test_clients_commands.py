@@ -13,20 +13,25 @@ from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import Scope
 from grantwire.errors import BadRequestError
 
-CREATE = {"action": "create", "name": "shop", "scopes": ["entitlements:write"]}
-ROTATE = {"action": "rotate", "client_id": "0123456789ab"}
-LIMITS = {"action": "limits", "client_id": "0123456789ab"}
+OPERATOR = {"actor": "ann", "reason": "a new shop"}
+CREATE = {"action": "create", "name": "shop", "scopes": ["entitlements:write"], **OPERATOR}
+ROTATE = {"action": "rotate", "client_id": "0123456789ab", **OPERATOR}
+LIMITS = {"action": "limits", "client_id": "0123456789ab", **OPERATOR}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
-FIELDS = ("action", "name", "scopes", "client_id", "overlap", "expires_in", "rate_limit", "burst_limit", "token", "")
+FIELDS = (
+    *("action", "name", "scopes", "client_id", "overlap", "expires_in", "rate_limit", "burst_limit"),
+    *("actor", "reason", "token", ""),
+)
 
 
 def test_command_has_defaults() -> None:
     """A client does not expire by default. A rotated token stays valid for one day by default."""
     created = ClientCommand.parse(CREATE)
+    assert (created.actor, created.reason) == ("ann", "a new shop")
     assert (created.name, created.scopes, created.expires_in) == ("shop", [Scope.WRITE_ENTITLEMENTS], None)
     rotated = ClientCommand.parse(ROTATE)
     assert (rotated.client_id, rotated.overlap, rotated.expires_in) == ("0123456789ab", timedelta(days=1), None)
@@ -69,6 +74,11 @@ def test_command_has_defaults() -> None:
         ({"action": "limits", "rate_limit": 1}, "client_id must be a string"),
         ({"action": "revoke", "client_id": "0" * 13}, "client_id must have at most 12"),
         ({"action": "revoke", "client_id": "x", "overlap": "1s"}, "action revoke does not accept overlap"),
+        ({"action": "revoke", "client_id": "x", "reason": "leaked"}, "actor is missing: state who gives the command"),
+        ({"action": "revoke", "client_id": "x", "actor": "ann"}, "reason is missing: state why"),
+        (CREATE | {"reason": " "}, "reason must not be empty"),
+        (ROTATE | {"actor": "x" * 501}, "actor must have at most 500"),
+        (CREATE | {"source": "elsewhere"}, "action create does not accept source"),
     ],
 )
 def test_invalid_command_is_rejected_with_the_field_and_what_is_allowed(event: dict[str, Any], message: str) -> None:
@@ -88,6 +98,7 @@ def test_any_event_is_a_valid_command_or_a_bad_request(event: object) -> None:
     assert command.action != "create" or (0 < len(command.name) <= 64 and command.scopes)
     assert command.overlap >= timedelta(0)
     assert all(limit is None or 1 <= limit <= 1_000_000 for limit in command.limits)
+    assert command.action == "list" or (command.actor and command.reason)
 
 
 @given(
@@ -97,6 +108,8 @@ def test_any_event_is_a_valid_command_or_a_bad_request(event: object) -> None:
 )
 def test_valid_command_keeps_all_values(name: str, scopes: list[str], days: int) -> None:
     """Duplicate scopes are removed; the order of first mention stays."""
-    command = ClientCommand.parse({"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"})
+    command = ClientCommand.parse(
+        {"action": "create", "name": name, "scopes": scopes, "expires_in": f"{days}d"} | OPERATOR
+    )
     assert (command.name, command.expires_in) == (name, timedelta(days=days))
     assert command.scopes == list(dict.fromkeys(scopes))

@@ -185,10 +185,11 @@ def test_functions_and_this_machine_use_different_addresses(
 ) -> None:
     """A function uses the project's network; this machine uses published ports."""
     stack = LocalStackStack(tmp_path, progress=Progress())
-    password = stack.compose.password
+    password = database.role_password(stack.cluster, "grantwire")
     owner = f"postgresql://grantwire:{password}@postgres:5432/grantwire"
     assert stack.deployment.parameters == {
         "DatabaseUrl": database.functions_url(owner, stack.cluster),
+        "ClientsDatabaseUrl": database.clients_url(owner, stack.cluster),
         "MigrationDatabaseUrl": owner,
         "TokenEnvironment": "dev",
         "NatsUrl": "nats://nats:4222",

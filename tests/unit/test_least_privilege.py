@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.errors import ConfigError
+from grantwire.runtime.clients import ClientsRuntime
 from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import functions, load_template
 
@@ -99,6 +101,22 @@ def test_only_migrate_database_may_read_the_secret_of_the_owner() -> None:
         }
 
 
+def test_only_manage_clients_may_read_the_secret_for_clients() -> None:
+    """G3: it reads no other database secret, and it has no other database credentials if that one is missing."""
+    for name, function in FUNCTIONS.items():
+        mentions = json.dumps([function.get("Policies", []), function["Environment"]])
+        assert ("ClientsDatabase" in mentions) == (name == "ManageClientsFunction"), name
+    manage_clients = FUNCTIONS["ManageClientsFunction"]
+    environment = manage_clients["Environment"]["Variables"]
+    assert environment["DATABASE_URL"] == {"Ref": "ClientsDatabaseUrl"}
+    assert environment["DATABASE_SECRET_ARN"] == {"Ref": "ClientsDatabaseSecretArn"}
+    (statement,) = _statements(manage_clients["Policies"])
+    assert (statement["Action"], statement["Resource"]) == (
+        "secretsmanager:GetSecretValue",
+        {"Ref": "ClientsDatabaseSecretArn"},
+    )
+
+
 def test_log_groups_and_environments_are_encrypted_and_logs_expire() -> None:
     """Every log group has a retention. Log groups and environments use the KMS key if there is one."""
     key = {"Fn::If": ["HasKey", {"Ref": "KmsArn"}, {"Ref": "AWS::NoValue"}]}
@@ -172,6 +190,25 @@ def test_at_most_one_source_of_owner_credentials_is_allowed(url: str, arn: str) 
     """Without one, migrations use the credentials of the functions."""
     accepted = _accepts("AtMostOneMigrationSource", MigrationDatabaseUrl=url, MigrationDatabaseSecretArn=arn)
     assert accepted == (not (url.strip() and arn))
+
+
+@pytest.mark.parametrize("url", ["", " ", "postgresql://u@h/d"])
+@pytest.mark.parametrize("arn", ["", "arn:aws:secretsmanager:eu-central-1:1:secret:s"])
+def test_at_most_one_source_of_credentials_for_clients_is_allowed(url: str, arn: str) -> None:
+    """G3: without one, manage_clients does not start and says why."""
+    accepted = _accepts("AtMostOneClientsSource", ClientsDatabaseUrl=url, ClientsDatabaseSecretArn=arn)
+    assert accepted == (not (url.strip() and arn))
+
+
+def test_manage_clients_without_credentials_names_the_parameter() -> None:
+    """G3: it does not use the credentials of the other functions instead."""
+    environ = {"DATABASE_URL": " ", "DATABASE_SECRET_ARN": "", "TOKEN_ENVIRONMENT": "live"}
+    with pytest.raises(ConfigError) as caught:
+        ClientsRuntime.build(environ)
+    assert "set ClientsDatabaseSecretArn of the stack" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        ClientsRuntime.build(environ | {"DATABASE_URL": "postgresql://h/d", "TOKEN_ENVIRONMENT": "?"})
+    assert "ClientsDatabaseSecretArn" not in str(caught.value)
 
 
 def test_every_rule_has_a_description() -> None:

@@ -243,6 +243,8 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
             ("HasMigrationSecret", "secretsmanager:GetSecretValue", "MigrationDatabaseSecretArn"),
             ("MigratesWithFunctionsSecret", "secretsmanager:GetSecretValue", "DatabaseSecretArn"),
         ]
+    if name == "manage_clients":
+        expected = [("HasClientsSecret", "secretsmanager:GetSecretValue", "ClientsDatabaseSecretArn")]
     if "NATS_SECRET_ARN" in environment:
         expected += [("HasNatsSecret", "secretsmanager:GetSecretValue", "NatsSecretArn")]
     if "NOTIFICATION_SNS_TOPIC_ARN" in environment:
@@ -251,7 +253,7 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
         {"Effect": "Allow", "Action": action, "Resource": {"Ref": resource}, "If": condition}
         for condition, action, resource in expected
     ]
-    assert "DatabaseSecretArn" in _references(environment)
+    assert {"DatabaseSecretArn", "ClientsDatabaseSecretArn"} & set(_references(environment))
 
 
 def test_every_wildcard_has_a_comment() -> None:

@@ -65,7 +65,11 @@ def _addresses() -> dict[str, str]:
             socket.create_connection((address.hostname or "", address.port or 0), timeout=5).close()
         except OSError as error:
             raise CommandError("The stack is not up.", hint="Start it with `make up`.") from error
-    return {"DatabaseUrl": stack["database_url"], "NatsUrl": stack["nats_url"]}
+    return {
+        "DatabaseUrl": stack["database_url"],
+        "ClientsDatabaseUrl": stack["clients_database_url"],
+        "NatsUrl": stack["nats_url"],
+    }
 
 
 def _build(stack: DeployedStack) -> Path:

@@ -43,17 +43,18 @@ class Postgres(Container):
     """PostgreSQL, with one address for this machine and another one for the functions."""
 
     @property
-    def password(self) -> str:
-        """The superuser's password."""
-        return self._compose.password
+    def state(self) -> Path:
+        """The folder for the passwords of the database's roles."""
+        return self._compose.state
 
-    def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        """Return the address of a database for a client on this machine."""
-        return postgres_url(user, self.password, f"{HOST}:{self.port}", database)
+    def url(self, database: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
+        """Return the address of a database for a client on this machine; by default for the superuser."""
+        secret = self._compose.password if password is None else password
+        return postgres_url(user, secret, f"{HOST}:{self.port}", database)
 
-    def internal_url(self, database: str, user: str) -> str:
+    def internal_url(self, database: str, user: str, password: str) -> str:
         """Return the address of a database for a function in a container."""
-        return postgres_url(user, self.password, f"{self.name}:{self.container_port}", database)
+        return postgres_url(user, password, f"{self.name}:{self.container_port}", database)
 
 
 class LocalStack(Container):

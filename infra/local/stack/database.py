@@ -1,13 +1,13 @@
-"""The product's database on a PostgreSQL server: creation with its two roles, and migration.
+"""The product's database on a PostgreSQL server: creation with its roles, and migration.
 
-As on AWS, the owner migrates, and the functions log in as a role that has only the privileges that they need. `make up`
-and stack.json show the owner's address.
+As on AWS, the owner migrates, and the functions log in as roles that have only the privileges that they need: one for
+manage_clients, one for all others. Superuser, owner and both roles have different passwords. `make up` and stack.json
+show the owner's address.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import secrets
 import sys
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -17,86 +17,91 @@ from psycopg import sql
 
 from infra.local.layer import PLAINTEXT
 from infra.local.paths import CHECKOUT
-from infra.local.system import programs
+from infra.local.system import files, programs
 from infra.local.system.processes import Launch
 from infra.local.toolchain.environments import python_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import LiteralString
 
 DATABASE_NAME = "grantwire"  # also the name of the role that owns it
-SERVICE_ROLE = "grantwire_service"
 FUNCTIONS_ROLE = "grantwire_functions"
+CLIENTS_ROLE = "grantwire_clients"
+SERVICE_ROLE = "grantwire_service"
+CLIENTS_SERVICE_ROLE = "grantwire_clients_service"
+# The roles that log in, with the role whose privileges each has.
+LOGIN_ROLES = {SERVICE_ROLE: FUNCTIONS_ROLE, CLIENTS_SERVICE_ROLE: CLIENTS_ROLE}
 HINT = "Was a migration edited after it was applied? `make clean` starts over with an empty database."
 
 
 class Cluster(Protocol):
-    """A PostgreSQL server with a known superuser password."""
+    """A PostgreSQL server whose superuser can log in."""
 
     @property
-    def password(self) -> str:
-        """The superuser's password."""
+    def state(self) -> Path:
+        """The folder for the passwords of the database's roles."""
 
-    def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        """Return the address of a database for a client."""
+    def url(self, database: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
+        """Return the address of a database for a client; without a password, with that of the superuser."""
+
+
+def role_password(server: Cluster, role: str) -> str:
+    """Return the password of a role, in a file of mode 0600; choose it at the first use."""
+    file = server.state / f"password.{role}"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_private(file, secrets.token_urlsafe(24))
+    return file.read_text()
 
 
 def owner_url(server: Cluster) -> str:
     """Return the address of the database for its owner."""
-    return server.url(DATABASE_NAME, user=DATABASE_NAME)
+    return server.url(DATABASE_NAME, DATABASE_NAME, role_password(server, DATABASE_NAME))
 
 
 def functions_url(owner_url: str, server: Cluster) -> str:
     """Return the same address for the role that the functions log in as."""
+    return _url_for_role(owner_url, server, SERVICE_ROLE)
+
+
+def clients_url(owner_url: str, server: Cluster) -> str:
+    """Return the same address for the role that manage_clients logs in as."""
+    return _url_for_role(owner_url, server, CLIENTS_SERVICE_ROLE)
+
+
+def _url_for_role(owner_url: str, server: Cluster, role: str) -> str:
     parts = urlsplit(owner_url)
-    address = parts.netloc.rpartition("@")[2]
-    credentials = f"{SERVICE_ROLE}:{quote(_functions_password(server), safe='')}"
-    return urlunsplit(parts._replace(netloc=f"{credentials}@{address}"))
+    credentials = f"{role}:{quote(role_password(server, role), safe='')}"
+    return urlunsplit(parts._replace(netloc=f"{credentials}@{parts.netloc.rpartition('@')[2]}"))
 
 
 def create(server: Cluster) -> None:
-    """Create the database, its owner and the functions' role. As on RDS, neither role is a superuser."""
-    name = sql.Identifier(DATABASE_NAME)
+    """Create the database, its owner and the roles of the functions. As on RDS, none of them is a superuser.
+
+    The roles of the functions can connect to this database only, and cannot create temporary tables in it.
+    """
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        owner = sql.SQL("CREATE ROLE {} LOGIN CREATEROLE PASSWORD {}")
-        _create_role(connection, DATABASE_NAME, owner.format(name, sql.Literal(server.password)))
+        owner = sql.Identifier(DATABASE_NAME)
+        _create_role(connection, DATABASE_NAME, "LOGIN CREATEROLE")
+        for role, group in LOGIN_ROLES.items():
+            _create_role(connection, group, "NOLOGIN")
+            _create_role(connection, role, "LOGIN")
+            connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(role)))
+        for role in (DATABASE_NAME, *LOGIN_ROLES):
+            password = sql.Literal(role_password(server, role))
+            connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), password))
         if not connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE_NAME]).rowcount:
-            connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, name))
-        _create_functions_role(connection, _functions_password(server))
+            connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(owner, owner))
+        for (name,) in connection.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall():
+            connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
+        for role in LOGIN_ROLES:
+            connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(owner, sql.Identifier(role)))
 
 
-def _create_functions_role(connection: psycopg.Connection, password: str) -> None:
-    """Create the role that the functions log in as.
-
-    Only this role and the owner can connect to the database, and this role cannot create temporary tables.
-    """
-    names = {
-        "database": sql.Identifier(DATABASE_NAME),
-        "service": sql.Identifier(SERVICE_ROLE),
-        "functions": sql.Identifier(FUNCTIONS_ROLE),
-    }
-    _create_role(connection, FUNCTIONS_ROLE, sql.SQL("CREATE ROLE {functions} NOLOGIN").format(**names))
-    _create_role(connection, SERVICE_ROLE, sql.SQL("CREATE ROLE {service} LOGIN").format(**names))
-    for statement in (
-        sql.SQL("ALTER ROLE {service} PASSWORD {password}"),
-        sql.SQL("GRANT {functions} TO {service}"),
-        sql.SQL("REVOKE ALL ON DATABASE {database} FROM PUBLIC"),
-        sql.SQL("GRANT CONNECT ON DATABASE {database} TO {service}"),
-    ):
-        connection.execute(statement.format(**names, password=sql.Literal(password)))
-
-
-def _create_role(connection: psycopg.Connection, name: str, statement: sql.Composed) -> None:
+def _create_role(connection: psycopg.Connection, name: str, attributes: LiteralString) -> None:
     if not connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).rowcount:
-        connection.execute(statement)
-
-
-def _functions_password(server: Cluster) -> str:
-    """Derive the functions' password from the superuser's, so that there is no second secret to store.
-
-    The derivation is one-way: the functions' password does not reveal the superuser's.
-    """
-    return hmac.new(server.password.encode(), SERVICE_ROLE.encode(), hashlib.sha256).hexdigest()
+        connection.execute(sql.SQL("CREATE ROLE {} {}").format(sql.Identifier(name), sql.SQL(attributes)))
 
 
 def migrate(server: Cluster, state: Path) -> None:

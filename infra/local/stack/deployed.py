@@ -114,8 +114,13 @@ class DeployedStack(ABC):
 
     @property
     def database_url(self) -> str:
-        """The address of the product's database."""
+        """The address of the product's database for its owner."""
         return database.owner_url(self.cluster)
+
+    @property
+    def clients_database_url(self) -> str:
+        """The same address for the administration of clients."""
+        return database.clients_url(self.database_url, self.cluster)
 
     @property
     def emulator_url(self) -> str:
@@ -142,7 +147,7 @@ class DeployedStack(ABC):
                 database.migrate(self.cluster, self.state / "migrations")
             self._deploy()
             with self.progress.step("Checking the development client"):
-                development_token(self.database_url, self._token_file)
+                development_token(self.clients_database_url, self._token_file)
             with self.progress.step("Waiting for the API"):
                 self._wait_until_healthy()
             self._start_workers()
@@ -152,6 +157,7 @@ class DeployedStack(ABC):
         """Return the template parameters of every local stack, with the addresses that a function uses."""
         return {
             "DatabaseUrl": database.functions_url(owner_url, self.cluster),
+            "ClientsDatabaseUrl": database.clients_url(owner_url, self.cluster),
             "MigrationDatabaseUrl": owner_url,
             "NatsUrl": nats_url,
             "Stage": "local",
@@ -222,6 +228,7 @@ class DeployedStack(ABC):
             "stack": self.kind,
             "api_url": self.api_url,
             "database_url": self.database_url,
+            "clients_database_url": self.clients_database_url,
             "nats_url": self.nats_url,
             "emulator_url": self.emulator_url,
             "token": self.token,

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING
 
 from infra.local.layer import PLAINTEXT, product_code
 from infra.local.system import files
+from infra.local.system.operator import command_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from grantwire.runtime.clients import CallerRuntime
+    from grantwire.runtime.clients import ClientsRuntime
 
 TOKEN_ENVIRONMENT = "dev"  # noqa: S105  # the same for every local stack
 NAME = "development"
+OPERATOR = {"actor": "make up", "reason": "the development client of the local stack"}
 
 
 def development_token(database_url: str, file: Path) -> str:
     """Return the development client's token: the one in `file` if it is valid, otherwise a new one.
 
+    `database_url` has the credentials of the role for the administration of clients.
     The client is kept as long as its database, because idempotency keys belong to the client.
     """
     stored = file.read_text() if file.exists() else ""
@@ -39,16 +42,16 @@ def local_environment(database_url: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def client_runtime(environ: Mapping[str, str], hint: str = "") -> Iterator[CallerRuntime]:
+def client_runtime(environ: Mapping[str, str], hint: str = "") -> Iterator[ClientsRuntime]:
     """Provide the runtime of the function manage_clients, and close its connection at the end."""
     with product_code(hint):
-        from grantwire.runtime.clients import CallerRuntime  # noqa: PLC0415  # importable only here
+        from grantwire.runtime.clients import ClientsRuntime  # noqa: PLC0415  # importable only here
 
-        with contextlib.closing(CallerRuntime.build(environ)) as runtime:
+        with contextlib.closing(ClientsRuntime.build(environ)) as runtime:
             yield runtime
 
 
-def _is_valid(runtime: CallerRuntime, token: str) -> bool:
+def _is_valid(runtime: ClientsRuntime, token: str) -> bool:
     """Return whether a token is the newest one of its client, and the client has all scopes."""
     from grantwire.clients.scopes import Scope  # noqa: PLC0415
     from grantwire.clients.tokens import Token  # noqa: PLC0415
@@ -64,10 +67,13 @@ def _is_valid(runtime: CallerRuntime, token: str) -> bool:
     return hmac.compare_digest(client.token_hashes[0], parsed.hash) and parsed.environment == TOKEN_ENVIRONMENT
 
 
-def _issue_token(runtime: CallerRuntime) -> str:
+def _issue_token(runtime: ClientsRuntime) -> str:
     """Return a new token for the client; create the client if there is none with all scopes."""
     from grantwire.clients.commands import ClientCommand  # noqa: PLC0415
     from grantwire.clients.scopes import Scope  # noqa: PLC0415
+
+    def execute(**event: object) -> dict[str, object]:
+        return ClientCommand.parse(event | OPERATOR).execute(runtime.clients, command_source("up"))
 
     event: dict[str, object] = {"action": "create", "name": NAME, "scopes": list(Scope)}
     for known in runtime.clients.list_all():
@@ -75,5 +81,5 @@ def _issue_token(runtime: CallerRuntime) -> str:
             if set(known["scopes"]) == set(Scope):
                 event = {"action": "rotate", "client_id": known["client_id"]}
                 break
-            runtime.clients.revoke(known["client_id"])
-    return str(ClientCommand.parse(event).execute(runtime.clients)["token"])
+            execute(action="revoke", client_id=known["client_id"])
+    return str(execute(**event)["token"])

@@ -72,7 +72,8 @@ class LocalStackStack(DeployedStack):
 
     def _make_deployment(self) -> Deployment:
         """Return the deployment, with addresses of the containers' network and layers only if licensed."""
-        owner = self._postgres.internal_url(database.DATABASE_NAME, database.DATABASE_NAME)
+        password = database.role_password(self._postgres, database.DATABASE_NAME)
+        owner = self._postgres.internal_url(database.DATABASE_NAME, database.DATABASE_NAME, password)
         parameters = self._parameters_for(owner, f"nats://{self._nats.name}:{self._nats.container_port}")
         folder = self.state / "deployment"
         return Deployment(folder, self._localstack, parameters, layers=self.compose.is_licensed, on_host=False)

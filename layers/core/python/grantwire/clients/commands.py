@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from grantwire.clients.store import DEFAULT_LIMITS, ClientLimits
 from grantwire.clients.tokens import CLIENT_ID_LENGTH
 from grantwire.errors import BadRequestError
 from grantwire.observability import logger
+from grantwire.operator_actions import Operator, parse_actor_and_reason
 from grantwire.settings import parse_duration
 from grantwire.validation import MAX_CLIENT_NAME_LENGTH, clean_text
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
     from grantwire.clients.store import Clients
 
-# The fields that each action accepts.
+# The fields that each action accepts. Every action that changes a client is recorded, with actor and reason.
 _ACTION_FIELDS = {
-    "create": {"action", "name", "scopes", "expires_in", "rate_limit", "burst_limit"},
+    "create": {"action", "name", "scopes", "expires_in", "rate_limit", "burst_limit", "actor", "reason"},
     "list": {"action"},
-    "rotate": {"action", "client_id", "overlap", "expires_in"},
-    "limits": {"action", "client_id", "rate_limit", "burst_limit"},
-    "revoke": {"action", "client_id"},
+    "rotate": {"action", "client_id", "overlap", "expires_in", "actor", "reason"},
+    "limits": {"action", "client_id", "rate_limit", "burst_limit", "actor", "reason"},
+    "revoke": {"action", "client_id", "actor", "reason"},
 }
 _DEFAULT_OVERLAP = "24h"
 _MIN_LIFETIME = timedelta(seconds=1)
@@ -45,6 +46,8 @@ class ClientCommand:
     overlap: timedelta = timedelta(0)
     expires_in: timedelta | None = None
     limits: ClientLimits = DEFAULT_LIMITS
+    actor: str = ""
+    reason: str = ""
 
     @classmethod
     def parse(cls, event: Any) -> ClientCommand:
@@ -56,7 +59,7 @@ class ClientCommand:
         if unknown := sorted(set(event) - allowed):
             raise BadRequestError(f"action {action} does not accept {', '.join(unknown)}")
         expires_in = event.get("expires_in")
-        return cls(
+        command = cls(
             action,
             name=clean_text("name", event.get("name"), max_length=MAX_CLIENT_NAME_LENGTH) if "name" in allowed else "",
             scopes=_parse_scopes(event) if "scopes" in allowed else (),
@@ -67,31 +70,44 @@ class ClientCommand:
             expires_in=None if expires_in is None else _parse_duration("expires_in", expires_in, minimum=_MIN_LIFETIME),
             limits=ClientLimits(_parse_limit("rate_limit", event), _parse_limit("burst_limit", event)),
         )
+        if "reason" not in allowed:
+            return command
+        actor, reason = parse_actor_and_reason(event)
+        return replace(command, actor=actor, reason=reason)
 
-    def execute(self, clients: Clients) -> dict[str, Any]:
-        """Execute the command and return its result.
+    def execute(self, clients: Clients, source: str) -> dict[str, Any]:
+        """Execute the command and return its result. `source` says where it came from, and is recorded with it.
 
         The result of create and rotate contains the new token. It cannot be read again later.
         """
         if self.action == "list":
             return {"clients": clients.list_all()}
+        operator = Operator(self.actor, self.reason, source)
         if self.action == "revoke":
-            clients.revoke(self.client_id)
-            logger.info("client command executed", action=self.action, client_id=self.client_id)
+            clients.revoke(operator, self.client_id)
+            self._log(operator, self.client_id)
             return {"client_id": self.client_id, "revoked": True}
         if self.action == "limits":
-            clients.set_limits(self.client_id, self.limits)
-            logger.info("client command executed", action=self.action, client_id=self.client_id)
+            clients.set_limits(operator, self.client_id, self.limits)
+            self._log(operator, self.client_id)
             return {"client_id": self.client_id, **self.limits._asdict()}
         if self.action == "create":
-            issued = clients.create(self.name, self.scopes, self.expires_in, self.limits)
+            issued = clients.create(operator, self.name, self.scopes, self.expires_in, self.limits)
         else:
-            issued = clients.rotate(self.client_id, self.overlap, self.expires_in)
+            issued = clients.rotate(operator, self.client_id, self.overlap, self.expires_in)
         token = issued.token
-        logger.info(
-            "client command executed", action=self.action, client_id=token.client_id, expires_at=issued.expires_at
-        )
+        self._log(operator, token.client_id, expires_at=issued.expires_at)
         return {"client_id": token.client_id, "token": token.text, "expires_at": issued.expires_at}
+
+    def _log(self, operator: Operator, client_id: str, **fields: Any) -> None:
+        logger.info(
+            "client command executed",
+            action=self.action,
+            client_id=client_id,
+            actor=operator.actor,
+            reason=operator.reason,
+            **fields,
+        )
 
 
 def _parse_scopes(event: Mapping[str, Any]) -> Sequence[Scope]:

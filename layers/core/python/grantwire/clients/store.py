@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.database import wrap_exceptions
 from grantwire.errors import NotFoundError, RejectedError
+from grantwire.operator_actions import OperatorAction, record_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
-    from typing import LiteralString
 
     from grantwire.clients.scopes import Scope
     from grantwire.database import Database
+    from grantwire.operator_actions import Operator
 
 # The statement always returns one row. The database's clock decides whether the previous hash is still valid. The
 # authorizer compares the hashes, in constant time. For an unknown id, the last column has the ids of the newest 10,000
@@ -60,7 +61,8 @@ RETURNING expires_at
 """
 
 _REVOKE = """
-UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id = %(client_id)s RETURNING expires_at
+UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id = %(client_id)s
+RETURNING revoked_at = now()
 """
 
 _SET_LIMITS = """
@@ -106,7 +108,10 @@ class IssuedToken:
 
 
 class Clients:
-    """The service clients in PostgreSQL."""
+    """The service clients in PostgreSQL.
+
+    Each change commits together with its row in `operator_actions`.
+    """
 
     def __init__(self, database: Database, environment: str) -> None:
         self._database = database
@@ -131,6 +136,7 @@ class Clients:
 
     def create(
         self,
+        operator: Operator,
         name: str,
         scopes: Sequence[Scope],
         lifetime: timedelta | None = None,
@@ -142,12 +148,18 @@ class Clients:
         """
         token = Token.mint(self._environment, generate_client_id())
         parameters = {"client_id": token.client_id, "hash": token.hash, "name": name, "scopes": list(scopes)}
-        row = self._execute(_CREATE, {**parameters, "lifetime": lifetime, **limits._asdict()})
-        if row is None:
-            raise RejectedError(f'client "{name}" already exists')
+        selection = {"name": name, "scopes": list(scopes), "expires_in": _to_text(lifetime), **limits._asdict()}
+        action = OperatorAction(operator, "create", "client", selection)
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            row = tx.execute(_CREATE, {**parameters, "lifetime": lifetime, **limits._asdict()}).fetchone()
+            if row is None:
+                raise RejectedError(f'client "{name}" already exists')
+            record_client(tx, action, token.client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
-    def rotate(self, client_id: str, overlap: timedelta, lifetime: timedelta | None = None) -> IssuedToken:
+    def rotate(
+        self, operator: Operator, client_id: str, overlap: timedelta, lifetime: timedelta | None = None
+    ) -> IssuedToken:
         """Create a new token for a client.
 
         The current token stays valid for `overlap`; an older token ends immediately. The client expires as before,
@@ -156,28 +168,39 @@ class Clients:
         """
         token = Token.mint(self._environment, client_id)
         parameters = {"client_id": client_id, "hash": token.hash, "overlap": overlap, "lifetime": lifetime}
-        row = self._execute(_ROTATE, parameters)
-        if row is None:
-            raise NotFoundError(
-                f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in'
-            )
+        selection = {"overlap": _to_text(overlap), "expires_in": _to_text(lifetime)}
+        action = OperatorAction(operator, "rotate", "client", selection)
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            row = tx.execute(_ROTATE, parameters).fetchone()
+            if row is None:
+                raise NotFoundError(
+                    f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in'
+                )
+            record_client(tx, action, client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
-    def revoke(self, client_id: str) -> None:
-        """Revoke a client permanently; revoking it again changes nothing.
+    def revoke(self, operator: Operator, client_id: str) -> None:
+        """Revoke a client permanently; revoking it again changes nothing and is recorded, too.
 
         Its tokens stop working within the authorizer's cache time. Raise NotFoundError if there is no such client.
         """
-        if self._execute(_REVOKE, {"client_id": client_id}) is None:
-            raise NotFoundError(f'client "{client_id}" does not exist')
+        action = OperatorAction(operator, "revoke", "client", {})
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            row = tx.execute(_REVOKE, {"client_id": client_id}).fetchone()
+            if row is None:
+                raise NotFoundError(f'client "{client_id}" does not exist')
+            record_client(tx, action, client_id, changed=row[0])
 
-    def set_limits(self, client_id: str, limits: ClientLimits) -> None:
+    def set_limits(self, operator: Operator, client_id: str, limits: ClientLimits) -> None:
         """Replace the limits of a client; they apply to its next chunk of tokens, within a second.
 
         Raise NotFoundError if the client does not exist or was revoked.
         """
-        if self._execute(_SET_LIMITS, {"client_id": client_id, **limits._asdict()}) is None:
-            raise NotFoundError(f'client "{client_id}" does not exist or was revoked')
+        action = OperatorAction(operator, "limits", "client", limits._asdict())
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            if tx.execute(_SET_LIMITS, {"client_id": client_id, **limits._asdict()}).fetchone() is None:
+                raise NotFoundError(f'client "{client_id}" does not exist or was revoked')
+            record_client(tx, action, client_id)
 
     def list_all(self) -> list[dict[str, Any]]:
         """Return all clients ordered by name, without token hashes; times are in RFC 3339."""
@@ -186,10 +209,10 @@ class Clients:
             names = [column.name for column in cursor.description or ()]
             return [dict(zip(names, map(_to_json_value, row), strict=True)) for row in cursor.fetchall()]
 
-    def _execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        with self._database.session() as tx, wrap_exceptions():
-            return tx.execute(statement, parameters).fetchone()
-
 
 def _to_json_value(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _to_text(duration: timedelta | None) -> str | None:
+    return None if duration is None else str(duration)

@@ -10,7 +10,8 @@ was processed after all, is closed as PROCESSED automatically.
 - `nats`: the copy is published to its stream, bytes unchanged, with the message id `<event_id>:redrive:<n>`. The number
   is committed before the publish, so a repeat after a crash uses the same id. The dead letter is closed when JetStream
   has acknowledged the message.
-Each batch is one transaction with its row in `operator_actions`: who, why, when. Repeating a command is harmless.
+Each batch is one transaction with its row in `operator_actions`: who, why, from where and when. Repeating a command is
+harmless.
 
 `DeadLetterCommand.parse` raises BadRequestError. Everything else raises RetryableError if PostgreSQL or NATS is
 unavailable.

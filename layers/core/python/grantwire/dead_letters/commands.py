@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from grantwire.errors import BadRequestError
+from grantwire.operator_actions import MAX_TEXT_LENGTH, parse_actor_and_reason
 from grantwire.settings import parse_duration
 from grantwire.validation import clean_text
 
@@ -25,7 +26,6 @@ FILTERS = {
 MAX_LIMIT = 100_000
 _MAX_IDS = 1000
 _FIELDS = ("action", "kind", "ids", "filter", "all", "dry_run", "force", "limit", "actor", "reason")
-_MAX_TEXT_LENGTH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class DeadLetterCommand:
         action = _parse_choice(event, "action", ACTIONS)
         kind = _parse_choice(event, "kind", tuple(FILTERS))
         selection = _parse_selection(event, required=action != "list")
+        actor, reason = ("", "") if action == "list" else parse_actor_and_reason(event)
         return cls(
             action=action,
             kind=kind,
@@ -85,8 +86,8 @@ class DeadLetterCommand:
             dry_run=_parse_flag(event, "dry_run"),
             force=_parse_flag(event, "force"),
             limit=_parse_limit(event.get("limit", 100 if action == "list" else MAX_LIMIT)),
-            actor="" if action == "list" else _parse_text(event, "actor", "who gives the command"),
-            reason="" if action == "list" else _parse_text(event, "reason", "why"),
+            actor=actor,
+            reason=reason,
             selection=selection,
         )
 
@@ -129,14 +130,8 @@ def _parse_ids(value: object) -> tuple[UUID, ...]:
         raise BadRequestError('ids must be UUIDs, as returned by "action": "list"') from None
 
 
-def _parse_text(event: Mapping[str, Any], name: str, meaning: str) -> str:
-    if name not in event:
-        raise BadRequestError(f"{name} is missing: state {meaning}; it is recorded with the action")
-    return clean_text(name, event[name], max_length=_MAX_TEXT_LENGTH)
-
-
 def _parse_condition(name: str, value: object) -> Any:
-    text = clean_text(f"filter.{name}", value, max_length=_MAX_TEXT_LENGTH)
+    text = clean_text(f"filter.{name}", value, max_length=MAX_TEXT_LENGTH)
     if name not in {"older_than", "newer_than"}:
         return text
     try:

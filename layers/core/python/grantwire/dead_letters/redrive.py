@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grantwire.dead_letters import operator_actions, store
+from grantwire.dead_letters import store
 from grantwire.dead_letters.dead_letter import Report
 from grantwire.dead_letters.kinds import DISCARD_BY_KIND, REDRIVE_BY_KIND
 from grantwire.dead_letters.listing import list_open
-from grantwire.identifiers import uuid7
 from grantwire.observability import logger
+from grantwire.operator_actions import Operator, OperatorAction, record_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,13 +44,13 @@ class _CommandBatch:
     """The dead letters that one transaction of a command changes."""
 
     command: DeadLetterCommand
-    action_id: UUID
+    action: OperatorAction
     number: int
     ids: list[UUID]
     now: datetime | None
 
     def record_action(self, tx: Connection, changed: list[UUID]) -> None:
-        operator_actions.record(tx, self.action_id, self.number, self.command, changed)
+        record_dead_letters(tx, self.action, self.number, changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +65,38 @@ class DeadLetters:
     def execute(
         self,
         command: DeadLetterCommand,
+        source: str,
         *,
         on_batch: Callable[[Report], None] = _ignore_progress,
         now: datetime | None = None,
     ) -> Report:
         """List, redrive or discard the dead letters that the command selects; call `on_batch` after each batch.
 
+        `source` says where the command came from, and is recorded with it.
         Raises RetryableError if PostgreSQL or NATS is unavailable. Batches committed before the error stay committed,
         and repeating the command is harmless.
         """
         report = Report(command)
         started_at: datetime = self.database.fetch_row(_NOW, {"now": now})[0]
-        action_id = uuid7()
+        action = OperatorAction(
+            Operator(command.actor, command.reason, source),
+            command.action,
+            command.kind,
+            {**command.selection, "force": command.force},
+            dry_run=command.dry_run,
+        )
         for number, dead_letters in enumerate(self._pages(command, started_at, report)):
             if command.action == "list":
                 report.dead_letters.extend(dead_letters)
             elif ids := self._select_executable(dead_letters, report, started_at):
-                self._execute_batch(_CommandBatch(command, action_id, number, ids, now), report)
+                self._execute_batch(_CommandBatch(command, action, number, ids, now), report)
             on_batch(report)
         if command.ids is not None:
             report.skip(_NOT_OPEN, set(command.ids) - report.seen)
         if command.action != "list":
             logger.info(
                 "dead letter command executed",
-                action_id=str(action_id),
+                action_id=str(action.action_id),
                 actor=command.actor,
                 reason=command.reason,
                 **report.counts(),

@@ -18,13 +18,16 @@ R = TypeVar("R")
 
 
 class TaskHandler(Generic[R]):
-    """The Lambda handler of one task. With `secret_result`, only the keys of the result are logged."""
+    """The Lambda handler of one task. With `secret_result`, only the keys of the result are logged.
+
+    `handle` gets the event, the runtime, and the source of the command: the function and the request id (G4).
+    """
 
     def __init__(
         self,
         name: str,
         build: Callable[[Mapping[str, str]], R],
-        handle: Callable[[Mapping[str, Any], R], dict[str, Any]],
+        handle: Callable[[Mapping[str, Any], R, str], dict[str, Any]],
         *,
         secret_result: bool = False,
     ) -> None:
@@ -39,9 +42,14 @@ class TaskHandler(Generic[R]):
             trace_id=trace_id_from_headers(xray_header()), aws_request_id=getattr(context, "aws_request_id", None)
         )
         try:
-            result = self._handle(event, self._runtime.get())
+            result = self._handle(event, self._runtime.get(), self._source(context))
         except Exception:
             logger.exception("task failed", task=self._name)
             raise
         logger.info("task completed", task=self._name, result=sorted(result) if self._secret_result else result)
         return result
+
+    def _source(self, context: Any) -> str:
+        """Return where the command came from. The event has no part in it."""
+        name = getattr(context, "function_name", None) or self._name
+        return f"function {name}, request {getattr(context, 'aws_request_id', None) or 'unknown'}"

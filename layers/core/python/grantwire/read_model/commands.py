@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire.errors import BadRequestError
+from grantwire.operator_actions import parse_actor_and_reason
 from grantwire.settings import parse_duration
 
 if TYPE_CHECKING:
@@ -33,18 +34,23 @@ def _parse_budget(value: object) -> timedelta:
 
 
 _STREAM_FIELDS: dict[str, Callable[[object], Any]] = {"from_sequence": _parse_sequence, "budget": _parse_budget}
-_FIELDS = ("source", "dry_run", *_STREAM_FIELDS)
+_FIELDS = ("source", "dry_run", *_STREAM_FIELDS, "actor", "reason")
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildCommand:
-    """A command to rebuild the read model; from the stream, it starts at `from_sequence` and runs at most `budget`."""
+    """A command to rebuild the read model; from the stream, it starts at `from_sequence` and runs at most `budget`.
+
+    A dry run changes nothing and is not recorded, so it needs no actor and no reason.
+    """
 
     source: str
     dry_run: bool = False
     from_sequence: int = 1
     # Below the function's timeout of 15 minutes.
     budget: timedelta = timedelta(minutes=13)
+    actor: str = ""
+    reason: str = ""
 
     @classmethod
     def parse(cls, event: Mapping[str, Any]) -> Self:
@@ -60,4 +66,6 @@ class RebuildCommand:
         stream_fields = {name: event[name] for name in _STREAM_FIELDS if name in event}
         if source == "record" and stream_fields:
             raise BadRequestError(f"{', '.join(stream_fields)}: allowed only with source stream")
-        return cls(source, dry_run, **{name: _STREAM_FIELDS[name](value) for name, value in stream_fields.items()})
+        parsed = {name: _STREAM_FIELDS[name](value) for name, value in stream_fields.items()}
+        actor, reason = ("", "") if dry_run else parse_actor_and_reason(event)
+        return cls(source, dry_run, **parsed, actor=actor, reason=reason)

@@ -10,10 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from grantwire.operator_actions import OperatorAction, record_rebuild
+
 if TYPE_CHECKING:
     from typing import LiteralString
 
     from grantwire.database import Connection, Database
+    from grantwire.operator_actions import Operator
 
 # No event can cause these: a version that the entitlement never had, or an entitlement that does not exist.
 _IMPOSSIBLE = ("ahead", "extra")
@@ -99,19 +102,23 @@ def compare(database: Database) -> RecordRebuildReport:
         return RecordRebuildReport(dry_run=True, differences=_count(connection, _COMPARE))
 
 
-def rebuild(database: Database) -> RecordRebuildReport:
+def rebuild(database: Database, operator: Operator) -> RecordRebuildReport:
     """Make the read model equal to the system of record while events are processed; correct rows are not changed.
 
     While a row is ahead, the projection ignores the events of its entitlement as old. So a pass that found such a row
     is followed by another. By then the system of record has the ignored changes, and no further event is ignored.
+    Each pass is a transaction with its row in `operator_actions`.
     """
+    action = OperatorAction(operator, "rebuild", "read_model", {"source": "record"})
     report = RecordRebuildReport(dry_run=False, complete=False)
-    for _ in range(_MAX_PASSES):
+    for number in range(_MAX_PASSES):
         with database.session() as connection, connection.transaction():
             connection.execute(_LOCK)
             counts = _count(connection, _REPAIR)
-        report.repaired += counts.pop("repaired")
-        report.removed += counts.pop("removed")
+            repaired, removed = counts.pop("repaired"), counts.pop("removed")
+            record_rebuild(connection, action, number, repaired + removed)
+        report.repaired += repaired
+        report.removed += removed
         report.differences = report.differences or counts
         report.complete = not any(counts[name] for name in _IMPOSSIBLE)
         if report.complete:

@@ -1,7 +1,8 @@
 """Rebuild of the read model from the events that JetStream still has (P2).
 
 The rebuild reads with a temporary consumer. It does not touch the bridge's consumer, the inbox or notifications. It is
-safe at any time, because the projection ignores an event that is not newer than the row.
+safe at any time, because the projection ignores an event that is not newer than the row. Each batch is a transaction
+with its row in `operator_actions`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.jetstream.pull_consumer import temporary_consumer
 from grantwire.observability import logger
+from grantwire.operator_actions import OperatorAction, record_rebuild
 from grantwire.read_model.model import project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from grantwire.database import Database
+    from grantwire.database import Connection, Database
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.message import Message
     from grantwire.jetstream.pull_consumer import PullConsumer
+    from grantwire.operator_actions import Operator
     from grantwire.workers.budget import Budget
 
 _BATCH_SIZE = 1000
@@ -31,16 +34,18 @@ _BATCH_SIZE = 1000
 class StreamRebuildReport:
     """The progress of a rebuild: the messages `first` to `reached` are done.
 
-    `last` was the last sequence of the stream when the rebuild began.
+    `last` was the last sequence of the stream when the rebuild began. `action` is None for a dry run, which is not
+    recorded; otherwise `batches` rows have been recorded for it.
     """
 
-    dry_run: bool
+    action: OperatorAction | None
     first: int
     last: int
     reached: int
     events: int = 0
     changed: int = 0
     skipped: int = 0
+    batches: int = 0
 
     @property
     def complete(self) -> bool:
@@ -51,7 +56,7 @@ class StreamRebuildReport:
         """Return the function's result; `continue_from` is the next `from_sequence` of an incomplete rebuild."""
         return {
             "source": "stream",
-            "dry_run": self.dry_run,
+            "dry_run": self.action is None,
             "from_sequence": self.first,
             "reached": self.reached,
             "last_sequence": self.last,
@@ -79,18 +84,20 @@ class StreamRebuild:
     async def run(
         self,
         budget: Budget,
+        operator: Operator | None,
         *,
         first: int = 1,
-        dry_run: bool = False,
         on_batch: Callable[[StreamRebuildReport], None] = lambda _: None,
     ) -> StreamRebuildReport:
         """Project every event from `first` to the last one in the stream now, or as many as the budget allows.
 
-        Events published later are left to the bridge. With `dry_run` events are only read. The text of a RetryableError
-        names the `from_sequence` to continue with.
+        Events published later are left to the bridge. Without an operator it is a dry run: events are only read. The
+        text of a RetryableError names the `from_sequence` to continue with.
         """
         await self._nats.connect()
-        report = StreamRebuildReport(dry_run, first, await self._nats.last_sequence(self._stream), first - 1)
+        selection = {"source": "stream", "stream": self._stream, "from_sequence": first}
+        action = None if operator is None else OperatorAction(operator, "rebuild", "read_model", selection)
+        report = StreamRebuildReport(action, first, await self._nats.last_sequence(self._stream), first - 1)
         try:
             if not report.complete:
                 async with temporary_consumer(self._nats, self._stream, first=first) as consumer:
@@ -130,23 +137,42 @@ class StreamRebuild:
                 events.append((sequence, self._decode(message.data)))
             except RejectedError as error:
                 _skip(report, sequence, error)
-        if report.dry_run:
+        if report.action is None:
             report.events += len(events)
         else:
-            await asyncio.to_thread(self._project, events, report)
+            await asyncio.to_thread(self._project, events, report, report.action)
         report.reached = relevant[-1].stream_sequence if len(relevant) == len(messages) else report.last
 
-    def _project(self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamRebuildReport) -> None:
-        try:
-            with self._database.session() as connection:
-                report.changed += project(connection, [payload for _, payload in events])
-            report.events += len(events)
-        except RejectedError as error:
-            if len(events) == 1:
-                _skip(report, events[0][0], error)
-                return
-            for event in events:
-                self._project([event], report)
+    def _project(
+        self, events: Sequence[tuple[int, Mapping[str, Any]]], report: StreamRebuildReport, action: OperatorAction
+    ) -> None:
+        refused: dict[int, RejectedError] = {}
+        with self._database.session() as connection, connection.transaction():
+            changed = _project_accepted(connection, events, refused)
+            record_rebuild(connection, action, report.batches, changed)
+        report.batches += 1
+        report.changed += changed
+        report.events += len(events) - len(refused)
+        for sequence, error in refused.items():
+            _skip(report, sequence, error)
+
+
+def _project_accepted(
+    tx: Connection, events: Sequence[tuple[int, Mapping[str, Any]]], refused: dict[int, RejectedError]
+) -> int:
+    """Project the events that the database accepts, add the others to `refused`, and return how many rows changed.
+
+    If it refuses the batch, the events are projected one by one, in the order in which the bridge locks their rows.
+    """
+    try:
+        with tx.transaction():
+            return project(tx, [payload for _, payload in events])
+    except RejectedError as error:
+        if len(events) == 1:
+            refused[events[0][0]] = error
+            return 0
+    ordered = sorted(events, key=lambda event: (event[1]["user_id"], event[1]["stock_keeping_unit"]))
+    return sum(_project_accepted(tx, [event], refused) for event in ordered)
 
 
 def _skip(report: StreamRebuildReport, sequence: int, error: RejectedError) -> None:

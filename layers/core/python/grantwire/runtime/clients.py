@@ -1,4 +1,4 @@
-"""The runtimes of authorize_caller and manage_clients."""
+"""The runtimes of authorize_caller and manage_clients, which log in with different database roles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from grantwire.clients.authorizer import Authorizer
 from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Clients
 from grantwire.database import Database, DatabaseSettings
+from grantwire.errors import ConfigError
 from grantwire.settings import group, load, setting
 
 if TYPE_CHECKING:
@@ -36,10 +37,9 @@ class CallerSettings:
 
 @dataclass(frozen=True, slots=True)
 class CallerRuntime:
-    """The objects that authorize_caller and manage_clients need."""
+    """The objects that authorize_caller needs."""
 
     database: Database
-    clients: Clients
     authorizer: Authorizer
 
     @classmethod
@@ -47,8 +47,38 @@ class CallerRuntime:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(CallerSettings, environ)
         database = Database(settings.database)
-        clients = Clients(database, settings.environment)
-        return cls(database, clients, Authorizer(LimitedLookup(clients), settings.environment))
+        clients = LimitedLookup(Clients(database, settings.environment))
+        return cls(database, Authorizer(clients, settings.environment))
+
+    def close(self) -> None:
+        """Close the database connection."""
+        self.database.close()
+
+
+# Without credentials of its own the function must not use those of the other functions, which cannot change clients.
+_NO_CREDENTIALS = (
+    "the administration of clients has its own database credentials: set ClientsDatabaseSecretArn of the stack"
+    " (DATABASE_SECRET_ARN of a command) to a secret with a member of the role grantwire_clients; see docs/deploy.md"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsRuntime:
+    """The objects that manage_clients and its command line tool need."""
+
+    database: Database
+    clients: Clients
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Build the runtime from environment variables; it connects to the database on first use."""
+        try:
+            settings = load(CallerSettings, environ)
+        except ConfigError as error:
+            has_credentials = any(environ.get(name, "").strip() for name in ("DATABASE_URL", "DATABASE_SECRET_ARN"))
+            raise error if has_credentials else ConfigError([*error.problems, _NO_CREDENTIALS]) from None
+        database = Database(settings.database, application_name="grantwire-clients")
+        return cls(database, Clients(database, settings.environment))
 
     def close(self) -> None:
         """Close the database connection."""

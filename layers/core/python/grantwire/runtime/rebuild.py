@@ -11,6 +11,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.events import decode_payload
+from grantwire.operator_actions import Operator
 from grantwire.read_model.from_record import RecordRebuildReport, compare, rebuild
 from grantwire.read_model.from_stream import StreamRebuild, StreamRebuildReport
 from grantwire.settings import group, load, setting, text
@@ -51,14 +52,18 @@ class RebuildRuntime:
         return cls(asyncio.Runner(), database, nats, StreamRebuild(database, nats, settings.stream, decode_payload))
 
     def execute(
-        self, command: RebuildCommand, on_batch: Callable[[StreamRebuildReport], None] = lambda _: None
+        self, command: RebuildCommand, source: str, on_batch: Callable[[StreamRebuildReport], None] = lambda _: None
     ) -> RecordRebuildReport | StreamRebuildReport:
-        """Execute the command. A rebuild from the stream calls `on_batch` after each batch."""
+        """Execute the command. A rebuild from the stream calls `on_batch` after each batch.
+
+        `source` says where the command came from, and is recorded with it.
+        """
+        operator = None if command.dry_run else Operator(command.actor, command.reason, source)
         if command.source == "record":
-            return compare(self.database) if command.dry_run else rebuild(self.database)
+            return compare(self.database) if operator is None else rebuild(self.database, operator)
         budget = Budget(time.monotonic() + command.budget.total_seconds())
         return self.runner.run(
-            self.stream_rebuild.run(budget, first=command.from_sequence, dry_run=command.dry_run, on_batch=on_batch)
+            self.stream_rebuild.run(budget, operator, first=command.from_sequence, on_batch=on_batch)
         )
 
     def close(self) -> None:

@@ -1,0 +1,239 @@
+"""G4: every administrative action leaves a row with actor, reason, source and time, in its own transaction."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from functions.manage_clients.handler import handle as manage_clients
+from functions.rebuild_read_model.handler import handle as rebuild_read_model
+from grantwire import operator_actions
+from grantwire.clients import store
+from grantwire.entrypoints.task import TaskHandler
+from grantwire.errors import GrantwireError, RejectedError, RetryableError
+from grantwire.read_model import from_record, from_stream
+from grantwire.runtime.clients import ClientsRuntime
+from grantwire.runtime.rebuild import RebuildRuntime
+from tests.support.paths import ROOT
+from tests.support.plaintext import PLAINTEXT
+from tests.support.read_model import ACTOR_AND_REASON, clear_tables, entitlement, event_for, insert_entitlements
+from tests.support.run import program_environment
+from tests.support.workers.bridge_stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.integration.conftest import Rows
+
+SOURCE = "a test"
+CREATE = {"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d", **ACTOR_AND_REASON}
+
+
+class Context:
+    """The parts of a Lambda context that name an invocation."""
+
+    function_name = "grantwire-manage-clients"
+    aws_request_id = "11111111-2222-4333-8444-555555555555"
+
+
+@pytest.fixture
+def clients(clients_url: str) -> Iterator[ClientsRuntime]:
+    """The runtime of manage_clients."""
+    runtime = ClientsRuntime.build({**PLAINTEXT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "dev"})
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+def rebuild(environ: dict[str, str], rows: Rows) -> Iterator[RebuildRuntime]:
+    """The runtime of rebuild_read_model, with one entitlement that the read model lacks."""
+    clear_tables(rows)
+    insert_entitlements(rows, [entitlement("u", 1)])
+    runtime = RebuildRuntime.build(environ)
+    yield runtime
+    runtime.close()
+
+
+def actions(rows: Rows) -> list[dict[str, Any]]:
+    """Return the recorded actions without their ids, and check their times."""
+    recorded = rows.execute(
+        "SELECT *, now() - occurred_at < interval '1 minute' AS recent FROM operator_actions"
+        " ORDER BY occurred_at, batch"
+    ).fetchall()
+    assert all(row.pop("recent") and row.pop("occurred_at") and row.pop("action_id") for row in recorded)
+    return recorded
+
+
+def expected(action: str, kind: str, selection: dict[str, Any], **columns: Any) -> dict[str, Any]:
+    """Return a row of operator_actions as `actions` does."""
+    return {
+        **ACTOR_AND_REASON,
+        "batch": 0,
+        "action": action,
+        "kind": kind,
+        "selection": selection,
+        "dry_run": False,
+        "source": SOURCE,
+        "dead_letter_ids": None,
+        "client_id": None,
+        "count": 1,
+    } | columns
+
+
+def test_actions_on_clients_are_recorded(clients: ClientsRuntime, rows: Rows) -> None:
+    """G4: with the parameters of the command, but without a token or its hash. Lists and refusals are not recorded."""
+    created = manage_clients(CREATE, clients, SOURCE)
+    client_id = created["client_id"]
+    rotation = {"action": "rotate", "client_id": client_id, "overlap": "1h", **ACTOR_AND_REASON}
+    rotated = manage_clients(rotation, clients, SOURCE)
+    revocation = {"action": "revoke", "client_id": client_id, **ACTOR_AND_REASON}
+    manage_clients(revocation, clients, SOURCE)
+    manage_clients(revocation, clients, SOURCE)
+    manage_clients({"action": "list"}, clients, SOURCE)
+    with pytest.raises(RejectedError, match="was revoked"):
+        manage_clients(rotation, clients, SOURCE)
+    selections: list[tuple[str, dict[str, Any], int]] = [
+        ("create", {"name": "shop", "scopes": ["ops"], "expires_in": "90 days, 0:00:00"}, 1),
+        ("rotate", {"overlap": "1:00:00", "expires_in": None}, 1),
+        ("revoke", {}, 1),
+        ("revoke", {}, 0),  # it was revoked already
+    ]
+    recorded = actions(rows)
+    assert recorded == [
+        expected(action, "client", selection, client_id=client_id, count=count)
+        for action, selection, count in selections
+    ]
+    for token in (created["token"], rotated["token"]):
+        assert token.rpartition("_")[2] not in str(recorded)
+
+
+def test_source_names_function_and_request_and_is_no_part_of_the_event(clients: ClientsRuntime, rows: Rows) -> None:
+    """G4: the entry point states where the command came from."""
+    handler = TaskHandler("manage_clients", lambda _: clients, manage_clients, secret_result=True)
+    handler(CREATE, Context())
+    with pytest.raises(RejectedError, match="does not accept source"):
+        handler(CREATE | {"name": "other", "source": "elsewhere"}, Context())
+    (action,) = actions(rows)
+    assert action["source"] == f"function {Context.function_name}, request {Context.aws_request_id}"
+
+
+def test_rebuilds_are_recorded_and_dry_runs_are_not(
+    environ: dict[str, str], rebuild: RebuildRuntime, rows: Rows
+) -> None:
+    """G4: from the record one row for each pass, from the stream one for each batch, with its number of changes."""
+    with Stream(environ) as stream:
+        stream.publish(event_for(entitlement("u", 1)), b"not an event", event_for(entitlement("v", 1)))
+    for source in ("record", "stream"):
+        rebuild_read_model({"source": source, "dry_run": True}, rebuild, SOURCE)
+    assert actions(rows) == []
+    rebuild_read_model({"source": "record", **ACTOR_AND_REASON}, rebuild, SOURCE)
+    rows.execute("DELETE FROM user_entitlements")
+    rebuild_read_model({"source": "stream", **ACTOR_AND_REASON}, rebuild, SOURCE)
+    name = environ["ENTITLEMENT_NATS_STREAM"]
+    assert actions(rows) == [
+        expected("rebuild", "read_model", {"source": "record"}),
+        expected("rebuild", "read_model", {"source": "stream", "stream": name, "from_sequence": 1}, count=2),
+    ]
+
+
+def test_refused_event_does_not_roll_back_the_batch(
+    environ: dict[str, str], rebuild: RebuildRuntime, rows: Rows
+) -> None:
+    """G4, P2: the rest of its batch is projected and recorded, in one transaction."""
+    rows.execute("ALTER TABLE user_entitlements ADD CONSTRAINT no_v CHECK (user_id <> 'v')")
+    with Stream(environ) as stream:
+        stream.publish(*(event_for(entitlement(user, 1)) for user in ("w", "v", "u")))
+    report = rebuild_read_model({"source": "stream", **ACTOR_AND_REASON}, rebuild, SOURCE)
+    assert (report["events"], report["changed"], report["skipped"]) == (2, 2, 1)
+    assert [action["count"] for action in actions(rows)] == [2]
+
+
+def end_session_before(_record: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that ends its own database session instead of recording the action."""
+
+    def replacement(tx: Any, *_: Any, **__: Any) -> None:
+        tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    return replacement
+
+
+def end_session_after(record: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that records the action and then ends its own database session."""
+
+    def replacement(tx: Any, *arguments: Any, **keywords: Any) -> None:
+        record(tx, *arguments, **keywords)
+        tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    return replacement
+
+
+@pytest.mark.parametrize("interrupt", [end_session_before, end_session_after])
+@pytest.mark.parametrize("action", ["create", "rotate", "revoke"])
+def test_interrupted_action_on_a_client_leaves_neither_change_nor_row(
+    clients: ClientsRuntime, rows: Rows, monkeypatch: pytest.MonkeyPatch, action: str, interrupt: Any
+) -> None:
+    """G4: wherever the session ends before the commit."""
+    client_id = manage_clients(CREATE | {"name": "first"}, clients, SOURCE)["client_id"]
+    before = rows.execute("SELECT * FROM api_clients").fetchall()
+    monkeypatch.setattr(store, "record_client", interrupt(operator_actions.record_client))
+    command = CREATE if action == "create" else {"action": action, "client_id": client_id, **ACTOR_AND_REASON}
+    with pytest.raises(RetryableError):
+        manage_clients(command, clients, SOURCE)
+    assert rows.execute("SELECT * FROM api_clients").fetchall() == before
+    assert [row["action"] for row in actions(rows)] == ["create"]
+
+
+@pytest.mark.parametrize("interrupt", [end_session_before, end_session_after])
+@pytest.mark.parametrize("source", ["record", "stream"])
+def test_interrupted_rebuild_leaves_neither_change_nor_row(
+    request: pytest.FixtureRequest, rebuild: RebuildRuntime, rows: Rows, source: str, interrupt: Any
+) -> None:
+    """G4: the transaction of a pass or batch has both or none."""
+    monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    with Stream(request.getfixturevalue("environ")) as stream:
+        stream.publish(event_for(entitlement("u", 1)))
+    for module in (from_record, from_stream):
+        monkeypatch.setattr(module, "record_rebuild", interrupt(operator_actions.record_rebuild))
+    with pytest.raises(RetryableError):
+        rebuild_read_model({"source": source, **ACTOR_AND_REASON}, rebuild, SOURCE)
+    assert rows.execute("SELECT FROM user_entitlements").rowcount == 0
+    assert actions(rows) == []
+
+
+def test_action_that_cannot_be_recorded_is_not_performed(clients: ClientsRuntime, rows: Rows) -> None:
+    """G4: for example if the role has lost the privilege to record it."""
+    rows.execute("REVOKE ALL ON operator_actions FROM grantwire_clients")
+    with pytest.raises(GrantwireError):
+        manage_clients(CREATE, clients, SOURCE)
+    assert rows.execute("SELECT FROM api_clients").rowcount == 0
+
+
+_KILLED = """
+import os, signal, sys
+from grantwire import operator_actions
+from grantwire.clients import store
+from grantwire.clients.commands import ClientCommand
+from grantwire.runtime.clients import ClientsRuntime
+
+record = store.record_client
+
+def record_and_die(*arguments, **keywords):
+    record(*arguments, **keywords)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+store.record_client = record_and_die
+command = {"action": "create", "name": "shop", "scopes": ["ops"], "actor": "ann", "reason": "r"}
+ClientCommand.parse(command).execute(ClientsRuntime.build(os.environ).clients, "a test")
+"""
+
+
+def test_killed_process_leaves_neither_client_nor_row(clients_url: str, rows: Rows) -> None:
+    """G4: the process dies after both statements, before the commit."""
+    environ = {**program_environment(), **PLAINTEXT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "dev"}
+    process = subprocess.run([sys.executable, "-c", _KILLED], env=environ, cwd=ROOT, capture_output=True, check=False)
+    assert process.returncode == -9, process.stderr
+    assert rows.execute("SELECT FROM api_clients").rowcount == 0
+    assert actions(rows) == []
