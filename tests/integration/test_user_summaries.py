@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -137,3 +138,24 @@ def test_summaries_are_filled_when_the_triggers_are_created(database_url: str, r
     assert rows.execute(SUMMARIES).fetchall() == expected
     project_versions(database_url, ("u1", "a", 2))
     assert rows.execute(DIFFERENCES).fetchall() == []
+
+
+def test_batches_that_change_users_in_opposite_order_do_not_deadlock(database_url: str, rows: Rows) -> None:
+    """G6: a transaction that writes summaries waits for the other one before it writes its first."""
+    with psycopg.connect(database_url) as first, psycopg.connect(database_url) as second:
+        project(first, payloads([entitlement("u1", 1, "a")]))
+        waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+
+        def change_in_opposite_order() -> None:
+            for user in ("u2", "u1"):
+                project(second, payloads([entitlement(user, 1, "b")]))
+            second.commit()
+
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(change_in_opposite_order)
+            while not rows.execute(waiting, (second.info.backend_pid,)).fetchall():
+                assert not other.done()
+            project(first, payloads([entitlement("u2", 1, "a")]))
+            first.commit()
+            other.result(timeout=30)
+    assert [(row["user_id"], row["active"]) for row in rows.execute(SUMMARIES)] == [("u1", 2), ("u2", 2)]
