@@ -56,7 +56,7 @@ _NAME = yaml.safe_load((ROOT / "openapi.yaml").read_text())["components"]["schem
 def send(handler: Any, sent: dict[str, Any]) -> tuple[int, dict[str, Any], FakeEntitlements]:
     """Return status and body of the response, and what the function would have done."""
     entitlements = FakeEntitlements()
-    response = handler.with_runtime(ApiRuntime(entitlements)).respond(Request.from_api_gateway(sent))  # type: ignore[arg-type]
+    response = handler.with_runtime(ApiRuntime(entitlements)).respond(Request.from_api_gateway(sent))
     return response.status_code, json.loads(response.body), entitlements
 
 
