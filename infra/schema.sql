@@ -40,6 +40,10 @@ BEGIN
         END IF;
         PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
     END IF;
+    IF outcome = 'IDEMPOTENCY_KEY_CONFLICT'
+       AND key_conflict_count(p_caller, p_route, p_key, p_operation_id) > 1 THEN
+        RETURN;
+    END IF;
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
             version, status, purchase_id, source_address)
@@ -55,6 +59,34 @@ BEGIN
                 'source', p_reason, 'source_id', p_purchase_id, 'version', new_version),
             p_trace_id);
     END IF;
+END
+$$;
+CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT granted integer, OUT retry_after double precision) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    rate      integer;
+    burst     integer;
+    bucket    client_buckets;
+    moment    timestamptz;
+    available double precision;
+BEGIN
+    SELECT c.rate_limit, c.burst_limit INTO rate, burst FROM api_clients c WHERE c.client_id = p_client_id;
+    rate  := coalesce(rate, p_rate);
+    burst := coalesce(burst, p_burst);
+    LOOP
+        SELECT * INTO bucket FROM client_buckets b WHERE b.client_id = p_client_id FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO client_buckets (client_id, tokens, filled_at)
+        VALUES (p_client_id, burst, coalesce(p_now, clock_timestamp()))
+            ON CONFLICT (client_id) DO NOTHING;
+    END LOOP;
+    -- After the lock, so that time does not run backwards between two calls.
+    moment      := greatest(bucket.filled_at, coalesce(p_now, clock_timestamp()));
+    available   := least(burst, bucket.tokens + rate * extract(epoch FROM moment - bucket.filled_at));
+    granted     := CASE WHEN available >= 1 THEN greatest(1, floor(available / 10)) ELSE 0 END;
+    retry_after := CASE WHEN granted = 0 THEN (greatest(1, burst / 10.0) - available) / rate ELSE 0 END;
+    UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
 END
 $$;
 CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RETURNS text
@@ -305,6 +337,21 @@ CREATE FUNCTION public.is_schema_owner() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
     SELECT pg_has_role(session_user, c.relowner, 'MEMBER') FROM pg_class c WHERE c.oid = 'entitlement_audit'::regclass
+$$;
+CREATE FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    counted bigint;
+BEGIN
+    INSERT INTO key_conflicts AS known (caller, route, key_hash, day, operation_id)
+    VALUES (p_caller, p_route, encode(sha256(convert_to(p_key, 'UTF8')), 'hex'),
+            (clock_timestamp() AT TIME ZONE 'UTC')::date, p_operation_id)
+        ON CONFLICT (caller, route, key_hash, day) DO UPDATE
+       SET conflicts = known.conflicts + 1, last_at = clock_timestamp()
+    RETURNING conflicts INTO counted;
+    RETURN counted;
+END
 $$;
 CREATE FUNCTION public.operator_actions_append_only() RETURNS trigger
     LANGUAGE plpgsql
@@ -606,6 +653,117 @@ BEGIN
     RETURN changed;
 END
 $$;
+CREATE TABLE public.user_entitlements (
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
+    status text NOT NULL,
+    version bigint NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    CONSTRAINT user_entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
+    CONSTRAINT user_entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT user_entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
+    CONSTRAINT user_entitlements_version CHECK ((version >= 1))
+)
+WITH (fillfactor='80');
+CREATE FUNCTION public.user_summaries_apply(p_before public.user_entitlements[], p_after public.user_entitlements[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM user_summaries_lock();
+    INSERT INTO user_summaries (user_id, active, revoked)
+    SELECT DISTINCT user_id, 0, 0 FROM unnest(p_after)
+        ON CONFLICT (user_id) DO NOTHING;
+    WITH changed AS (
+        SELECT 1 AS sign, a.* FROM unnest(p_after) AS a
+        UNION ALL
+        SELECT -1, b.* FROM unnest(p_before) AS b),
+    counted AS (
+        SELECT user_id,
+               coalesce(sum(sign) FILTER (WHERE status = 'ACTIVE'), 0) AS active,
+               coalesce(sum(sign) FILTER (WHERE status = 'REVOKED'), 0) AS revoked,
+               array_agg(stock_keeping_unit) FILTER (WHERE sign < 0) AS replaced
+          FROM changed GROUP BY user_id),
+    newest AS (
+        SELECT DISTINCT ON (user_id) * FROM unnest(p_after)
+         ORDER BY user_id, changed_at DESC, version DESC, stock_keeping_unit)
+    UPDATE user_summaries s
+       SET active = s.active + c.active,
+           revoked = s.revoked + c.revoked,
+           (last_stock_keeping_unit, last_status, last_version, last_changed_at) = (
+             SELECT stock_keeping_unit, status, version, changed_at
+               FROM (
+                 SELECT n.stock_keeping_unit, n.status, n.version, n.changed_at
+                 UNION ALL
+                 SELECT s.last_stock_keeping_unit, s.last_status, s.last_version, s.last_changed_at
+                  WHERE s.last_stock_keeping_unit <> ALL (c.replaced) IS NOT FALSE
+                 UNION ALL
+                 (SELECT r.stock_keeping_unit, r.status, r.version, r.changed_at
+                    FROM user_entitlements r
+                   WHERE r.user_id = s.user_id AND s.last_stock_keeping_unit = ANY (c.replaced)
+                     AND (n.changed_at, n.version) > (s.last_changed_at, s.last_version) IS NOT TRUE
+                   ORDER BY r.changed_at DESC, r.version DESC, r.stock_keeping_unit LIMIT 1)) AS candidate
+              WHERE stock_keeping_unit IS NOT NULL
+              ORDER BY changed_at DESC, version DESC, stock_keeping_unit LIMIT 1)
+      FROM counted c LEFT JOIN newest n USING (user_id)
+     WHERE s.user_id = c.user_id;
+END
+$$;
+CREATE FUNCTION public.user_summaries_lock() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- Two integers are a separate key space from the keys of single requests, which are one bigint.
+    PERFORM pg_advisory_xact_lock(hashtext('grantwire'), hashtext('user_summaries'));
+END
+$$;
+CREATE FUNCTION public.user_summaries_maintain() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    before user_entitlements[] := '{}';
+    after  user_entitlements[] := '{}';
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        PERFORM user_summaries_lock();
+        DELETE FROM user_summaries;
+        RETURN NULL;
+    END IF;
+    IF TG_OP IN ('UPDATE', 'DELETE') THEN
+        before := ARRAY(SELECT ROW (b.*)::user_entitlements FROM rows_before b);
+    END IF;
+    IF TG_OP IN ('INSERT', 'UPDATE') THEN
+        after := ARRAY(SELECT ROW (a.*)::user_entitlements FROM rows_after a);
+    END IF;
+    IF cardinality(before) + cardinality(after) > 0 THEN
+        PERFORM user_summaries_apply(before, after);
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE FUNCTION public.user_summaries_repair() RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    -- Without the lock, because this reads all rows.
+    suspects text[] := ARRAY(SELECT user_id FROM user_summaries_differences);
+    repaired integer := 0;
+BEGIN
+    IF cardinality(suspects) > 0 THEN
+        PERFORM user_summaries_lock();
+        INSERT INTO user_summaries AS s
+        SELECT u.user_id, coalesce(e.active, 0), coalesce(e.revoked, 0),
+               e.last_stock_keeping_unit, e.last_status, e.last_version, e.last_changed_at
+          FROM unnest(suspects) AS u (user_id) LEFT JOIN user_summaries_expected e USING (user_id)
+            ON CONFLICT (user_id) DO UPDATE
+           SET (active, revoked, last_stock_keeping_unit, last_status, last_version, last_changed_at)
+             = (EXCLUDED.active, EXCLUDED.revoked, EXCLUDED.last_stock_keeping_unit, EXCLUDED.last_status,
+                EXCLUDED.last_version, EXCLUDED.last_changed_at)
+         WHERE s IS DISTINCT FROM EXCLUDED;
+        GET DIAGNOSTICS repaired = ROW_COUNT;
+    END IF;
+    RETURN repaired;
+END
+$$;
 CREATE TABLE public.api_clients (
     client_id text NOT NULL COLLATE pg_catalog."C",
     name text NOT NULL COLLATE pg_catalog."C",
@@ -618,11 +776,15 @@ CREATE TABLE public.api_clients (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     last_used_at timestamp with time zone,
+    rate_limit integer,
+    burst_limit integer,
+    CONSTRAINT api_clients_burst_limit CHECK (((burst_limit >= 1) AND (burst_limit <= 1000000))),
     CONSTRAINT api_clients_hash_form CHECK ((token_hash ~ '^[0-9a-f]{64}$'::text)),
     CONSTRAINT api_clients_id_form CHECK ((client_id ~ '^[a-z0-9]{12}$'::text)),
     CONSTRAINT api_clients_lifetime CHECK (((expires_at IS NULL) OR (expires_at > created_at))),
     CONSTRAINT api_clients_name_length CHECK (((char_length(name) >= 1) AND (char_length(name) <= 64))),
     CONSTRAINT api_clients_previous CHECK ((((previous_hash IS NULL) = (previous_until IS NULL)) AND COALESCE((previous_hash ~ '^[0-9a-f]{64}$'::text), true))),
+    CONSTRAINT api_clients_rate_limit CHECK (((rate_limit >= 1) AND (rate_limit <= 1000000))),
     CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'ops'::text])))
 );
 COMMENT ON TABLE public.api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
@@ -633,6 +795,14 @@ CREATE TABLE public.audit_retention (
     CONSTRAINT audit_retention_single CHECK (single)
 );
 COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the schema owner. The role of the functions cannot shorten the retention of the audit.';
+CREATE UNLOGGED TABLE public.client_buckets (
+    client_id text NOT NULL COLLATE pg_catalog."C",
+    tokens double precision NOT NULL,
+    filled_at timestamp with time zone NOT NULL,
+    CONSTRAINT client_buckets_tokens CHECK ((tokens >= (0)::double precision))
+)
+WITH (fillfactor='20');
+COMMENT ON TABLE public.client_buckets IS 'Token buckets of the callers. Deleting a row fills the bucket of that caller.';
 CREATE TABLE public.notification_dlq (
     notification_id uuid NOT NULL,
     event_id uuid NOT NULL,
@@ -844,6 +1014,18 @@ CREATE TABLE public.idempotency_keys (
 );
 COMMENT ON TABLE public.idempotency_keys IS 'One row for each request with a stored response. A key is scoped by caller and route (I7).';
 COMMENT ON COLUMN public.idempotency_keys.request_hash IS 'Version of the canonical form and SHA-256 of the canonical request, as "v1:<hex>".';
+CREATE TABLE public.key_conflicts (
+    caller text NOT NULL COLLATE pg_catalog."C",
+    route text NOT NULL COLLATE pg_catalog."C",
+    key_hash text NOT NULL COLLATE pg_catalog."C",
+    day date NOT NULL,
+    operation_id uuid NOT NULL,
+    conflicts bigint DEFAULT 1 NOT NULL,
+    first_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    last_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT key_conflicts_count CHECK ((conflicts >= 1)),
+    CONSTRAINT key_conflicts_hash_form CHECK ((key_hash ~ '^[0-9a-f]{64}$'::text))
+);
 CREATE TABLE public.notifications (
     notification_id uuid NOT NULL,
     event_id uuid NOT NULL,
@@ -890,7 +1072,7 @@ CREATE TABLE public.operator_actions (
     client_id text COLLATE pg_catalog."C",
     CONSTRAINT operator_actions_action CHECK (
 CASE kind
-    WHEN 'client'::text THEN (action = ANY (ARRAY['create'::text, 'rotate'::text, 'revoke'::text]))
+    WHEN 'client'::text THEN (action = ANY (ARRAY['create'::text, 'rotate'::text, 'limits'::text, 'revoke'::text]))
     WHEN 'read_model'::text THEN (action = 'rebuild'::text)
     WHEN 'outbox'::text THEN (action = ANY (ARRAY['redrive'::text, 'discard'::text]))
     WHEN 'notification'::text THEN (action = ANY (ARRAY['redrive'::text, 'discard'::text]))
@@ -923,18 +1105,6 @@ CREATE TABLE public.schema_migrations (
     checksum text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
-CREATE TABLE public.user_entitlements (
-    user_id text NOT NULL COLLATE pg_catalog."C",
-    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
-    status text NOT NULL,
-    version bigint NOT NULL,
-    changed_at timestamp with time zone NOT NULL,
-    CONSTRAINT user_entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
-    CONSTRAINT user_entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
-    CONSTRAINT user_entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
-    CONSTRAINT user_entitlements_version CHECK ((version >= 1))
-)
-WITH (fillfactor='80');
 CREATE VIEW public.user_entitlements_differences AS
  SELECT user_id,
     stock_keeping_unit,
@@ -954,11 +1124,45 @@ CREATE VIEW public.user_entitlements_differences AS
    FROM (public.entitlements e
      FULL JOIN public.user_entitlements r USING (user_id, stock_keeping_unit))
   WHERE (((e.status IS DISTINCT FROM r.status) OR (e.version IS DISTINCT FROM r.version)) OR (e.updated_at IS DISTINCT FROM r.changed_at));
+CREATE TABLE public.user_summaries (
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    active bigint NOT NULL,
+    revoked bigint NOT NULL,
+    last_stock_keeping_unit text COLLATE pg_catalog."C",
+    last_status text,
+    last_version bigint,
+    last_changed_at timestamp with time zone,
+    CONSTRAINT user_summaries_counts CHECK (((active >= 0) AND (revoked >= 0))),
+    CONSTRAINT user_summaries_last CHECK ((num_nulls(last_stock_keeping_unit, last_status, last_version, last_changed_at) =
+CASE (active + revoked)
+    WHEN 0 THEN 4
+    ELSE 0
+END))
+)
+WITH (fillfactor='70');
+CREATE VIEW public.user_summaries_expected AS
+ SELECT DISTINCT ON (user_id) user_id,
+    count(*) FILTER (WHERE (status = 'ACTIVE'::text)) OVER of_user AS active,
+    count(*) FILTER (WHERE (status = 'REVOKED'::text)) OVER of_user AS revoked,
+    stock_keeping_unit AS last_stock_keeping_unit,
+    status AS last_status,
+    version AS last_version,
+    changed_at AS last_changed_at
+   FROM public.user_entitlements
+  WINDOW of_user AS (PARTITION BY user_id)
+  ORDER BY user_id, changed_at DESC, version DESC, stock_keeping_unit;
+CREATE VIEW public.user_summaries_differences AS
+ SELECT user_id
+   FROM (public.user_summaries_expected e
+     FULL JOIN public.user_summaries s USING (user_id))
+  WHERE ((((((COALESCE(e.active, (0)::bigint) IS DISTINCT FROM s.active) OR (COALESCE(e.revoked, (0)::bigint) IS DISTINCT FROM s.revoked)) OR (e.last_stock_keeping_unit IS DISTINCT FROM s.last_stock_keeping_unit)) OR (e.last_status IS DISTINCT FROM s.last_status)) OR (e.last_version IS DISTINCT FROM s.last_version)) OR (e.last_changed_at IS DISTINCT FROM s.last_changed_at));
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
 ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);
 ALTER TABLE ONLY public.audit_retention
     ADD CONSTRAINT audit_retention_pkey PRIMARY KEY (single);
+ALTER TABLE ONLY public.client_buckets
+    ADD CONSTRAINT client_buckets_pkey PRIMARY KEY (client_id);
 ALTER TABLE ONLY public.distributed_locks
     ADD CONSTRAINT distributed_locks_pkey PRIMARY KEY (lock_key);
 ALTER TABLE ONLY public.entitlement_audit
@@ -969,6 +1173,8 @@ ALTER TABLE ONLY public.entitlements
     ADD CONSTRAINT entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
 ALTER TABLE ONLY public.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (caller, route, idempotency_key);
+ALTER TABLE ONLY public.key_conflicts
+    ADD CONSTRAINT key_conflicts_pkey PRIMARY KEY (caller, route, key_hash, day);
 ALTER TABLE ONLY public.notification_dlq
     ADD CONSTRAINT notification_dlq_pkey PRIMARY KEY (notification_id);
 ALTER TABLE ONLY public.notification_nats_dlq
@@ -995,9 +1201,12 @@ ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.user_entitlements
     ADD CONSTRAINT user_entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
+ALTER TABLE ONLY public.user_summaries
+    ADD CONSTRAINT user_summaries_pkey PRIMARY KEY (user_id);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
+CREATE INDEX key_conflicts_last_at ON public.key_conflicts USING btree (last_at);
 CREATE INDEX notification_dlq_closed_at ON public.notification_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
 CREATE INDEX notification_dlq_open ON public.notification_dlq USING btree (failed_at, notification_id) WHERE (closed_at IS NULL);
 CREATE INDEX notification_nats_dlq_closed ON public.notification_nats_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
@@ -1014,16 +1223,23 @@ CREATE INDEX outbox_events_published_at ON public.outbox_events USING btree (pub
 CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at) WHERE ready;
 CREATE INDEX processed_events_time ON public.processed_events USING btree (processed_at);
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
+CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (user_id, stock_keeping_unit) WHERE (status = 'ACTIVE'::text);
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE TRIGGER operator_actions_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.operator_actions FOR EACH STATEMENT EXECUTE FUNCTION public.operator_actions_append_only();
 ALTER TABLE public.operator_actions ENABLE ALWAYS TRIGGER operator_actions_append_only;
+CREATE TRIGGER user_entitlements_deleted AFTER DELETE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
+CREATE TRIGGER user_entitlements_inserted AFTER INSERT ON public.user_entitlements REFERENCING NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
+CREATE TRIGGER user_entitlements_truncated AFTER TRUNCATE ON public.user_entitlements FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
+CREATE TRIGGER user_entitlements_updated AFTER UPDATE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
 GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_begin() FROM PUBLIC;
@@ -1043,6 +1259,8 @@ GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_ke
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operator_actions_append_only() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
@@ -1071,6 +1289,18 @@ REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBL
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(version) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(changed_at) ON TABLE public.user_entitlements TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_summaries_apply(p_before public.user_entitlements[], p_after public.user_entitlements[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_summaries_apply(p_before public.user_entitlements[], p_after public.user_entitlements[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_summaries_lock() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_summaries_lock() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_summaries_maintain() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_summaries_maintain() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_summaries_repair() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_summaries_repair() TO grantwire_functions;
 GRANT SELECT ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(client_id) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(client_id) ON TABLE public.api_clients TO grantwire_clients;
@@ -1083,12 +1313,20 @@ GRANT SELECT(previous_hash) ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(previous_hash) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(previous_until) ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(previous_until) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(created_at) ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(rotated_at) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(expires_at) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(expires_at),UPDATE(expires_at) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(revoked_at) ON TABLE public.api_clients TO grantwire_functions;
 GRANT UPDATE(revoked_at) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(last_used_at),UPDATE(last_used_at) ON TABLE public.api_clients TO grantwire_functions;
+GRANT SELECT(rate_limit) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(rate_limit),UPDATE(rate_limit) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(burst_limit) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(burst_limit),UPDATE(burst_limit) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_functions;
+GRANT UPDATE(tokens) ON TABLE public.client_buckets TO grantwire_functions;
+GRANT UPDATE(filled_at) ON TABLE public.client_buckets TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notification_dlq TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notification_nats_dlq TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.outbox_events TO grantwire_functions;
@@ -1127,6 +1365,14 @@ GRANT UPDATE(status_code) ON TABLE public.idempotency_keys TO grantwire_function
 GRANT UPDATE(response_body) ON TABLE public.idempotency_keys TO grantwire_functions;
 GRANT UPDATE(created_at) ON TABLE public.idempotency_keys TO grantwire_functions;
 GRANT UPDATE(expires_at) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT SELECT,DELETE ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT INSERT(caller) ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT INSERT(route) ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT INSERT(key_hash) ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT INSERT(day) ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT INSERT(operation_id) ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT UPDATE(conflicts) ON TABLE public.key_conflicts TO grantwire_functions;
+GRANT UPDATE(last_at) ON TABLE public.key_conflicts TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notifications TO grantwire_functions;
 GRANT INSERT(action_id) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(action_id) ON TABLE public.operator_actions TO grantwire_clients;
@@ -1152,8 +1398,7 @@ GRANT INSERT(source) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(client_id) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
 GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
-GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;
-GRANT UPDATE(status) ON TABLE public.user_entitlements TO grantwire_functions;
-GRANT UPDATE(version) ON TABLE public.user_entitlements TO grantwire_functions;
-GRANT UPDATE(changed_at) ON TABLE public.user_entitlements TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_entitlements_differences TO grantwire_functions;
+GRANT SELECT,INSERT,UPDATE ON TABLE public.user_summaries TO grantwire_functions;
+GRANT SELECT ON TABLE public.user_summaries_expected TO grantwire_functions;
+GRANT SELECT ON TABLE public.user_summaries_differences TO grantwire_functions;

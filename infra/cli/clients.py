@@ -1,4 +1,4 @@
-"""`make clients`: create, list, rotate or revoke clients of the API.
+"""`make clients`: create, list, rotate, limit or revoke clients of the API.
 
 It works with the database of the running stack, or with that of DATABASE_URL or DATABASE_SECRET_ARN, and logs in with
 the role for the administration of clients. There is no option for the address, because it contains a password and every
@@ -30,6 +30,7 @@ examples:
   make clients ARGS="create --name shop --scope entitlements:write --expires-in 90d --reason 'new shop'"
   make clients ARGS=list
   make clients ARGS="rotate 4k2j9x0q7w1z --overlap 1h --reason 'yearly rotation'"
+  make clients ARGS="limits 4k2j9x0q7w1z --rate-limit 50 --burst-limit 100 --reason 'import at night'"
 
 exit codes:
   0  done
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="create | list | rotate | revoke")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="create | list | rotate | limits | revoke")
     create = actions.add_parser("create", help="create a client and print its token once")
     create.add_argument("--name", required=True, help="the client's name")
     create.add_argument(
@@ -73,12 +74,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     actions.add_parser("list", help="list all clients, without tokens")
     rotate = actions.add_parser("rotate", help="issue a new token; the previous one stays valid for a while")
+    limits = actions.add_parser("limits", help="set the limits of a client; without options it gets the defaults")
     revoke = actions.add_parser("revoke", help="revoke a client permanently")
-    for action in (rotate, revoke):
+    for action in (rotate, limits, revoke):
         action.add_argument("client_id", metavar="ID", help="the client's id, as `list` shows it")
-    for action in (create, rotate, revoke):
+    for action in (create, rotate, limits, revoke):
         add_operator_options(action)
     rotate.add_argument("--overlap", metavar="DURATION", help="how long the previous token stays valid (default: 24h)")
+    for action in (create, limits):
+        action.add_argument("--rate-limit", type=int, metavar="NUMBER", help="requests per second")
+        action.add_argument("--burst-limit", type=int, metavar="NUMBER", help="requests that it can send at once")
     for action in (create, rotate):
         action.add_argument(
             "--expires-in", metavar="DURATION", help="when the client expires, for example 90d (default: never)"
@@ -96,7 +101,10 @@ def _print_result(result: Mapping[str, Any], progress: Progress) -> None:
         expires_at = client["expires_at"]
         status = "revoked" if client["revoked_at"] else f"until {expires_at}" if expires_at else "active"
         used = f"last used {client['last_used_at']}" if client["last_used_at"] else "never used"
-        progress.print_line(f"{client['client_id']}  {client['name']}: {' '.join(client['scopes'])}; {status}; {used}")
+        progress.print_line(
+            f"{client['client_id']}  {client['name']}: {' '.join(client['scopes'])}; {status}; {used};"
+            f" {_describe_limits(client)}"
+        )
     if "clients" in result:
         progress.print_line(f"{len(result['clients'])} clients.")
     elif "token" in result:
@@ -105,7 +113,14 @@ def _print_result(result: Mapping[str, Any], progress: Progress) -> None:
         progress.print_line(f"Client {result['client_id']}, {validity}.")
         progress.print_line("Its token, which is not stored and not shown again:")
         progress.print_line(result["token"])
+    elif "rate_limit" in result:
+        progress.print_line(f"{result['client_id']} has new limits: {_describe_limits(result)}.")
     else:
         progress.print_line(
             f"{result['client_id']} is revoked. Its token stops working when the authorizer's cache time has passed."
         )
+
+
+def _describe_limits(client: Mapping[str, Any]) -> str:
+    rate, burst = client["rate_limit"] or "default", client["burst_limit"] or "default"
+    return f"rate limit {rate}, burst limit {burst}"

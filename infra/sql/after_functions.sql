@@ -32,3 +32,26 @@ ALTER TABLE operator_actions ENABLE ALWAYS TRIGGER operator_actions_append_only;
 
 -- Create the first partitions of the audit (SPEC A1). The sweep creates the later ones.
 SELECT entitlement_audit_ensure_partitions(3);
+
+-- The triggers that maintain user_summaries (SPEC G6). Filling the table and creating the triggers is one transaction
+-- that no change of user_entitlements can overlap, so that no change is left out.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger
+                    WHERE tgrelid = 'user_entitlements'::regclass AND tgname = 'user_entitlements_inserted') THEN
+        LOCK TABLE user_entitlements IN SHARE ROW EXCLUSIVE MODE;
+        INSERT INTO user_summaries SELECT * FROM user_summaries_expected;
+        CREATE TRIGGER user_entitlements_inserted AFTER INSERT ON user_entitlements
+            REFERENCING NEW TABLE AS rows_after
+            FOR EACH STATEMENT EXECUTE FUNCTION user_summaries_maintain();
+        CREATE TRIGGER user_entitlements_updated AFTER UPDATE ON user_entitlements
+            REFERENCING OLD TABLE AS rows_before NEW TABLE AS rows_after
+            FOR EACH STATEMENT EXECUTE FUNCTION user_summaries_maintain();
+        CREATE TRIGGER user_entitlements_deleted AFTER DELETE ON user_entitlements
+            REFERENCING OLD TABLE AS rows_before
+            FOR EACH STATEMENT EXECUTE FUNCTION user_summaries_maintain();
+        CREATE TRIGGER user_entitlements_truncated AFTER TRUNCATE ON user_entitlements
+            FOR EACH STATEMENT EXECUTE FUNCTION user_summaries_maintain();
+    END IF;
+END
+$$;

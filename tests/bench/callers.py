@@ -52,6 +52,12 @@ def query_user(handler: Handler, event: dict[str, Any], user: str, entitlements:
     assert response["body"].count('"ACTIVE"') == entitlements, response
 
 
+def summarize_user(handler: Handler, event: dict[str, Any], active: int) -> None:
+    """Read a user's summary and check the number of active entitlements."""
+    response = handler(event, None)
+    assert f'"active":{active},' in response["body"], response
+
+
 def replay_request(handler: Handler, event: dict[str, Any], body: str) -> None:
     """Repeat a request and check that the stored response with this body is replayed."""
     response = handler(event, None)

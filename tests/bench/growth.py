@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, LiteralString
 
 from psycopg.rows import dict_row
 
-from tests.bench.callers import build_grant_event, load_event, load_handler, query_user, replay_request
+from tests.bench.callers import build_grant_event, load_event, load_handler, query_user, replay_request, summarize_user
 from tests.bench.fleet import Fleet
 from tests.bench.results import Chart, Finding, Line, Section
 from tests.bench.rounds import run_rounds
@@ -81,6 +81,12 @@ _ENTITLEMENTS: LiteralString = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at)
 SELECT 'u' || n / %(per_user)s, 'item' || n %% %(per_user)s, 'ACTIVE', 1, now() FROM generate_series(0, %(size)s - 1) n
 """
+# One user has all entitlements, every other one revoked.
+_OWNED: LiteralString = """
+INSERT INTO user_entitlements (user_id, stock_keeping_unit, status, version, changed_at)
+SELECT 'u_owner', 'item' || lpad(n::text, 9, '0'), CASE n %% 2 WHEN 0 THEN 'ACTIVE' ELSE 'REVOKED' END, 1, now()
+  FROM generate_series(0, %(size)s - 1) n
+"""
 _UNEXPIRED: LiteralString = """
 INSERT INTO processed_events (event_id, processed_at)
 SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, now() FROM generate_series(1, %(size)s) n
@@ -105,6 +111,14 @@ def make_query_call(_number: int) -> Call:
     handler, event = load_handler("query"), load_event("query")
     users = cycle(sorted({f"u{number // _ENTITLEMENTS_PER_USER}" for number in _row_numbers()}))
     return lambda: query_user(handler, event, next(users), _ENTITLEMENTS_PER_USER)
+
+
+def make_summary_call(_number: int) -> Call:
+    """Return a call that reads the first page of the summary of the one user who has all entitlements."""
+    handler, event = load_handler("show_summary"), load_event("show_summary")
+    query = {"queryStringParameters": {"limit": str(_ENTITLEMENTS_PER_USER)}, "multiValueQueryStringParameters": None}
+    request = event | {"pathParameters": {"user_id": "u_owner"}} | query
+    return lambda: summarize_user(handler, request, int(os.environ[_SIZE]) // 2)
 
 
 def _row_numbers() -> range:
@@ -144,9 +158,10 @@ class _SizedDatabase:
         return self._settle()
 
     def fill_tables(self, stored_response: Mapping[str, object]) -> Self:
-        """Add the rows that replay, query and sweep read."""
+        """Add the rows that replay, query, summary and sweep read."""
         self._owner.execute(_KEYS, {"size": self.size, **stored_response})
         self._owner.execute(_ENTITLEMENTS, {"size": self.size, "per_user": _ENTITLEMENTS_PER_USER})
+        self._owner.execute(_OWNED, {"size": self.size})
         self._owner.execute(_UNEXPIRED, {"size": self.size})
         return self._settle()
 
@@ -191,21 +206,23 @@ _REMARKS = (
         "Commits do not wait for the disk here."
     ),
     (
-        "*Rows* are published events for a relay, unexpired keys for a replay, entitlements for a query, and unexpired "
-        f"rows for a sweep. In addition, each invocation of a worker has the same work: {_EVENTS} events, one for each "
-        f"aggregate, or {_EXPIRED_ROWS:,} expired rows. Replay and query are called through their handlers."
+        "*Rows* are published events for a relay, unexpired keys for a replay, entitlements for a query, entitlements "
+        "of one user for a summary, and unexpired rows for a sweep. "
+        f"In addition, each invocation of a worker has the same work: {_EVENTS} events, one for each "
+        f"aggregate, or {_EXPIRED_ROWS:,} expired rows. Replay, query and summary are called through their handlers."
     ),
 )
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
-    """Measure relay, replay, query and sweep with small and with large tables."""
+    """Measure relay, replay, query, summary and sweep with small and with large tables."""
     with progress.step(f"growth, tables of {', '.join(f'{size:,}' for size in effort.sizes)} rows"):
         stored_response = _make_stored_response(servers)
         tables = [_SizedDatabase(servers, size).fill_outbox().fill_tables(stored_response) for size in effort.sizes]
         parked = [_SizedDatabase(servers, size).fill_outbox(effort.parked) for size in effort.sizes]
     plain, with_parked = f"relay of {_EVENTS} events", f"relay of {_EVENTS} events, {effort.parked:,} parked"
     query, sweep = f"query of {_ENTITLEMENTS_PER_USER} entitlements", f"sweep of {_EXPIRED_ROWS:,} rows"
+    summary = f"summary with {_ENTITLEMENTS_PER_USER} entitlements listed"
     workers, relays = "tests.bench.workers", {plain: tables, with_parked: parked}
     measure_lines = partial(_measure_lines, effort, progress)
     with _on_one_core(servers):
@@ -215,6 +232,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
             ),
             **measure_lines(f"{__name__}:make_replay_call", _SizedDatabase.time_call, {"replay": tables}, _REPETITIONS),
             **measure_lines(f"{__name__}:make_query_call", _SizedDatabase.time_call, {query: tables}, _REPETITIONS),
+            **measure_lines(f"{__name__}:make_summary_call", _SizedDatabase.time_call, {summary: tables}, _REPETITIONS),
             **measure_lines(
                 f"{workers}:make_sweep_call", _SizedDatabase.time_sweep, {sweep: tables}, _WORKER_REPETITIONS
             ),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+# One caller sends all requests of a benchmark.
+_NO_LIMITS = {"CLIENT_RATE_LIMIT": "1000000", "CLIENT_BURST_LIMIT": "1000000"}
+
 
 class Servers:
     """PostgreSQL, NATS and Valkey for one run, with databases that are cloned from a migrated one."""
@@ -71,7 +74,7 @@ class Servers:
 
     def environ(self, url: str) -> dict[str, str]:
         """Return an environment for functions that use this database, with new, configured streams."""
-        return configured(worker_environ(url, self.nats.url))
+        return configured(worker_environ(url, self.nats.url)) | _NO_LIMITS
 
     @property
     def nats_admin_url(self) -> str:

@@ -68,6 +68,46 @@ def test_same_key_with_a_different_field_is_a_key_conflict(
     assert refused["caller"] == "tests"
 
 
+_CONFLICTS = "SELECT * FROM key_conflicts ORDER BY caller, route, key_hash"
+
+
+def test_repeated_conflicts_of_a_key_write_one_audit_row(client: Client, rows: Rows) -> None:
+    """G6, A1: the first is audited; the others are counted, whatever they ask for. Other keys and callers are not."""
+    for caller in ("shop", "other"):
+        client.change(GRANTS, "k1", caller=caller, user_id=caller)
+    for number in range(5):
+        assert client.change(GRANTS, "k1", caller="shop", user_id=f"u_{number}").code == "IDEMPOTENCY_KEY_CONFLICT"
+    client.change(GRANTS, "k1", caller="other", user_id="u_9")
+    audited = rows.execute("SELECT * FROM entitlement_audit WHERE outcome LIKE 'IDEMP%' ORDER BY user_id").fetchall()
+    assert [(row["caller"], row["user_id"]) for row in audited] == [("shop", "u_0"), ("other", "u_9")]
+    counted = {row["operation_id"]: row["conflicts"] for row in rows.execute(_CONFLICTS)}
+    assert counted == {audited[0]["operation_id"]: 5, audited[1]["operation_id"]: 1}
+    assert client.change(GRANTS, "k1", caller="shop", user_id="shop").replayed
+
+
+def test_conflicts_of_another_day_write_another_audit_row(client: Client, rows: Rows) -> None:
+    """G6: a count belongs to a day, so that an attack that goes on stays visible in the audit."""
+    client.grant("k1")
+    client.grant("k1", user_id="u_1")
+    rows.execute("UPDATE key_conflicts SET day = day - 1")
+    for _ in range(2):
+        client.grant("k1", user_id="u_2")
+    assert _audited_outcomes(rows).count("IDEMPOTENCY_KEY_CONFLICT") == 2
+    assert [row["conflicts"] for row in rows.execute(f"{_CONFLICTS}, day")] == [1, 2]
+
+
+def test_concurrent_conflicts_of_a_key_are_counted_exactly(database_url: str, rows: Rows) -> None:
+    """G6: eight callers at the same time leave one audit row and the right count."""
+
+    def conflict(number: int) -> None:
+        with Client(database_url) as client:
+            client.grant("k1", user_id=f"u_{number}")
+
+    run_concurrently(8, conflict)
+    assert _audited_outcomes(rows) == ["APPLIED", "IDEMPOTENCY_KEY_CONFLICT"]
+    assert [row["conflicts"] for row in rows.execute(_CONFLICTS)] == [7]
+
+
 def test_json_formatting_does_not_change_the_request_hash(client: Client) -> None:
     """I1: the hash covers the parsed fields, not the bytes of the body."""
     first = client.grant("k1")

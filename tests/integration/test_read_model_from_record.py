@@ -168,6 +168,7 @@ def test_rebuild_of_empty_database_changes_nothing(database: Database, rows: Row
         "found": NO_DIFFERENCES,
         "repaired": 0,
         "removed": 0,
+        "summaries": 0,
         "complete": True,
     }
 

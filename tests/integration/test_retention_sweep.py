@@ -53,6 +53,9 @@ def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
 INSERT = {
     "idempotency_keys": """
         INSERT INTO idempotency_keys VALUES ('c', 'r', %(n)s::text, 'h', 200, '', %(at)s - interval '1 day', %(at)s)""",
+    "key_conflicts": """
+        INSERT INTO key_conflicts (caller, route, key_hash, day, operation_id, last_at)
+        VALUES ('c', 'r', lpad(%(n)s::text, 64, '0'), '2026-01-08', gen_random_uuid(), %(at)s)""",
     "outbox_published": """
         INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
                published_at) VALUES (gen_random_uuid(), 't', %(n)s::text, 1, '{}', 'PUBLISHED', false, %(at)s)""",
@@ -85,6 +88,7 @@ INSERT = {
 # (policy, retention, whether a row whose age equals the retention is deleted)
 THRESHOLDS = [
     ("idempotency_keys", timedelta(0), True),
+    ("key_conflicts", 400 * DAY, False),
     ("outbox_published", DAY, False),
     ("outbox_discarded", DAY, False),
     ("processed_events", 30 * DAY, False),
@@ -98,6 +102,7 @@ THRESHOLDS = [
 # For each policy, its table and the column that holds the time of a row.
 TIME_COLUMNS = {
     "idempotency_keys": ("idempotency_keys", "expires_at"),
+    "key_conflicts": ("key_conflicts", "last_at"),
     "outbox_published": ("outbox_events", "published_at"),
     "outbox_discarded": ("outbox_events", "discarded_at"),
     "processed_events": ("processed_events", "processed_at"),
@@ -180,7 +185,7 @@ def test_unfinished_notification_past_its_retention_stays_and_is_reported(
 def test_retention_of_notifications_can_be_disabled(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
     """R5: the other policies still run. The number of days changes the threshold."""
     for insert in INSERT.values():
-        rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
+        rows.execute(insert, {"n": 1, "at": NOW - 500 * DAY})
     result = sweep(NOTIFICATION_RETENTION_ENABLED="false")
     always = {"idempotency_keys", "outbox_published", "outbox_discarded", "processed_messages", "distributed_locks"}
     assert set(result["deleted"]) == always
@@ -250,7 +255,7 @@ def test_each_batch_is_bounded_and_deletes_the_oldest_rows_first(
 ) -> None:
     """R4, V1: for every policy."""
     table, column = TIME_COLUMNS[name]
-    times = [NOW - 40 * DAY + number * TICK for number in range(5)]
+    times = [NOW - 500 * DAY + number * TICK for number in range(5)]
     for number in (3, 1, 4, 0, 2):
         rows.execute(INSERT[name], {"n": number + 1, "at": times[number]})
     rows.execute("CREATE TABLE batches (number bigserial, times timestamptz[])")
@@ -274,10 +279,10 @@ def test_locked_rows_are_skipped(owner_url: str, rows: Rows, sweep: Callable[...
     never_wait(rows)
     table, column = TIME_COLUMNS[name]
     for number in range(3):
-        rows.execute(INSERT[name], {"n": number + 1, "at": NOW - 40 * DAY + number * TICK})
+        rows.execute(INSERT[name], {"n": number + 1, "at": NOW - 500 * DAY + number * TICK})
     oldest = f"SELECT FROM {table} WHERE {column} = %s FOR UPDATE"
     with psycopg.connect(owner_url) as other:
-        assert other.execute(oldest, (NOW - 40 * DAY,)).rowcount == 1
+        assert other.execute(oldest, (NOW - 500 * DAY,)).rowcount == 1
         assert sweep()["deleted"] == {name: 2}
         assert _count(rows, table) == 1
     assert sweep()["deleted"] == {name: 1}
@@ -286,7 +291,7 @@ def test_locked_rows_are_skipped(owner_url: str, rows: Rows, sweep: Callable[...
 def test_failed_task_does_not_stop_the_others(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
     """The failure is raised at the end of the run."""
     for insert in INSERT.values():
-        rows.execute(insert, {"n": 1, "at": NOW - 40 * DAY})
+        rows.execute(insert, {"n": 1, "at": NOW - 500 * DAY})
     rows.execute("CREATE TABLE child (id uuid REFERENCES processed_events)")
     rows.execute("INSERT INTO child SELECT event_id FROM processed_events")
     with pytest.raises(InternalError, match="child"):

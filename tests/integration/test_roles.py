@@ -47,10 +47,12 @@ PRIVILEGES = {
     "api_clients": (
         "",
         {
-            "SELECT": "client_id expires_at last_used_at previous_hash previous_until revoked_at scopes token_hash",
+            "SELECT": "burst_limit client_id created_at expires_at last_used_at previous_hash previous_until "
+            "rate_limit revoked_at scopes token_hash",
             "UPDATE": "last_used_at",
         },
     ),
+    "client_buckets": ("SELECT INSERT", {"UPDATE": "filled_at tokens"}),
     "dead_letters": ("SELECT", {}),
     "distributed_locks": (ALL, {}),
     "entitlement_audit": (
@@ -65,6 +67,10 @@ PRIVILEGES = {
     "idempotency_keys": (
         "SELECT INSERT DELETE",
         {"UPDATE": "created_at expires_at request_hash response_body status_code"},
+    ),
+    "key_conflicts": (
+        "SELECT DELETE",
+        {"INSERT": "caller day key_hash operation_id route", "UPDATE": "conflicts last_at"},
     ),
     "notification_dlq": (ALL, {}),
     "notification_nats_dlq": (ALL, {}),
@@ -84,13 +90,16 @@ PRIVILEGES = {
     "processed_messages": (ALL, {}),
     "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
+    "user_summaries": ("SELECT INSERT UPDATE", {}),
+    "user_summaries_differences": ("SELECT", {}),
+    "user_summaries_expected": ("SELECT", {}),
 }
 CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
     "api_clients": (
         "SELECT",
         {
-            "INSERT": "client_id expires_at name scopes token_hash",
-            "UPDATE": "expires_at previous_hash previous_until revoked_at rotated_at token_hash",
+            "INSERT": "burst_limit client_id expires_at name rate_limit scopes token_hash",
+            "UPDATE": "burst_limit expires_at previous_hash previous_until rate_limit revoked_at rotated_at token_hash",
         },
     ),
     "operator_actions": (

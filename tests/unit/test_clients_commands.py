@@ -16,12 +16,16 @@ from grantwire.errors import BadRequestError
 OPERATOR = {"actor": "ann", "reason": "a new shop"}
 CREATE = {"action": "create", "name": "shop", "scopes": ["entitlements:write"], **OPERATOR}
 ROTATE = {"action": "rotate", "client_id": "0123456789ab", **OPERATOR}
+LIMITS = {"action": "limits", "client_id": "0123456789ab", **OPERATOR}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
-FIELDS = ("action", "name", "scopes", "client_id", "overlap", "expires_in", "actor", "reason", "token", "")
+FIELDS = (
+    *("action", "name", "scopes", "client_id", "overlap", "expires_in", "rate_limit", "burst_limit"),
+    *("actor", "reason", "token", ""),
+)
 
 
 def test_command_has_defaults() -> None:
@@ -38,7 +42,7 @@ def test_command_has_defaults() -> None:
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        ({}, "action must be one of create, list, rotate, revoke"),
+        ({}, "action must be one of create, list, rotate, limits, revoke"),
         ({"action": "drop"}, "action must be one of"),
         ({"action": ["create"]}, "action must be one of"),
         ({"action": "list", "name": "x"}, "action list does not accept name"),
@@ -61,6 +65,13 @@ def test_command_has_defaults() -> None:
         (ROTATE | {"overlap": "soon"}, "overlap must be a duration"),
         (ROTATE | {"overlap": None}, "overlap must be a duration"),
         ({"action": "rotate"}, "client_id must be a string"),
+        (LIMITS | {"rate_limit": 0}, "rate_limit must be a whole number between 1 and 1000000"),
+        (LIMITS | {"rate_limit": 1_000_001}, "rate_limit must be a whole number"),
+        (LIMITS | {"rate_limit": "50"}, "rate_limit must be a whole number"),
+        (LIMITS | {"rate_limit": 1.5}, "rate_limit must be a whole number"),
+        (CREATE | {"burst_limit": True}, "burst_limit must be a whole number"),
+        (ROTATE | {"rate_limit": 1}, "action rotate does not accept rate_limit"),
+        ({"action": "limits", "rate_limit": 1}, "client_id must be a string"),
         ({"action": "revoke", "client_id": "0" * 13}, "client_id must have at most 12"),
         ({"action": "revoke", "client_id": "x", "overlap": "1s"}, "action revoke does not accept overlap"),
         ({"action": "revoke", "client_id": "x", "reason": "leaked"}, "actor is missing: state who gives the command"),
@@ -83,9 +94,10 @@ def test_any_event_is_a_valid_command_or_a_bad_request(event: object) -> None:
         command = ClientCommand.parse(event)
     except BadRequestError:
         return
-    assert command.action in {"create", "list", "rotate", "revoke"}
+    assert command.action in {"create", "list", "rotate", "limits", "revoke"}
     assert command.action != "create" or (0 < len(command.name) <= 64 and command.scopes)
     assert command.overlap >= timedelta(0)
+    assert all(limit is None or 1 <= limit <= 1_000_000 for limit in command.limits)
     assert command.action == "list" or (command.actor and command.reason)
 
 

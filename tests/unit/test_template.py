@@ -33,6 +33,7 @@ from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
 from grantwire.runtime.relay import RelaySettings
+from grantwire.runtime.summary import SummarySettings
 from grantwire.runtime.sweep import SweepSettings
 from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
@@ -60,8 +61,8 @@ SETTINGS: dict[str, type] = {
     "manage_clients": CallerSettings,
     "grant": ApiSettings,
     "revoke": ApiSettings,
-    "query": DatabaseSettings,
-    "show_summary": DatabaseSettings,
+    "query": ApiSettings,
+    "show_summary": SummarySettings,
     "show_inbox": NotificationListSettings,
     "migrate_database": MigrationSettings,
     "configure_streams": ConfigurationSettings,
@@ -274,7 +275,8 @@ def test_every_alarm_watches_a_function_of_the_template() -> None:
     for alarm in alarms:
         dimensions = {dimension["Name"]: dimension["Value"] for dimension in alarm["Dimensions"]}
         assert dimensions["service"] == "grantwire"
-        workers = {None} if alarm["MetricName"] == "DependencyUnavailable" else {*SCHEDULED, "authorize_caller"}
+        anywhere = {"DependencyUnavailable", "LimitsReached"}
+        workers = {None} if alarm["MetricName"] in anywhere else {*SCHEDULED, "authorize_caller"}
         assert dimensions.get("worker") in workers
 
 

@@ -4,7 +4,7 @@
 -- `outcome` is APPLIED, REPLAYED, ENTITLEMENT_STATE_CONFLICT, IDEMPOTENCY_KEY_CONFLICT or REQUEST_IN_PROGRESS.
 -- status_code and body are the response to send, byte for byte. They are NULL for the last two outcomes, which are not
 -- stored. Conflicts are returned, not raised, because an exception would roll back the audit row and the stored
--- response.
+-- response. Of the conflicts of one key on one day only the first is audited; key_conflicts has their number (G6).
 --
 -- p_source_address has a default, so that functions of the previous release can call this one during a deployment.
 DROP FUNCTION IF EXISTS change_entitlement(
@@ -48,6 +48,11 @@ BEGIN
             detail      := detail || jsonb_build_object('refusal', transition.refusal);
         END IF;
         PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
+    END IF;
+
+    IF outcome = 'IDEMPOTENCY_KEY_CONFLICT'
+       AND key_conflict_count(p_caller, p_route, p_key, p_operation_id) > 1 THEN
+        RETURN;
     END IF;
 
     INSERT INTO entitlement_audit

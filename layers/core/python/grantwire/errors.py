@@ -3,6 +3,7 @@
     GrantwireError
     ├── RetryableError             nothing was committed; try again later   (503 + Retry-After · redelivery · next run)
     │   ├── RequestInProgressError another request with this key is still running                (409 + Retry-After)
+    │   ├── RateLimitedError       the caller has no tokens left                                 (429 + Retry-After)
     │   ├── LockHeldError          the lock could not be acquired in time
     │   ├── AmbiguousError         the outcome is unknown; repeat with the same id
     │   ├── LeaseLostError         another worker has the rows; change nothing, continue with other work
@@ -54,6 +55,7 @@ __all__ = [
     "LockHeldError",
     "MethodNotAllowedError",
     "NotFoundError",
+    "RateLimitedError",
     "RejectedError",
     "RequestInProgressError",
     "RetryableError",
@@ -67,6 +69,12 @@ class TooLargeError(RejectedError):
     """The request is larger than the limit."""
 
     code = "TOO_LARGE"
+
+
+class RateLimitedError(RetryableError):
+    """The caller sent more requests than its limits allow."""
+
+    code = "RATE_LIMITED"
 
 
 class UnauthenticatedError(RejectedError):

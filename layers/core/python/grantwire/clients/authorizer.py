@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import timedelta
 
-    from grantwire.clients.store import Clients
+    from grantwire.clients.lookup import LimitedLookup
 
 # The token of an unknown client is compared with this hash, so that it takes as long as the token of a known client.
 _DUMMY_HASHES = ("0" * 64,)
@@ -55,16 +55,19 @@ class Decision:
 class Authorizer:
     """Authorizes the service clients of one environment."""
 
-    def __init__(self, clients: Clients, environment: str) -> None:
+    def __init__(self, clients: LimitedLookup, environment: str) -> None:
         self._clients = clients
         self._environment = environment
 
     def authorize(self, header: str, method_arn: str) -> dict[str, Any]:
-        """Return the policy for an Authorization header. Raise RetryableError if the client cannot be read."""
+        """Return the policy for an Authorization header. Raise the errors of `decide`."""
         return _build_policy(self.decide(header), method_arn)
 
     def decide(self, header: str) -> Decision:
-        """Decide who the caller is, and log it. Raise RetryableError if the client cannot be read."""
+        """Decide who the caller is, and log it. Raise RetryableError if the client cannot be read.
+
+        Raise UnauthenticatedError if the client is unknown and was not looked up (see LimitedLookup).
+        """
         decision = self._decide(header)
         logger.info(
             "authorization decided",

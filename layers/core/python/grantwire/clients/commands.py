@@ -1,4 +1,4 @@
-"""The commands that create, list, rotate and revoke service clients."""
+"""The commands that create, list, rotate, limit and revoke service clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from grantwire.clients.limits import MAX_LIMIT
 from grantwire.clients.scopes import Scope
+from grantwire.clients.store import DEFAULT_LIMITS, ClientLimits
 from grantwire.clients.tokens import CLIENT_ID_LENGTH
 from grantwire.errors import BadRequestError
 from grantwire.observability import logger
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
 
 # The fields that each action accepts. Every action that changes a client is recorded, with actor and reason.
 _ACTION_FIELDS = {
-    "create": {"action", "name", "scopes", "expires_in", "actor", "reason"},
+    "create": {"action", "name", "scopes", "expires_in", "rate_limit", "burst_limit", "actor", "reason"},
     "list": {"action"},
     "rotate": {"action", "client_id", "overlap", "expires_in", "actor", "reason"},
+    "limits": {"action", "client_id", "rate_limit", "burst_limit", "actor", "reason"},
     "revoke": {"action", "client_id", "actor", "reason"},
 }
 _DEFAULT_OVERLAP = "24h"
@@ -34,7 +37,7 @@ _MAX_DURATION = timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class ClientCommand:
-    """An operator's command: `{"action": "create | list | rotate | revoke", ...}` with the fields of the action."""
+    """An operator's command: `{"action": "create", ...}` with the fields of the action."""
 
     action: str
     name: str = ""
@@ -42,6 +45,7 @@ class ClientCommand:
     client_id: str = ""
     overlap: timedelta = timedelta(0)
     expires_in: timedelta | None = None
+    limits: ClientLimits = DEFAULT_LIMITS
     actor: str = ""
     reason: str = ""
 
@@ -64,6 +68,7 @@ class ClientCommand:
             else "",
             overlap=_parse_duration("overlap", event.get("overlap", _DEFAULT_OVERLAP), minimum=timedelta(0)),
             expires_in=None if expires_in is None else _parse_duration("expires_in", expires_in, minimum=_MIN_LIFETIME),
+            limits=ClientLimits(_parse_limit("rate_limit", event), _parse_limit("burst_limit", event)),
         )
         if "reason" not in allowed:
             return command
@@ -82,8 +87,12 @@ class ClientCommand:
             clients.revoke(operator, self.client_id)
             self._log(operator, self.client_id)
             return {"client_id": self.client_id, "revoked": True}
+        if self.action == "limits":
+            clients.set_limits(operator, self.client_id, self.limits)
+            self._log(operator, self.client_id)
+            return {"client_id": self.client_id, **self.limits._asdict()}
         if self.action == "create":
-            issued = clients.create(operator, self.name, self.scopes, self.expires_in)
+            issued = clients.create(operator, self.name, self.scopes, self.expires_in, self.limits)
         else:
             issued = clients.rotate(operator, self.client_id, self.overlap, self.expires_in)
         token = issued.token
@@ -107,6 +116,16 @@ def _parse_scopes(event: Mapping[str, Any]) -> Sequence[Scope]:
     if not isinstance(requested, list) or not requested or any(scope not in allowed for scope in requested):
         raise BadRequestError(f"scopes must be a list of one or more of {', '.join(allowed)}")
     return [Scope(scope) for scope in dict.fromkeys(requested)]
+
+
+def _parse_limit(name: str, event: Mapping[str, Any]) -> int | None:
+    """Return a limit, or None for the default of the installation."""
+    value = event.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LIMIT:
+        raise BadRequestError(f"{name} must be a whole number between 1 and {MAX_LIMIT}")
+    return value
 
 
 def _parse_duration(name: str, value: Any, *, minimum: timedelta) -> timedelta:

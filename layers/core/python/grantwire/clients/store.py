@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.database import wrap_exceptions
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from grantwire.database import Database
     from grantwire.operator_actions import Operator
 
-# The statement always returns one row, so that an unknown id takes as long as a known one. The database's clock decides
-# whether the previous hash is still valid. The authorizer compares the hashes, in constant time.
+# The statement always returns one row. The database's clock decides whether the previous hash is still valid. The
+# authorizer compares the hashes, in constant time. For an unknown id, the last column has the ids of the newest 10,000
+# clients, so that further unknown ids need no statement.
 _FIND = """
 SELECT c.client_id, c.scopes, c.token_hash,
        CASE WHEN c.previous_until > now() THEN c.previous_hash END,
        CASE WHEN c.revoked_at IS NOT NULL THEN 'revoked' WHEN c.expires_at <= now() THEN 'expired' END,
-       c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute'
+       c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute',
+       CASE WHEN c.client_id IS NULL
+            THEN ARRAY(SELECT known.client_id FROM api_clients known ORDER BY known.created_at DESC LIMIT 10000) END
   FROM (VALUES (%(client_id)s::text)) AS requested (client_id)
   LEFT JOIN api_clients c ON c.client_id = requested.client_id
 """
@@ -40,8 +43,8 @@ SELECT true
 """
 
 _CREATE = """
-INSERT INTO api_clients (client_id, name, scopes, token_hash, expires_at)
-VALUES (%(client_id)s, %(name)s, %(scopes)s, %(hash)s, now() + %(lifetime)s::interval)
+INSERT INTO api_clients (client_id, name, scopes, token_hash, expires_at, rate_limit, burst_limit)
+VALUES (%(client_id)s, %(name)s, %(scopes)s, %(hash)s, now() + %(lifetime)s::interval, %(rate_limit)s, %(burst_limit)s)
 ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
 RETURNING expires_at
 """
@@ -62,8 +65,15 @@ UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id 
 RETURNING revoked_at = now()
 """
 
+_SET_LIMITS = """
+UPDATE api_clients SET rate_limit = %(rate_limit)s, burst_limit = %(burst_limit)s
+ WHERE client_id = %(client_id)s AND revoked_at IS NULL
+RETURNING client_id
+"""
+
 _LIST = """
-SELECT client_id, name, scopes, created_at, rotated_at, previous_until, expires_at, revoked_at, last_used_at
+SELECT client_id, name, scopes, created_at, rotated_at, previous_until, expires_at, revoked_at, last_used_at,
+       rate_limit, burst_limit
   FROM api_clients ORDER BY name, created_at
 """
 
@@ -77,6 +87,16 @@ class Client:
     token_hashes: tuple[str, ...]
     inactive_reason: str | None
     should_record_use: bool
+
+
+class ClientLimits(NamedTuple):
+    """The limits of one client: requests per second and burst. None means the default of the installation."""
+
+    rate_limit: int | None = None
+    burst_limit: int | None = None
+
+
+DEFAULT_LIMITS = ClientLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +119,28 @@ class Clients:
 
     def find(self, client_id: str) -> Client | None:
         """Return the client, or None if there is no such client."""
+        return self.find_or_list_ids(client_id)[0]
+
+    def find_or_list_ids(self, client_id: str) -> tuple[Client | None, frozenset[str]]:
+        """Return the client, or None and the ids of all clients (the newest 10,000), with one statement."""
         row = self._database.fetch_row(_FIND, {"client_id": client_id})
-        known_id, scopes, current_hash, previous_hash, inactive_reason, should_record_use = row
+        known_id, scopes, current_hash, previous_hash, inactive_reason, should_record_use, ids = row
         if known_id is None:
-            return None
+            return None, frozenset(ids)
         hashes = (current_hash,) if previous_hash is None else (current_hash, previous_hash)
-        return Client(known_id, frozenset(scopes), hashes, inactive_reason, should_record_use)
+        return Client(known_id, frozenset(scopes), hashes, inactive_reason, should_record_use), frozenset()
 
     def record_use(self, client_id: str) -> None:
         """Update the client's last use, at most once a minute."""
         self._database.fetch_row(_RECORD_USE, {"client_id": client_id})
 
     def create(
-        self, operator: Operator, name: str, scopes: Sequence[Scope], lifetime: timedelta | None = None
+        self,
+        operator: Operator,
+        name: str,
+        scopes: Sequence[Scope],
+        lifetime: timedelta | None = None,
+        limits: ClientLimits = DEFAULT_LIMITS,
     ) -> IssuedToken:
         """Create a client and its first token.
 
@@ -119,10 +148,10 @@ class Clients:
         """
         token = Token.mint(self._environment, generate_client_id())
         parameters = {"client_id": token.client_id, "hash": token.hash, "name": name, "scopes": list(scopes)}
-        selection = {"name": name, "scopes": list(scopes), "expires_in": _to_text(lifetime)}
+        selection = {"name": name, "scopes": list(scopes), "expires_in": _to_text(lifetime), **limits._asdict()}
         action = OperatorAction(operator, "create", "client", selection)
         with self._database.session() as tx, tx.transaction(), wrap_exceptions():
-            row = tx.execute(_CREATE, {**parameters, "lifetime": lifetime}).fetchone()
+            row = tx.execute(_CREATE, {**parameters, "lifetime": lifetime, **limits._asdict()}).fetchone()
             if row is None:
                 raise RejectedError(f'client "{name}" already exists')
             record_client(tx, action, token.client_id)
@@ -161,6 +190,17 @@ class Clients:
             if row is None:
                 raise NotFoundError(f'client "{client_id}" does not exist')
             record_client(tx, action, client_id, changed=row[0])
+
+    def set_limits(self, operator: Operator, client_id: str, limits: ClientLimits) -> None:
+        """Replace the limits of a client; they apply to its next chunk of tokens, within a second.
+
+        Raise NotFoundError if the client does not exist or was revoked.
+        """
+        action = OperatorAction(operator, "limits", "client", limits._asdict())
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            if tx.execute(_SET_LIMITS, {"client_id": client_id, **limits._asdict()}).fetchone() is None:
+                raise NotFoundError(f'client "{client_id}" does not exist or was revoked')
+            record_client(tx, action, client_id)
 
     def list_all(self) -> list[dict[str, Any]]:
         """Return all clients ordered by name, without token hashes; times are in RFC 3339."""

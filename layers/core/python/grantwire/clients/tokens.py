@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from grantwire.errors import UnauthenticatedError
 
-# ValidationExpression in template.yaml has the same pattern, so API Gateway rejects any other header itself.
-_HEADER = re.compile(r"[Bb]earer +gw_([a-z0-9]{1,16})_([a-z0-9]{12})_([A-Za-z0-9]{43})")
+# ValidationExpression in template.yaml has the same pattern, so API Gateway rejects any other header itself. The scheme
+# is case-insensitive (RFC 9110), the token is not.
+_HEADER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +gw_([a-z0-9]{1,16})_([a-z0-9]{12})_([A-Za-z0-9]{43})")
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_ALPHABET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43

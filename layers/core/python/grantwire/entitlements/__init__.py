@@ -8,7 +8,8 @@ RetryableError; nothing was changed then.
 `Entitlements.list_for_user` reads a user's entitlements from the system of record. It raises only RetryableError.
 """
 
-from grantwire.entitlements.commands import ChangeCommand, Operation, PageRequest
+from grantwire.entitlements.commands import ChangeCommand, Operation
 from grantwire.entitlements.store import Entitlements
+from grantwire.validation import PageRequest
 
 __all__ = ["ChangeCommand", "Entitlements", "Operation", "PageRequest"]

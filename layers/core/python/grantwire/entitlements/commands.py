@@ -9,10 +9,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import BadRequestError
-from grantwire.validation import MAX_NAME_LENGTH, MAX_REASON_LENGTH, clean_text, parse_page_size
+from grantwire.validation import MAX_NAME_LENGTH, MAX_REASON_LENGTH, clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Self
 
 _MAX_LENGTHS = {
@@ -21,7 +21,6 @@ _MAX_LENGTHS = {
     "reason": MAX_REASON_LENGTH,
     "purchase_id": MAX_NAME_LENGTH,
 }
-_MAX_PAGE_SIZE = 1000
 
 
 class Operation(Enum):
@@ -54,27 +53,3 @@ class ChangeCommand(NamedTuple):
     def fields(self) -> dict[str, str]:
         """Return the fields by name. Two requests are the same if these fields are equal."""
         return self._asdict()
-
-
-class PageRequest(NamedTuple):
-    """A request for at most `limit` entitlements of a user, with stock keeping units greater than `after`."""
-
-    user_id: str
-    limit: int
-    after: str
-
-    @classmethod
-    def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
-        """Validate the user_id from the path and the query parameters `limit` and `after`."""
-        for name, values in query.items():
-            if name not in {"limit", "after"}:
-                unknown = f"{name[:MAX_NAME_LENGTH]!a}"
-                raise BadRequestError(f"unknown query parameter {unknown}; allowed: limit, after")
-            if len(values) != 1:
-                raise BadRequestError(f"{name} must be given once")
-        after = query.get("after")
-        return cls(
-            user_id=clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH),
-            limit=parse_page_size(query["limit"][0], maximum=_MAX_PAGE_SIZE) if "limit" in query else _MAX_PAGE_SIZE,
-            after="" if after is None else clean_text("after", after[0], max_length=MAX_NAME_LENGTH),
-        )

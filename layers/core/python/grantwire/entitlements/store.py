@@ -11,8 +11,9 @@ from grantwire.observability import key_fingerprint, logger
 
 if TYPE_CHECKING:
     from grantwire.database import Database
-    from grantwire.entitlements.commands import ChangeCommand, Operation, PageRequest
+    from grantwire.entitlements.commands import ChangeCommand, Operation
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
+    from grantwire.validation import PageRequest
 
 # The SQL function contains all rules (infra/sql/functions/change_entitlement.sql) and returns the response as text. The
 # first SELECT finds a replay by primary key, and LIMIT 1 then skips the function call. This is only an optimisation:

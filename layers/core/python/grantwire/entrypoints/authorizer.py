@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from grantwire.clients.authorizer import allows
 from grantwire.entrypoints.refusals import REFUSED
+from grantwire.errors import UnauthenticatedError
 from grantwire.observability import begin_invocation, logger, metrics
 from grantwire.runtime.lazy import LazyRuntime
 
@@ -35,6 +36,10 @@ class AuthorizerHandler(Generic[R]):
         try:
             method_arn = str(event["methodArn"])
             policy = self._authorize(self._runtime.get(), str(event.get("authorizationToken") or ""), method_arn)
+        except UnauthenticatedError:
+            # Not a failure: API Gateway responds with 401 and does not cache it.
+            self._write_metric("CallersRefused", 1)
+            raise
         except Exception:
             logger.exception("authorizer failed, denying request")
             self._write_metric("AuthorizerFailures", 1)

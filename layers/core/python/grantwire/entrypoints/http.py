@@ -69,7 +69,10 @@ class Response(NamedTuple):
 
 
 class HttpHandler(Generic[R]):
-    """The Lambda handler of one route. `handle` executes the request and is independent of AWS."""
+    """The Lambda handler of one route. `handle` executes the request and is independent of AWS.
+
+    The runtime's `limiter` counts every request of a known caller, also one that is refused afterwards.
+    """
 
     def __init__(
         self,
@@ -133,8 +136,12 @@ class HttpHandler(Generic[R]):
         """Return the response to a request whose caller is known. Never raises: every error becomes a response."""
         try:
             request.require_scope(self._scope)
+            runtime = self._runtime.get()
+            limiter = getattr(runtime, "limiter", None)
+            if limiter is not None:
+                limiter.take(request.caller)
             self._check_route(request)
-            return self._handle(request, self._runtime.get())
+            return self._handle(request, runtime)
         except Exception as error:  # noqa: BLE001 - see the module docstring
             return _to_response(error, request)
 

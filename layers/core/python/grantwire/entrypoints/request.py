@@ -24,6 +24,7 @@ _MAX_ADDRESS_LENGTH = 45
 
 UNAUTHENTICATED_MESSAGE = "send a valid bearer token"
 _INVALID_JSON_MESSAGE = "the body must be valid JSON in UTF-8"
+_CONTENT_TYPE_MESSAGE = "Content-Type must be application/json, in UTF-8"
 _TOO_LARGE_MESSAGE = f"the body must have at most {MAX_BODY_BYTES} bytes"
 
 
@@ -104,8 +105,11 @@ class Request(NamedTuple):
     def json_object(self) -> dict[str, Any]:
         """Return the body, a JSON object without duplicate keys.
 
-        Raises TooLargeError above MAX_BODY_BYTES, BadRequestError for anything else that is not such an object.
+        Raises TooLargeError above MAX_BODY_BYTES, BadRequestError for anything else that is not such an object, and for
+        a Content-Type other than JSON. A body without a Content-Type is JSON, as for API Gateway.
         """
+        if not _is_json(self.headers.get("content-type", ())):
+            raise BadRequestError(_CONTENT_TYPE_MESSAGE)
         text = self._read_body()
         try:
             parsed = _decode_json(text)
@@ -140,6 +144,17 @@ def _parse_address(identity: object) -> str | None:
         return str(ip_address(value))
     except ValueError:
         return None
+
+
+def _is_json(content_types: Sequence[str]) -> bool:
+    """Return whether the values of the Content-Type header, if any, mean JSON in UTF-8."""
+    if not content_types:
+        return True
+    media_type, *parameters = (part.strip().lower() for part in content_types[0].split(";"))
+    charsets = [
+        value.strip('"') for name, _, value in (each.partition("=") for each in parameters) if name == "charset"
+    ]
+    return len(content_types) == 1 and media_type == "application/json" and set(charsets) <= {"utf-8", "utf8"}
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -38,17 +38,20 @@ def parse_key(values: Sequence[str]) -> str:
     """Return the idempotency key, given all values of the Idempotency-Key header of one request.
 
     Raise BadRequestError if there is not exactly one valid key. A key must not contain ", ", because a proxy may join
-    the values of a repeated header with it.
+    the values of a repeated header with it. HTTP servers remove white space around a header's value, so white space
+    that is left is part of the key, and is refused.
     """
-    key = values[0].strip() if values else ""
+    key = values[0] if values else ""
     if len(values) > 1 or ", " in key:
         raise BadRequestError("Idempotency-Key header must be sent exactly once")
-    if not key:
+    if not key.strip():
         raise BadRequestError("Idempotency-Key header is missing; send a UUID or the purchase_id")
     if len(key) > _MAX_KEY_LENGTH:
         raise BadRequestError(f"Idempotency-Key must have at most {_MAX_KEY_LENGTH} characters")
     if not _PRINTABLE_ASCII.fullmatch(key):
         raise BadRequestError("Idempotency-Key must contain only printable ASCII characters")
+    if key != key.strip():
+        raise BadRequestError("Idempotency-Key must not begin or end with white space")
     return key
 
 

@@ -23,6 +23,8 @@ _IMPOSSIBLE = ("ahead", "extra")
 DIFFERENCES = ("missing", "behind", "wrong", *_IMPOSSIBLE)
 _MAX_PASSES = 5
 
+_REPAIR_SUMMARIES = "SELECT user_summaries_repair()"
+
 _COMPARE = "SELECT difference, count(*) FROM user_entitlements_differences GROUP BY difference"
 
 # Only rows that differ are locked, in the same order as the bridge locks them. A locked row is overwritten if it is
@@ -66,6 +68,8 @@ _LOCK = "LOCK TABLE user_entitlements IN SHARE UPDATE EXCLUSIVE MODE"
 class RecordRebuildReport:
     """How many rows differed in the first pass, by kind of difference, and how many were repaired and removed.
 
+    `summaries` is how many users had wrong counts or a wrong last change although their rows were correct.
+
     `complete` is false if rows that no event can explain are left.
     """
 
@@ -73,12 +77,23 @@ class RecordRebuildReport:
     differences: Counter[str] = field(default_factory=Counter)
     repaired: int = 0
     removed: int = 0
+    summaries: int = 0
     complete: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """Return the function's result."""
-        done = {} if self.dry_run else {"repaired": self.repaired, "removed": self.removed, "complete": self.complete}
-        return {"source": "record", "dry_run": self.dry_run, "found": dict(self.differences), **done}
+        done = {
+            "repaired": self.repaired,
+            "removed": self.removed,
+            "summaries": self.summaries,
+            "complete": self.complete,
+        }
+        return {
+            "source": "record",
+            "dry_run": self.dry_run,
+            "found": dict(self.differences),
+            **({} if self.dry_run else done),
+        }
 
 
 def compare(database: Database) -> RecordRebuildReport:
@@ -108,6 +123,7 @@ def rebuild(database: Database, operator: Operator) -> RecordRebuildReport:
         report.complete = not any(counts[name] for name in _IMPOSSIBLE)
         if report.complete:
             break
+    (report.summaries,) = database.fetch_row(_REPAIR_SUMMARIES, {})
     return report
 
 

@@ -69,6 +69,13 @@ POLICIES = (
         inclusive=True,
     ),
     Policy(
+        name="key_conflicts",
+        table="key_conflicts",
+        time_column="last_at",
+        index="key_conflicts_last_at",
+        retention=lambda _: timedelta(days=400),
+    ),
+    Policy(
         name="outbox_published",
         table="outbox_events",
         time_column="published_at",

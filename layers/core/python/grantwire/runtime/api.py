@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.idempotency import IdempotencySettings
@@ -21,6 +22,7 @@ class ApiSettings:
 
     database: DatabaseSettings = group(DatabaseSettings)
     idempotency: IdempotencySettings = group(IdempotencySettings)
+    limits: LimitSettings = group(LimitSettings)
 
     def problems(self) -> Iterator[str]:
         """Yield a problem if the wait for an idempotency key could exceed the timeout of its statement."""
@@ -33,9 +35,11 @@ class ApiRuntime:
     """The objects that grant, revoke and query need."""
 
     entitlements: Entitlements
+    limiter: RateLimiter | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(ApiSettings, environ)
-        return cls(Entitlements(Database(settings.database), settings.idempotency))
+        database = Database(settings.database)
+        return cls(Entitlements(database, settings.idempotency), RateLimiter(database, settings.limits))

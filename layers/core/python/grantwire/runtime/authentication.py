@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire.clients.authorizer import Authorizer, DecisionCache
+from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Clients
 from grantwire.database import Database
 from grantwire.runtime.clients import CallerSettings
@@ -32,5 +33,5 @@ class AuthenticationSettings:
 def build_decisions(environ: Mapping[str, str]) -> DecisionCache:
     """Build the decisions about callers from environment variables; they connect to the database on first use."""
     settings = load(AuthenticationSettings, environ)
-    clients = Clients(Database(settings.callers.database), settings.callers.environment)
+    clients = LimitedLookup(Clients(Database(settings.callers.database), settings.callers.environment))
     return DecisionCache(Authorizer(clients, settings.callers.environment), timedelta(seconds=settings.cache_seconds))

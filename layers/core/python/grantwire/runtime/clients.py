@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.clients.authorizer import Authorizer
+from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Clients
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError
@@ -46,7 +47,8 @@ class CallerRuntime:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(CallerSettings, environ)
         database = Database(settings.database)
-        return cls(database, Authorizer(Clients(database, settings.environment), settings.environment))
+        clients = LimitedLookup(Clients(database, settings.environment))
+        return cls(database, Authorizer(clients, settings.environment))
 
     def close(self) -> None:
         """Close the database connection."""

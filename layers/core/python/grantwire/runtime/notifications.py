@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.listing import NotificationList
 from grantwire.settings import flag, group, load, setting
@@ -19,6 +20,7 @@ class NotificationListSettings:
     """The settings of show_inbox."""
 
     database: DatabaseSettings = group(DatabaseSettings)
+    limits: LimitSettings = group(LimitSettings)
     # The route shows the notifications of any user to any caller. Enable it for development only.
     enabled: bool = setting("NOTIFICATION_INBOX_ENABLED", flag, default="false")
 
@@ -28,9 +30,11 @@ class NotificationListRuntime:
     """The objects that show_inbox needs; None if the route is not enabled."""
 
     notification_list: NotificationList | None
+    limiter: RateLimiter | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(NotificationListSettings, environ)
-        return cls(NotificationList(Database(settings.database)) if settings.enabled else None)
+        database = Database(settings.database)
+        return cls(NotificationList(database) if settings.enabled else None, RateLimiter(database, settings.limits))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.read_model.summary import Summaries
-from grantwire.settings import load
+from grantwire.settings import group, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,12 +16,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class SummarySettings:
+    """The settings of show_summary."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    limits: LimitSettings = group(LimitSettings)
+
+
+@dataclass(frozen=True, slots=True)
 class SummaryRuntime:
     """The objects that show_summary needs."""
 
     summaries: Summaries
+    limiter: RateLimiter | None = None
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; it connects to the database on first use."""
-        return cls(Summaries(Database(load(DatabaseSettings, environ))))
+        settings = load(SummarySettings, environ)
+        database = Database(settings.database)
+        return cls(Summaries(database), RateLimiter(database, settings.limits))

@@ -1,0 +1,106 @@
+"""G6: unknown client ids cost at most one look-up a second in each execution environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from grantwire.clients.authorizer import Authorizer
+from grantwire.clients.lookup import LimitedLookup
+from grantwire.clients.store import Client
+from grantwire.clients.tokens import Token
+from grantwire.entrypoints.authorizer import AuthorizerHandler
+from grantwire.errors import UnauthenticatedError
+
+ARN = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod/GET/v1/users/u/entitlements"
+
+
+class FakeClients:
+    """Registered clients, and the ids that were looked up."""
+
+    def __init__(self, *ids: str) -> None:
+        self.ids = set(ids)
+        self.looked_up: list[str] = []
+
+    def find_or_list_ids(self, client_id: str) -> tuple[Client | None, frozenset[str]]:
+        """Return the client, or all ids."""
+        self.looked_up.append(client_id)
+        if client_id in self.ids:
+            return Client(client_id, frozenset(), ("0" * 64,), None, False), frozenset()
+        return None, frozenset(self.ids)
+
+
+def make_lookup(clients: FakeClients, now: list[float]) -> LimitedLookup:
+    """Return the look-up of one execution environment, at the time in `now`."""
+    return LimitedLookup(clients, lambda: now[0])  # type: ignore[arg-type]
+
+
+def test_flood_of_unknown_ids_costs_one_lookup_a_second() -> None:
+    """G6: 1,000 different ids in ten seconds are ten look-ups; the others are refused without one."""
+    clients, now = FakeClients("known"), [100.0]
+    lookup, refused = make_lookup(clients, now), 0
+    for number in range(1000):
+        try:
+            assert lookup.find(f"x{number}") is None
+        except UnauthenticatedError:
+            refused += 1
+        now[0] += 0.01
+    assert len(clients.looked_up) in {10, 11}
+    assert refused + len(clients.looked_up) == 1000
+
+
+def test_registered_client_is_found_during_a_flood() -> None:
+    """G6: also at its first request in this environment, and at every one, so that a revocation is seen."""
+    clients, now = FakeClients("known", "other"), [100.0]
+    lookup = make_lookup(clients, now)
+    assert lookup.find("x") is None
+    for _ in range(3):
+        found = lookup.find("known")
+        assert found is not None
+        with pytest.raises(UnauthenticatedError):
+            lookup.find("y")
+    assert lookup.find("other") is not None
+    assert clients.looked_up == ["x", "known", "known", "known", "other"]
+
+
+def test_new_client_is_found_after_a_second() -> None:
+    """G6: one that was created after the last look-up of an unknown id; its refusal is not cached."""
+    clients, now = FakeClients(), [100.0]
+    lookup = make_lookup(clients, now)
+    assert lookup.find("new") is None
+    clients.ids.add("new")
+    now[0] += 0.99
+    with pytest.raises(UnauthenticatedError):
+        lookup.find("new")
+    now[0] += 0.02
+    assert lookup.find("new") is not None
+
+
+def test_clock_that_was_set_back_does_not_block_lookups() -> None:
+    """G6: otherwise clients would be refused until the time is reached again."""
+    clients, now = FakeClients(), [100.0]
+    lookup = make_lookup(clients, now)
+    lookup.find("x")
+    now[0] = 50.0
+    assert lookup.find("y") is None
+
+
+def test_refusal_without_lookup_is_401_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """G6: API Gateway responds with 401 to an error with exactly this text; it is not a failure of the authorizer."""
+    authorizer = Authorizer(make_lookup(FakeClients(), [100.0]), "live")
+    handler = AuthorizerHandler("authorize_caller", lambda _: authorizer, lambda rt, *args: rt.authorize(*args))
+
+    def send() -> Any:
+        token = Token.mint("live", "0123456789ab").text
+        return handler({"authorizationToken": f"Bearer {token}", "methodArn": ARN}, None)
+
+    assert send()["policyDocument"]["Statement"][0]["Effect"] == "Deny"
+    capsys.readouterr()
+    with pytest.raises(UnauthenticatedError) as refused:
+        send()
+    assert str(refused.value) == "Unauthorized"
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["CallersRefused"] for line in lines if "CallersRefused" in line] == [[1.0]]
+    assert not any("AuthorizerFailures" in line for line in lines)
