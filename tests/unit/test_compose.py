@@ -217,6 +217,7 @@ def test_functions_and_this_machine_use_different_addresses(
         "ReaderConsumers": "reader",
         "Stage": "local",
         "InboxEnabled": "true",
+        "GatewayAuthenticates": "false",
     }
     assert stack.database_url == f"postgresql://grantwire:{password}@127.0.0.1:45432/grantwire"
     passwords = stack.compose.nats_users.passwords
@@ -227,6 +228,20 @@ def test_functions_and_this_machine_use_different_addresses(
     assert stack.aws.api_url("abc", "local") == "http://127.0.0.1:4566/_aws/execute-api/abc/local"
     assert [server.is_alive() for server in stack.servers] == [True, False, True]
     assert stack.description == tmp_path / "stack.json"
+
+
+@pytest.mark.parametrize(("licence", "authenticates"), [("", "false"), ("t", "true")])
+def test_routes_authenticate_only_behind_the_community_image(
+    docker: FakeDocker,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    licence: str,
+    authenticates: str,
+) -> None:
+    """S4: only the licensed image runs the authorizer."""
+    monkeypatch.setenv("LOCALSTACK_AUTH_TOKEN", licence)
+    parameters = LocalStackStack(tmp_path, progress=Progress()).deployment.parameters
+    assert parameters["GatewayAuthenticates"] == authenticates
 
 
 def test_chosen_port_is_saved_for_later_commands(
