@@ -92,7 +92,8 @@ def test_function_loads_exactly_its_heavy_modules(function: str) -> None:
 def test_route_loads_no_module_of_the_authorizer(function: str) -> None:
     """S4: a route needs them only if its gateway does not authenticate, which is not the case on AWS."""
     loaded = modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER, LIBRARY])
-    assert {name for name in loaded if name.startswith("grantwire.clients.")} == {"grantwire.clients.scopes"}
+    clients = {name for name in loaded if name.startswith("grantwire.clients.")}
+    assert clients == {"grantwire.clients.limits", "grantwire.clients.scopes"}
 
 
 PACKAGES = {

@@ -83,7 +83,10 @@ def test_boundary_fits_this_stack_only() -> None:
     assert {arn["Ref"] for arn in _as_list(secret_arns)} == {
         "DatabaseSecretArn",
         "MigrationDatabaseSecretArn",
+        "ClientsDatabaseSecretArn",
         "NatsSecretArn",
+        "TopologyNatsSecretArn",
+        "WebhookSecretArn",
     }
     assert topics["Condition"]["StringEquals"] == {"kms:EncryptionContext:aws:sns:topicArn": {"Ref": "SnsTopicArn"}}
     assert environments["Resource"] == {"Ref": "KmsArn"}

@@ -156,6 +156,16 @@ class TopologyChanges:
     created: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
 
+    def add_created(self, name: str) -> None:
+        """Add and log a stream or consumer that was created."""
+        self.created.append(name)
+        logger.info("stream or consumer created", object=name)
+
+    def add_updated(self, name: str, changed: Sequence[str]) -> None:
+        """Add and log a stream or consumer of which the fields `changed` were updated."""
+        self.updated.append(name)
+        logger.info("stream or consumer updated", object=name, fields=list(changed))
+
 
 async def ensure_topology(
     connection: NatsConnection, settings: TopologySettings, readers: Sequence[str] = ()
@@ -341,11 +351,11 @@ async def _ensure_stream(jetstream: JetStreamContext, desired: StreamConfig, cha
             if current is None:
                 raise  # for example, another stream has the subject
         else:
-            _report(changes.created, "stream or consumer created", name, [])
+            changes.add_created(name)
             return
     if differences := _stream_differences(current, desired):
         await jetstream.update_stream(current.evolve(**differences))
-        _report(changes.updated, "stream or consumer updated", name, sorted(differences))
+        changes.add_updated(name, sorted(differences))
 
 
 def _stream_differences(current: StreamConfig, desired: StreamConfig) -> dict[str, Any]:
@@ -376,10 +386,10 @@ async def _ensure_consumer(
     current = await _find_consumer(jetstream, stream, str(desired.durable_name))
     if current is None:
         await jetstream.add_consumer(stream, desired)
-        _report(changes.created, "stream or consumer created", name, [])
+        changes.add_created(name)
     elif differences := _consumer_differences(current, desired):
         await jetstream.add_consumer(stream, current.evolve(**differences))
-        _report(changes.updated, "stream or consumer updated", name, sorted(differences))
+        changes.add_updated(name, sorted(differences))
 
 
 def _consumer_differences(current: ConsumerConfig, desired: ConsumerConfig) -> dict[str, Any]:
@@ -394,8 +404,3 @@ def _consumer_differences(current: ConsumerConfig, desired: ConsumerConfig) -> d
         if (getattr(current, name) or None) != (getattr(desired, name) or None):
             differences[name] = getattr(desired, name)
     return differences
-
-
-def _report(names_of_changed: list[str], message: str, name: str, changed: Sequence[str]) -> None:
-    names_of_changed.append(name)
-    logger.info(message, object=name, fields=list(changed))
