@@ -82,7 +82,7 @@ def test_summary_follows_changes_and_can_be_rebuilt(stack: EmbeddedStack, http: 
     for source in ("record", "stream"):
         with psycopg.connect(stack.database_url) as tx:
             tx.execute("DELETE FROM user_entitlements WHERE user_id = %s", (user,))
-        assert invoke(stack, "rebuild-read-model", {"source": source})["complete"]
+        assert invoke(stack, "rebuild-read-model", {"source": source, "actor": "ann", "reason": "damaged"})["complete"]
         assert _summary(http, user, revoked=1) == summary
 
 

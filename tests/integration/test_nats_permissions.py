@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import nats
 import nats.errors
 import pytest
+from nats.aio.client import Client
 
 from grantwire.errors import RetryableError
 from grantwire.jetstream.connection import NatsConnection
@@ -25,17 +26,16 @@ from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix
+from tests.support.audit import audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import ACTOR_AND_REASON
 from tests.support.servers import STATE
-from tests.support.workers.relay_support import drain, enqueue
+from tests.support.workers.relay_support import drain, enqueue, payload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-
-    from nats.aio.client import Client
 
     from tests.integration.conftest import Rows
 
@@ -120,7 +120,7 @@ async def _session(server: NatsWithUsers, user: str) -> Any:
 
 def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict[str, str], rows: Rows) -> None:
     """G2: relay, bridge, recorder, redrive and a rebuild from the stream, on the names of a deployment."""
-    enqueue(rows, "u_1/item1", 1)
+    audit_payloads(rows, [payload(enqueue(rows, "u_1/item1", 1), 1)])
     assert drain(deployment)["published"] == 1
     with Pipeline(deployment) as pipeline:
         assert pipeline.run_bridge()["recorded"] == 1
@@ -159,9 +159,9 @@ def _consumer(name: str, **config: Any) -> dict[str, Any]:
 
 
 STREAM_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
-    "purge": (f"{API}.STREAM.PURGE.{NAMES.stream}", {}),
     "delete": (f"{API}.STREAM.DELETE.{NAMES.stream}", {}),
     "delete advisories": (f"{API}.STREAM.DELETE.{NAMES.advisory_stream}", {}),
+    "purge": (f"{API}.STREAM.PURGE.{NAMES.stream}", {}),
     "delete a message": (f"{API}.STREAM.MSG.DELETE.{NAMES.stream}", {"seq": 1}),
     "delete the bridge's consumer": (f"{API}.CONSUMER.DELETE.{NAMES.stream}.{NAMES.durable}", {}),
     "delete a reader's consumer": (f"{API}.CONSUMER.DELETE.{NAMES.stream}.{READER}", {}),
@@ -294,7 +294,11 @@ def test_client_without_password_is_refused(server: NatsWithUsers) -> None:
     """G2: on the local stack too."""
 
     async def connect() -> None:
-        await nats.connect(f"nats://127.0.0.1:{server.port}", allow_reconnect=False, error_cb=_ignore)
+        client = Client()
+        try:
+            await client.connect(f"nats://127.0.0.1:{server.port}", allow_reconnect=False, error_cb=_ignore)
+        finally:
+            await client.close()
 
     with pytest.raises(nats.errors.Error):
         asyncio.run(connect())

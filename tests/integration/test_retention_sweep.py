@@ -187,9 +187,10 @@ def test_retention_of_notifications_can_be_disabled(rows: Rows, sweep: Callable[
     for insert in INSERT.values():
         rows.execute(insert, {"n": 1, "at": NOW - 500 * DAY})
     result = sweep(NOTIFICATION_RETENTION_ENABLED="false")
-    always = {"idempotency_keys", "outbox_published", "outbox_discarded", "processed_messages", "distributed_locks"}
-    assert set(result["deleted"]) == always
-    assert sweep(NOTIFICATION_RETENTION_RETENTION_DAYS="50", NOTIFICATION_DEAD_LETTERS_RETENTION="50d")["deleted"] == {}
+    with_settings = {"processed_events", "notifications", "notification_dlq", "notification_nats_dlq"}
+    assert set(result["deleted"]) == INSERT.keys() - with_settings
+    longer = {"NOTIFICATION_RETENTION_RETENTION_DAYS": "600", "NOTIFICATION_DEAD_LETTERS_RETENTION": "600d"}
+    assert sweep(**longer)["deleted"] == {}
     assert len(sweep()["deleted"]) == 4
 
 
@@ -224,8 +225,8 @@ def test_next_sweep_continues_when_the_budget_ends(rows: Rows, sweep: Callable[.
     _insert_expired_keys(rows, 1000)
     rows.execute(INSERT["processed_messages"], {"n": 1, "at": NOW - 8 * DAY})
     ticks = iter(range(1000))
-    # Enough for the five checks, each policy once and two more batches. The loop reads the clock twice for each task.
-    short = Budget(2 * (5 + len(POLICIES) + 2), clock=lambda: float(next(ticks)))
+    # Enough for the six checks, each policy once and two more batches. The loop reads the clock twice for each task.
+    short = Budget(2 * (6 + len(POLICIES) + 2), clock=lambda: float(next(ticks)))
     first = sweep(short, RETENTION_BATCH_SIZE="100")
     assert first["complete"] is False
     assert first["deleted"] == {"idempotency_keys": 300, "processed_messages": 1}

@@ -65,7 +65,7 @@ def test_refused_event_does_not_hold_back_twenty_others(
     refuse(rows, "notifications", "NEW.user_id = 'bad'")
     stream.publish(*(event(user_id=f"u{number}") for number in range(10)), event(user_id="bad"))
     stream.publish(*(event(user_id=f"u{number}") for number in range(10, 20)))
-    assert drain(two_deliveries) == {"recorded": 20, "duplicates": 0, "terminated": 0, "returned": 1}
+    assert drain(two_deliveries) == {"recorded": 20, "duplicates": 0, "terminated": 0, "not_genuine": 0, "returned": 1}
     assert _users(rows) == {f"u{number}" for number in range(20)}
     assert stream.consumer_info().num_ack_pending == 1
     assert stream.advisories() == []
@@ -157,7 +157,7 @@ def test_message_that_triggers_bug_does_not_hold_back_others(
     bridge_decode = events.decode
     monkeypatch.setattr(bridge, "decode", decode)
     stream.publish(event(user_id="good"), event(user_id="bad"), event(user_id="better"))
-    assert drain(two_deliveries) == {"recorded": 2, "duplicates": 0, "terminated": 0, "returned": 1}
+    assert drain(two_deliveries) == {"recorded": 2, "duplicates": 0, "terminated": 0, "not_genuine": 0, "returned": 1}
     monkeypatch.setattr(bridge, "decode", bridge_decode)
     until("it is recorded", lambda: drain(two_deliveries)["recorded"] == 1)
     assert _users(rows) == {"good", "bad", "better"}
@@ -176,6 +176,7 @@ def test_refused_advisory_does_not_hold_back_others(two_deliveries: dict[str, st
             "recorded": 2,
             "duplicates": 0,
             "terminated": 0,
+            "refused": 0,
             "returned": 1,
             "processed": 0,
         }

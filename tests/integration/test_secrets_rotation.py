@@ -53,6 +53,8 @@ class Role:
         self.name = f"rotating_{uuid.uuid4().hex[:8]}"
         self._server, self._manager, self._secret_format = server, manager, secret_format
         self._execute("CREATE ROLE {} LOGIN")
+        # The local stack takes CONNECT from PUBLIC on every database of its server, which may be this one.
+        self._execute("GRANT CONNECT ON DATABASE postgres TO {}")
         self.change_password("first")
         self.arn: str = manager.create_secret(Name=self.name, SecretString=self._secret_text("first"))["ARN"]
 
@@ -79,6 +81,7 @@ class Role:
 
     def drop(self) -> None:
         """Drop the role."""
+        self._execute("DROP OWNED BY {}")
         self._execute("DROP ROLE {}")
 
     def _execute(self, statement: str, *parts: sql.Composable) -> None:

@@ -281,14 +281,14 @@ def _running(kind: type[WorkerRuntime], environ: dict[str, str]) -> Iterator[Any
 def test_terminated_advisories_can_have_their_own_stream(unconfigured: dict[str, str]) -> None:
     """N2: with the same settings as the other advisories; also if both had one stream before."""
     stream = unconfigured["NOTIFICATION_NATS_ADVISORY_STREAM"]
-    properties = ("stream", f"{stream}_TERMINATED"), ("durable", "terminated"), ("max-age", "2d")
+    properties = ("stream", f"{stream}_TERMINATED"), ("max-age", "2d")
     tuning = ",".join(f"terminated-advisory.{name}={value}" for name, value in properties)
     configure(unconfigured)
     configure({**unconfigured, "NOTIFICATION_NATS_TUNING": tuning})
     with jetstream(unconfigured) as (runner, context):
         first = runner.run(context.stream_info(stream)).config
         second = runner.run(context.stream_info(f"{stream}_TERMINATED")).config
-        consumer = runner.run(context.consumer_info(f"{stream}_TERMINATED", "terminated")).config
+        consumer = runner.run(context.consumer_info(f"{stream}_TERMINATED", "terminated-recorder")).config
     assert [name.split(".")[4] for name in first.subjects or []] == ["MAX_DELIVERIES"]
     assert [name.split(".")[4] for name in second.subjects or []] == ["MSG_TERMINATED"]
     assert (first.max_age, second.max_age) == (14 * 86400, 2 * 86400)

@@ -8,7 +8,7 @@ from grantwire.errors import RejectedError
 from grantwire.notifications.events import decode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import psycopg
 
@@ -24,13 +24,19 @@ SELECT e.event_id, 'tests', CASE e.event_type WHEN 'EntitlementGranted' THEN 'GR
 
 def audit_messages(connection: psycopg.Connection[Any], messages: Iterable[bytes]) -> None:
     """Write the audit row of each message that is an event; the connection can be that of the functions' role."""
-    events = {}
+    payloads = []
     for message in messages:
         try:
             payload = decode_payload(message)
         except RejectedError:
             continue
         if payload["version"] >= 1:
-            events[payload["event_id"]] = payload
+            payloads.append(payload)
+    audit_payloads(connection, payloads)
+
+
+def audit_payloads(connection: psycopg.Connection[Any], payloads: Iterable[Mapping[str, Any]]) -> None:
+    """Write the audit row of each event; events with the same id have one row."""
+    events = {payload["event_id"]: payload for payload in payloads}
     names = ("event_id", "event_type", "user_id", "stock_keeping_unit", "version")
     connection.execute(_INSERT, [[event[name] for event in events.values()] for name in names])
