@@ -93,8 +93,14 @@ class BuiltFunctions:
             owner.execute(_SEED, (rounds,))
         settings = {"NOTIFICATION_INBOX_ENABLED": "true", "TOKEN_ENVIRONMENT": TOKEN_ENVIRONMENT}
         self._environ = servers.environ(url) | settings
-        self._owner = {"DATABASE_URL": servers.databases.url_for_owner(url)}
-        self._token = development_token(url, folder / "token")
+        clients_url = servers.databases.url_for_clients(url)
+        # Functions that have credentials of their own.
+        self._own_environ = {
+            "migrate_database": {"DATABASE_URL": servers.databases.url_for_owner(url)},
+            "manage_clients": {"DATABASE_URL": clients_url},
+            "configure_streams": {"NATS_URL": servers.nats_admin_url},
+        }
+        self._token = development_token(clients_url, folder / "token")
 
     @property
     def names(self) -> list[str]:
@@ -103,9 +109,7 @@ class BuiltFunctions:
 
     def start(self, name: str, number: int) -> lambda_runtime.ColdStart:
         """Start a function in round `number`. Raises RuntimeError if it does not succeed."""
-        environ = (
-            self._environ | {"AWS_LAMBDA_FUNCTION_NAME": name} | (self._owner if name == "migrate_database" else {})
-        )
+        environ = self._environ | {"AWS_LAMBDA_FUNCTION_NAME": name} | self._own_environ.get(name, {})
         event = {} if name == EMPTY else self._event(name, number)
         start = lambda_runtime.start_function(self._folders[name], [self.layer, self._runtime], environ, event)
         response = start.response

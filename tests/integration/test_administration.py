@@ -96,7 +96,17 @@ def test_actions_on_clients_are_recorded(clients: ClientsRuntime, rows: Rows) ->
     with pytest.raises(RejectedError, match="was revoked"):
         manage_clients(rotation, clients, SOURCE)
     selections: list[tuple[str, dict[str, Any], int]] = [
-        ("create", {"name": "shop", "scopes": ["ops"], "expires_in": "90 days, 0:00:00"}, 1),
+        (
+            "create",
+            {
+                "name": "shop",
+                "scopes": ["ops"],
+                "expires_in": "90 days, 0:00:00",
+                "rate_limit": None,
+                "burst_limit": None,
+            },
+            1,
+        ),
         ("rotate", {"overlap": "1:00:00", "expires_in": None}, 1),
         ("revoke", {}, 1),
         ("revoke", {}, 0),  # it was revoked already

@@ -18,7 +18,7 @@ from functions.migrate_database.handler import MIGRATIONS as SHIPPED
 from functions.migrate_database.handler import SQL as SHIPPED_SQL
 from functions.migrate_database.handler import handle
 from grantwire.database import migrations
-from grantwire.database.migrations import SqlFile, read_functions, read_migrations, read_schema
+from grantwire.database.migrations import Schema, SqlFile, read_functions, read_migrations, read_schema
 from grantwire.errors import InternalError
 from grantwire.runtime.migration import MigrationRuntime
 from infra.local.errors import CommandError
@@ -336,11 +336,11 @@ def test_new_partition_takes_its_rows_from_default(rows: Rows) -> None:
     ]
 
 
-def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str, tmp_path: Path) -> None:
+def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str) -> None:
     """G1: version, status and purchase id are taken from `detail`, in every partition; a new month has the columns."""
-    for file in MIGRATIONS.glob("000*.sql"):
-        shutil.copy(file, tmp_path)
-    migrate(empty_url, tmp_path)
+    previous = [file for file in read_schema(MIGRATIONS, SQL).migrations if not file.name.startswith("001")]
+    with psycopg.connect(empty_url, autocommit=True) as owner:
+        migrations.apply(owner, Schema(tuple(previous), ()))
     with psycopg.connect(empty_url, autocommit=True, row_factory=dict_row) as owner:
         owner.execute("""
             INSERT INTO entitlement_audit
@@ -351,9 +351,7 @@ def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str, tm
                            ('now', 'REVOKE', 'APPLIED', '{"version": 4}'),
                            ('now', 'GRANT', 'ENTITLEMENT_STATE_CONFLICT', '{"refusal": "already ACTIVE"}'))
                    AS a (time, operation, outcome, detail)""")
-        for file in MIGRATIONS.glob("001*.sql"):
-            shutil.copy(file, tmp_path)
-        migrate(empty_url, tmp_path)
+        migrate(empty_url)
         owner.execute("SELECT entitlement_audit_ensure_partitions(0, '2031-01-15')")
         owner.execute("""
             INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit,

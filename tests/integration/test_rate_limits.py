@@ -241,7 +241,8 @@ def test_request_above_the_limit_is_429(database_url: str, database: Database, c
 @pytest.mark.parametrize("runtime", [ApiRuntime, SummaryRuntime, NotificationListRuntime])
 def test_every_route_has_a_limiter(runtime: type[ApiRuntime]) -> None:
     """G6: only tests use a runtime without one."""
-    assert isinstance(runtime.build({**PLAINTEXT, "DATABASE_URL": "postgresql://u@h/d"}).limiter, RateLimiter)
+    environ = {**PLAINTEXT, "DATABASE_URL": "postgresql://u@h/d", "NOTIFICATION_INBOX_ENABLED": "true"}
+    assert isinstance(runtime.build(environ).limiter, RateLimiter)
 
 
 def test_limit_is_logged_and_counted_once(database: Database, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,5 +36,7 @@ class NotificationListRuntime:
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(NotificationListSettings, environ)
+        if not settings.enabled:
+            return cls(None)
         database = Database(settings.database)
-        return cls(NotificationList(database) if settings.enabled else None, RateLimiter(database, settings.limits))
+        return cls(NotificationList(database), RateLimiter(database, settings.limits))
