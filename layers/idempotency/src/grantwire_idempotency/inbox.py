@@ -28,7 +28,7 @@ from grantwire_idempotency.stores.interface import Key, clamp_ttl, completion_tt
 from grantwire_idempotency.wiring import callable_rule, duration_rule, name_rule, require, serializer_rule
 
 with optional_package("psycopg", used_by="InboxGuard"):
-    from grantwire_idempotency.postgres.sources import transaction_runner
+    from grantwire_idempotency.postgres.sources import PsycopgDatabase, transaction_runner
     from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
@@ -97,6 +97,11 @@ class InboxGuard:
         self._lock_wait_ms = int(lock_wait.total_seconds() * 1000)
         self._serializer = serializer
         self._clock = clock
+
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
 
     def run(self, message: Message, work: Callable[[Connection[tuple[Any, ...]]], Any]) -> Outcome:
         """Do the work and commit it with the key of the message, unless the message was recorded before.

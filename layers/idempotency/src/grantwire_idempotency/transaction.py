@@ -22,7 +22,7 @@ from grantwire_idempotency.requests import GuardSettings, StoredResponse, raise_
 from grantwire_idempotency.wiring import duration_rule, logger_rule, require
 
 with optional_package("psycopg", used_by="TransactionGuard"):
-    from grantwire_idempotency.postgres.sources import transaction_runner
+    from grantwire_idempotency.postgres.sources import PsycopgDatabase, transaction_runner
     from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class TransactionGuard:
         self._database = transaction_runner(database, "TransactionGuard", logger)
         self._settings = settings
         self._logger: LibraryLogger = default_logger if logger is None else logger
+
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
 
     def run(
         self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], StoredResponse]

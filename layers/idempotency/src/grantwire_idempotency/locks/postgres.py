@@ -10,7 +10,7 @@ from grantwire_idempotency.locks.interface import LockManager
 from grantwire_idempotency.optional import optional_package
 
 with optional_package("psycopg", used_by="PostgresLocks"):
-    from grantwire_idempotency.postgres.sources import statement_runner
+    from grantwire_idempotency.postgres.sources import PsycopgDatabase, statement_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,11 @@ class PostgresLocks(LockManager):
         super().__init__(sleep=sleep, monotonic=monotonic)
         self._database = statement_runner(database, "PostgresLocks", logger)
         self._clock: Clock = clock or (lambda: None)
+
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
 
     def _try_acquire(self, key: str, token: str, ttl: timedelta) -> _LeaseRow | None:
         parameters = {"key": key, "owner": token, "now": self._clock(), "ttl": ttl}

@@ -64,9 +64,16 @@ class AsyncConnectionPool(Protocol):
 class PsycopgDatabase:
     """Runs statements and transactions on connections of a source; safe in threads and after a fork."""
 
-    def __init__(self, lend: Callable[[], AbstractContextManager[Connection]], logger: LibraryLogger) -> None:
+    def __init__(
+        self,
+        lend: Callable[[], AbstractContextManager[Connection]],
+        logger: LibraryLogger,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._lend = lend
         self._logger = logger
+        # Closes the connection that the library opened, and no connection of the user.
+        self.close = close
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> tuple[Any, ...]:
         """See `StatementRunner`."""
@@ -129,9 +136,20 @@ class PsycopgDatabase:
 class AsyncPsycopgDatabase:
     """Runs statements on asynchronous connections of a source."""
 
-    def __init__(self, lend: Callable[[], AbstractAsyncContextManager[AsyncConnection]], logger: LibraryLogger) -> None:
+    def __init__(
+        self,
+        lend: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
+        logger: LibraryLogger,
+        source: _AsyncDsnSource | None = None,
+    ) -> None:
         self._lend = lend
         self._logger = logger
+        self._source = source
+
+    async def close(self) -> None:
+        """Close the connection that the library opened, and no connection of the user."""
+        if self._source is not None:
+            await self._source.close()
 
     async def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> tuple[Any, ...]:
         """See `AsyncStatementRunner`."""
@@ -181,6 +199,13 @@ class _DsnSource:
                 self._connection = psycopg.Connection.connect(self._dsn, autocommit=True)
             yield self._connection
 
+    def close(self) -> None:
+        """Close the connection; the next use opens a new one."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
 
 class _AsyncDsnSource:
     """One connection for each process and event loop; tasks take turns."""
@@ -201,6 +226,13 @@ class _AsyncDsnSource:
             if self._connection is None or self._connection.closed:
                 self._connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
             yield self._connection
+
+    async def close(self) -> None:
+        """Close the connection; the next use opens a new one."""
+        async with self._lock:
+            if self._connection is not None:
+                await self._connection.close()
+            self._connection = None
 
 
 class _ConnectionSource:
@@ -282,7 +314,8 @@ def async_statement_runner(database: object, part: str, logger: LibraryLogger | 
     if callable(getattr(database, "fetch_row", None)):
         return database  # type: ignore[return-value]
     if isinstance(database, str):
-        return AsyncPsycopgDatabase(_AsyncDsnSource(database).lend, logger)
+        source = _AsyncDsnSource(database)
+        return AsyncPsycopgDatabase(source.lend, logger, source)
     if isinstance(database, psycopg.AsyncConnection):
         return AsyncPsycopgDatabase(_AsyncConnectionSource(database).lend, logger)
     if _is_pool(database, AbstractAsyncContextManager):
@@ -293,7 +326,8 @@ def async_statement_runner(database: object, part: str, logger: LibraryLogger | 
 def _open(database: object, part: str, logger: LibraryLogger | None) -> PsycopgDatabase:
     logger = default_logger if logger is None else logger
     if isinstance(database, str):
-        return PsycopgDatabase(_DsnSource(database).lend, logger)
+        source = _DsnSource(database)
+        return PsycopgDatabase(source.lend, logger, source.close)
     if isinstance(database, psycopg.Connection):
         return PsycopgDatabase(_ConnectionSource(database).lend, logger)
     if _is_pool(database, AbstractContextManager):

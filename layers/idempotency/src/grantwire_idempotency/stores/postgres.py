@@ -25,7 +25,12 @@ from grantwire_idempotency.stores.interface import (
 )
 
 with optional_package("psycopg", used_by="PostgresStore"):
-    from grantwire_idempotency.postgres.sources import async_statement_runner, statement_runner
+    from grantwire_idempotency.postgres.sources import (
+        AsyncPsycopgDatabase,
+        PsycopgDatabase,
+        async_statement_runner,
+        statement_runner,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,6 +203,11 @@ class PostgresStore:
         """See `Store`. Deletes up to 1,000 rows, oldest first; call it again while it returns 1,000."""
         return self._run(self._queries.cleanup())  # type: ignore[no-any-return]
 
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
+
     def _run(self, query: _Query) -> Any:
         return query.parse(self._database.fetch_row(query.statement, query.parameters))
 
@@ -246,6 +256,11 @@ class AsyncPostgresStore:
     async def cleanup(self) -> int:
         """See `PostgresStore`."""
         return await self._run(self._queries.cleanup())  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, AsyncPsycopgDatabase):
+            await self._database.close()
 
     async def _run(self, query: _Query) -> Any:
         return query.parse(await self._database.fetch_row(query.statement, query.parameters))
