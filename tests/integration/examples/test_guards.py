@@ -187,3 +187,45 @@ def test_compensation(sent: list[str]) -> None:
     with pytest.raises(RejectedError):
         book(["1A", "1B"])
     assert sent == ["reserve 1A", "reserve 1B", "release reservation of 1B", "release reservation of 1A"]
+
+
+def test_items(sent: list[str]) -> None:
+    """C21: each item of a message is remembered."""
+    # example items
+    from grantwire_idempotency import IdempotentConsumer, MemoryStore, Message
+
+    def pack(item: Message) -> None:
+        sent.append(f"{item.id}: {item.payload['sku']}")
+
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        pack,
+        name="parcels",
+        items=lambda message: [(line["id"], line) for line in message.payload["lines"]],
+    )
+    # end of example
+    body = json.dumps({"lines": [{"id": "1", "sku": "pen"}, {"id": "2", "sku": "ink"}]})
+    for _ in range(2):
+        consumer.process(Message("m1", body=body))
+    assert sent == ["m1:1: pen", "m1:2: ink"]
+
+
+def test_asyncio(sent: list[str]) -> None:
+    """C22: a coroutine function with an asynchronous store."""
+    # example asyncio
+    import asyncio
+
+    from grantwire_idempotency import AsyncMemoryStore, idempotent
+
+    @idempotent(AsyncMemoryStore(), key=lambda order: order, name="ship")
+    async def ship(order: str) -> str:
+        await asyncio.sleep(0)
+        sent.append(order)
+        return f"parcel of {order}"
+
+    async def main() -> list[str]:
+        return [await ship("o1"), await ship("o1")]
+
+    # end of example
+    assert asyncio.run(main()) == ["parcel of o1"] * 2
+    assert sent == ["o1"]

@@ -34,7 +34,7 @@ from grantwire_idempotency.errors import ConfigError, LeaseLostError, RequestInP
 from grantwire_idempotency.stores.redis import connect_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
 
     from grantwire_idempotency import AsyncStore
     from tests.support.valkey import ValkeyServer
@@ -196,7 +196,7 @@ def test_wiring_does_not_mix_the_two(database_url: str) -> None:
     with pytest.raises(ConfigError, match="must not be asynchronous"):
         idempotent(AsyncMemoryStore(), key=str, name="job")(print)
     with pytest.raises(ConfigError, match="an asynchronous store"):
-        AsyncIdempotentConsumer(MemoryStore(), job, name="job")
+        AsyncIdempotentConsumer(MemoryStore(), job, name="job")  # type: ignore[arg-type]
     with psycopg.connect(database_url) as connection, pytest.raises(ConfigError, match="AsyncConnection"):
         AsyncPostgresStore(connection)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from grantwire_idempotency import (
     RetryPolicy,
     idempotent,
 )
-from grantwire_idempotency.errors import RequestInProgressError, RetryableError
+from grantwire_idempotency.errors import RetryableError
 from grantwire_idempotency.stores.redis import connect
 from tests.support.plaintext import PLAINTEXT
 from tests.unit.idempotency.doubles import RecordedMetrics, logged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -67,7 +68,7 @@ def insert(tx: Connection, status: int = 201) -> StoredResponse:
 
 def count(rows: Rows, table: str = "orders") -> int:
     """Return the number of rows of a table."""
-    return len(rows.execute(f"SELECT FROM {table}").fetchall())  # noqa: S608 - a name of this test
+    return len(rows.execute(f"SELECT FROM {table}").fetchall())
 
 
 def test_work_is_committed_once(guard: TransactionGuard, orders: Rows) -> None:
@@ -100,10 +101,8 @@ def roll_back_statement(tx: Connection) -> None:
 
 def commit_and_hide(tx: Connection) -> None:
     """Commit and ignore the error."""
-    try:
+    with suppress(psycopg.Error):
         tx.commit()
-    except psycopg.Error:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -89,15 +90,13 @@ def test_older_message_never_runs_after_newer(strategy: Any, pool: ConnectionPoo
     field = "version" if strategy is by_version else "at"
     guard = InboxGuard(pool, name="orders", identify=strategy(entity_key("order", "id"), field))
     for message in (order("m2", 2), order("m1", 1), order("m2b", 2), order("m3", 3)):
-        guard.run(message, lambda tx, message=message: insert(tx, message))
+        guard.run(message, partial(insert, message=message))
     assert versions(orders) == [2, 3]
 
 
 def test_concurrent_deliveries_wait_and_one_of_them_writes(pool: ConnectionPool, orders: Rows) -> None:
     """C18: the second delivery waits for the first and is then a duplicate; with a short wait it is in progress."""
-    guard, impatient = (
-        InboxGuard(pool, name="orders", lock_wait=timedelta(milliseconds=wait)) for wait in (5_000, 50)
-    )
+    guard, impatient = (InboxGuard(pool, name="orders", lock_wait=timedelta(milliseconds=wait)) for wait in (5_000, 50))
     started, finish = threading.Event(), threading.Event()
     outcomes: list[Outcome] = []
 

@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -106,9 +107,7 @@ def test_tasks_get_their_own_responses(store: Store) -> None:
     """C17: `asyncio.to_thread` runs the calls of many tasks in a pool of threads."""
 
     async def run() -> list[Counter[str]]:
-        return await asyncio.gather(
-            *(asyncio.to_thread(process, store, names_of(worker)) for worker in range(WORKERS))
-        )
+        return await asyncio.gather(*(asyncio.to_thread(process, store, names_of(worker)) for worker in range(WORKERS)))
 
     assert sum(asyncio.run(run()), Counter()) == expected(WORKERS * len(names_of(0)))
 
@@ -186,11 +185,14 @@ def test_memory_store_is_usable_after_fork_while_a_thread_uses_it() -> None:
             number += 1
             process(store, [f"parent-{number}"])
 
+    def work(round_: int, number: int) -> Counter[str]:
+        return process(store, [f"{round_}-{number}"])
+
     thread = threading.Thread(target=use)
     thread.start()
     try:
         for round_ in range(20):
-            reports = run_forked(lambda number, round_=round_: process(store, [f"{round_}-{number}"]), 2)
+            reports = run_forked(partial(work, round_), 2)
             assert [Counter(report) for report in reports] == [expected(1)] * 2
     finally:
         stop.set()

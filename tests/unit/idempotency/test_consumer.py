@@ -34,7 +34,7 @@ from grantwire_idempotency import (
     entity_key,
     request_id,
 )
-from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
+from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RetryableError
 from tests.unit.idempotency.doubles import FailingStore, FakeContext, FakeTime, RecordedMetrics, logged
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class TestIdempotentConsumer:
             seen.append(key)
             return check(key, ttl, token)
 
-        shop.store.inner.check = record_call  # type: ignore[method-assign]
+        shop.store.inner.check = record_call  # type: ignore[method-assign, assignment]
         shop.consumer.process(make_message("m_1", id="o_1", version=1))
         assert [(key.message_id, key.message_type) for key in seen] == [("m_1", "shop")]
 
@@ -580,7 +580,7 @@ class TestSqs:
             leases.append(ttl)
             return check(key, ttl, token)
 
-        shop.store.inner.check = record_call  # type: ignore[method-assign]
+        shop.store.inner.check = record_call  # type: ignore[method-assign, assignment]
         shop.duration = timedelta(seconds=2)
         event = {"Records": [record("1"), record("2")]}
         shop.consumer.handle_sqs(event, FakeContext(shop.time, shop.time.now + 10))

@@ -331,7 +331,7 @@ def test_store_gets_message_id_and_job_name() -> None:
         keys.append(claim.key)
         inner(claim, result, *times)
 
-    job.store.inner.store_result = record_key  # type: ignore[method-assign]
+    job.store.inner.store_result = record_key  # type: ignore[method-assign, assignment]
     job.run(key=Key("order:1", 7, "m_1", "a type"))
     assert keys == [Key("job:order:1", 7, "m_1", "job")]
 

@@ -1,4 +1,4 @@
-"""`IdempotentConsumer`: each message of a queue or stream has its effect once, even if it is redelivered (C8, C12, C21).
+"""`IdempotentConsumer`: each message has its effect once, even if it is redelivered (C8, C12, C21).
 
     consumer = IdempotentConsumer(store, process, name="orders")
     handler = consumer.handle                                         # a Lambda behind SQS, SNS, EventBridge or Kafka
@@ -122,9 +122,7 @@ class _Consumer:
             duration_rule("order_ttl", order_ttl),
             fail_mode_rule(chosen_mode),
             (isinstance(retry, RetryPolicy), "retry must be a RetryPolicy"),
-            (True, "")
-            if dead_letter is None
-            else function_rule("dead_letter", dead_letter, is_async=self._is_async),
+            (True, "") if dead_letter is None else function_rule("dead_letter", dead_letter, is_async=self._is_async),
             serializer_rule(serializer),
             logger_rule(logger),
             *job_rules("processor", processor, stored_name, is_async=self._is_async),
@@ -221,9 +219,7 @@ class _Consumer:
             item = replace(message, id=f"{message.id}:{identifier}", body=payload)
             item_key = replace(key, value=f"{key.value}:{identifier}", message_id=item.id)
             time_left = timedelta(seconds=max(deadline - self._clock(), LEASE_MARGIN.total_seconds()))
-            item_retries = RetryLoop(
-                self._retry, retries.deadline, self._clock, self._sleep, self._rand, self._logger
-            )
+            item_retries = RetryLoop(self._retry, retries.deadline, self._clock, self._sleep, self._rand, self._logger)
             outcome = yield from self._process_one(item, item_key, time_left, item_retries, redrive=redrive)
             values.append(outcome.value)
             replayed = replayed and outcome.replayed
@@ -333,8 +329,8 @@ class IdempotentConsumer(_Consumer):
         """Process one message within `lease`; return the stored result for a duplicate.
 
         With `redrive`, or with an attribute `redrive`, a message that is a dead letter is processed again. Raises the
-        processor's error if no dead-letter hook took the message, RequestInProgressError if another worker is processing
-        it, and the store's RetryableError if the store is unavailable. Redeliver the message after any of these errors.
+        processor's error if no dead-letter hook took the message, RequestInProgressError if another worker has it, and
+        the store's RetryableError if the store is unavailable. Redeliver the message after any of these errors.
         """
         return drive(self._run_message(message, lease, redrive=redrive))
 
@@ -354,9 +350,9 @@ class IdempotentConsumer(_Consumer):
     def handle(self, event: Any, context: object = None) -> PartialResponse:
         """Process an event of SQS, SNS, EventBridge or Kafka; a body from SNS or EventBridge in SQS is unwrapped.
 
-        For SQS it returns Lambda's partial batch response, as `handle_sqs` does. For the others it raises RetryableError
-        if a message must be delivered again; the completed ones are duplicates then. Raises BadRequestError for an event
-        of an unknown kind.
+        For SQS it returns Lambda's partial batch response, as `handle_sqs` does. For the others it raises
+        RetryableError if a message must be delivered again; the completed ones are duplicates then. Raises
+        BadRequestError for an event of an unknown kind.
         """
         return drive(self._run_event(event, context))
 
@@ -396,7 +392,7 @@ def _partial_response(failed: Sequence[str]) -> PartialResponse:
     return {"batchItemFailures": [{"itemIdentifier": identifier} for identifier in failed]}
 
 
-def _read_items(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
+def _read_items(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:
     """Return the JSON of each item by its id. Raises BadRequestError for an invalid or repeated id."""
     items: dict[str, str] = {}
     for identifier, payload in pairs:

@@ -39,8 +39,8 @@ class BatchItem:
     def from_sqs_record(cls, record: Any, *, unwrap: bool = False) -> Self:
         """Parse a record of an SQS event. An invalid record has no message, and "" as its id if that is invalid too.
 
-        With `unwrap`, a notification of SNS or an event of EventBridge in the body becomes the message. Its id stays the
-        same if SNS or EventBridge sends it to the queue twice; the id of the item is that of SQS.
+        With `unwrap`, a notification of SNS or an event of EventBridge in the body becomes the message. Its id stays
+        the same if SNS or EventBridge sends it to the queue twice; the id of the item is that of SQS.
         """
         try:
             raw = unwrap_record(record)
@@ -72,8 +72,7 @@ def parse_event(event: Any) -> ParsedEvent:
     if raw.get("eventSource") in _KAFKA_SOURCES and isinstance(raw.get("records"), Mapping):
         records = [record for partition in raw["records"].values() for record in partition]
         return ParsedEvent([BatchItem.from_message(_from_kafka(record)) for record in records], is_partial=False)
-    records = raw.get("Records")
-    sources = {_source(record) for record in records} if isinstance(records, list) and records else set()
+    sources = {_source(record) for record in raw["Records"]} if isinstance(raw.get("Records"), list) else set()
     if sources == {"aws:sns"}:
         items = [BatchItem.from_message(_from_sns(record.get("Sns"))) for record in raw["Records"]]
         return ParsedEvent(items, is_partial=False)

@@ -25,6 +25,7 @@ import traceback
 from collections import deque
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.backoff import Backoff
@@ -141,9 +142,7 @@ class Execution:
             return (yield from self._run_unguarded(claim, work))
         if isinstance(check, Duplicate):
             logger = self._logger
-            logger.debug(
-                "duplicate task skipped", extra={"idempotency_key": check.key.value, "task_type": self.name}
-            )
+            logger.debug("duplicate task skipped", extra={"idempotency_key": check.key.value, "task_type": self.name})
             return Outcome(self._parse_result(check.result), replayed=True)
         if isinstance(check, InProgress):
             seconds = check.free_in.total_seconds()
@@ -240,7 +239,7 @@ class Execution:
             except ValueError:  # another thread writes it
                 continue
             try:
-                yield lambda method=method, arguments=arguments: getattr(self._store, method)(*arguments)
+                yield partial(getattr(self._store, method), *arguments)
             except LeaseLostError:
                 continue  # a later run has the key
             except RetryableError:
@@ -307,7 +306,7 @@ class Execution:
                 raise
             except RetryableError:
                 delay = _BACKOFF.delay(attempt, random.random).total_seconds()
-                yield lambda delay=delay: self._sleep(delay)
+                yield partial(self._sleep, delay)
             else:
                 return
         yield call
@@ -334,7 +333,9 @@ def call_once(work: Call, *, is_async: bool) -> Steps[Any]:
     if not is_async and inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
-        raise ConfigError(["the function returned an awaitable, so its work was not done: decorate a coroutine function"])
+        raise ConfigError(
+            ["the function returned an awaitable, so its work was not done: decorate a coroutine function"]
+        )
     return value
 
 

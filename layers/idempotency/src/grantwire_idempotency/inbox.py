@@ -149,9 +149,8 @@ class InboxGuard:
     def _known(self, decision: str, stored: str | None, free_in: timedelta) -> Outcome:
         if decision == "DUPLICATE":
             return Outcome(None if stored is None else self._serializer.load(stored), replayed=True)
-        raise RequestInProgressError(
-            f"the same message is in progress; retry when it has ended, in {free_in.total_seconds():.0f} s at the latest"
-        )
+        seconds = free_in.total_seconds()
+        raise RequestInProgressError(f"the same message is in progress; retry in {seconds:.0f} s at the latest")
 
     def _dump(self, value: Any) -> str:
         try:

@@ -1,9 +1,9 @@
 """The interface for idempotency metrics (C11), and its implementation for CloudWatch's embedded metric format (EMF).
 
-    idempotency_check_total{job, result}      number of checks with the result new, duplicate or error; use Sum
-    idempotency_check_duration_seconds{job}   response time of the store
-    idempotency_duplicate_rate{job}           0 or 1 for each check; use Average
-    idempotency_unguarded_total{job}          number of runs without a claim; use Sum
+idempotency_check_total{job, result}      number of checks with the result new, duplicate or error; use Sum
+idempotency_check_duration_seconds{job}   response time of the store
+idempotency_duplicate_rate{job}           0 or 1 for each check; use Average
+idempotency_unguarded_total{job}          number of runs without a claim; use Sum
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class PowertoolsMetrics(BufferedMetrics):
     """Writes the metrics of `EmfMetrics` with Powertools, so that Powertools' environment variables apply.
 
-    `namespace` defaults to POWERTOOLS_METRICS_NAMESPACE, then to Grantwire. All instances of Powertools' `Metrics` share
-    one state. This collector has its own state, so the metrics of the surrounding function stay separate. Thread-safe.
+    `namespace` defaults to POWERTOOLS_METRICS_NAMESPACE, then to Grantwire. All instances of Powertools' `Metrics`
+    share one state. This collector has its own, so the metrics of the surrounding function stay separate.
     """
 
     def __init__(self, namespace: str | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.backoff import Backoff
@@ -89,4 +90,4 @@ class RetryLoop:
                 log_fields = {**fields, "attempt": self.attempts, "error": type(error).__name__}
                 logger = self.logger
                 logger.warning("attempt failed, retrying", extra=log_fields)
-            yield lambda delay=delay: self.sleep(delay)
+            yield partial(self.sleep, delay)

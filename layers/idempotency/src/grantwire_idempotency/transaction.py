@@ -63,9 +63,7 @@ class TransactionGuard:
         *,
         logger: LibraryLogger | None = None,
     ) -> None:
-        require(
-            duration_rule("ttl", settings.ttl), duration_rule("lock_wait", settings.lock_wait), logger_rule(logger)
-        )
+        require(duration_rule("ttl", settings.ttl), duration_rule("lock_wait", settings.lock_wait), logger_rule(logger))
         self._database = transaction_runner(database, "TransactionGuard", logger)
         self._settings = settings
         self._logger: LibraryLogger = default_logger if logger is None else logger
@@ -80,11 +78,11 @@ class TransactionGuard:
     ) -> StoredResponse:
         """Return the response of `work`, or the stored response of the key (its `replayed` is true then).
 
-        `work` gets the connection of the transaction; `tx.transaction()` makes a savepoint. If the work commits or rolls
-        back, or opens another guard, the guard raises InternalError and nothing is stored. The lock timeout of the key
-        also limits the waits for row locks (I8). If `work` raises, or returns 400 or 5xx, its changes are rolled back
-        and nothing is stored, so that a repeat runs. Every other response, also a redirect, is stored and committed.
-        Requests with the same key run one after the other.
+        `work` gets the connection of the transaction; `tx.transaction()` makes a savepoint. If the work commits or
+        rolls back, or opens another guard, the guard raises InternalError and nothing is stored. The lock timeout of
+        the key also limits the waits for row locks (I8). If `work` raises, or returns 400 or 5xx, its changes are
+        rolled back and nothing is stored, so that a repeat runs. Every other response, also a redirect, is stored and
+        committed. Requests with the same key run one after the other.
 
         Raises KeyConflictError if the key was used for another request, and RequestInProgressError if another request
         holds the key for longer than `lock_wait`. Raises AmbiguousError if the connection broke during the COMMIT:
@@ -115,7 +113,9 @@ class TransactionGuard:
                 if not isinstance(response, StoredResponse):
                     raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
                 if not response.is_valid:
-                    raise InternalError(f"guarded work must return a status of 200 to 599, not {response.status_code!r}")
+                    raise InternalError(
+                        f"guarded work must return a status of 200 to 599, not {response.status_code!r}"
+                    )
                 if response.is_final:
                     stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
                     tx.commit(_FINISH, {**parameters, **stored})

@@ -46,12 +46,17 @@ def async_store_rule(store: object) -> Rule:
     """Require an AsyncStore."""
     holds, problem = store_rule(store)
     is_async = inspect.iscoroutinefunction(getattr(store, "check", None))
-    return holds and is_async, problem if not holds else "coroutines need an asynchronous store, such as AsyncRedisStore"
+    return (
+        holds and is_async,
+        problem if not holds else "coroutines need an asynchronous store, such as AsyncRedisStore",
+    )
 
 
 def serializer_rule(serializer: object) -> Rule:
     """Require the methods of a Serializer."""
-    return _has_methods(serializer, "dump", "load"), f"serializer must be a Serializer, not {_describe_type(serializer)}"
+    return _has_methods(
+        serializer, "dump", "load"
+    ), f"serializer must be a Serializer, not {_describe_type(serializer)}"
 
 
 def logger_rule(logger: object) -> Rule:
@@ -86,7 +91,7 @@ def is_coroutine_function(value: object) -> bool:
     """Return whether a call of the value returns a coroutine, as far as its definition says so."""
     if inspect.iscoroutinefunction(value):
         return True
-    return not inspect.isclass(value) and inspect.iscoroutinefunction(getattr(type(value), "__call__", None))
+    return not inspect.isclass(value) and inspect.iscoroutinefunction(type(value).__call__)
 
 
 def function_rule(name: str, value: object, *, is_async: bool = False) -> Rule:
@@ -98,7 +103,10 @@ def function_rule(name: str, value: object, *, is_async: bool = False) -> Rule:
     if is_async:
         return is_coroutine_function(value), f"{name} must be a coroutine function"
     returns_coroutine = is_coroutine_function(value) or _returns_coroutine(value)
-    return not returns_coroutine, f"{name} must be a plain function, neither a coroutine nor a function that returns one"
+    return (
+        not returns_coroutine,
+        f"{name} must be a plain function, neither a coroutine nor a function that returns one",
+    )
 
 
 def job_rules(argument: str, function: object, name: str, *, is_async: bool = False) -> list[Rule]:
@@ -111,8 +119,8 @@ def name_rule(name: object) -> Rule:
     """Require a valid job name. A colon separates the name from the key, so a name must not contain one."""
     if name == "":
         return False, (
-            "name must not be empty; it is required for a lambda expression, a partial, a callable object and a closure,"
-            " because two of them could not be told apart"
+            "name must not be empty; it is required for a lambda expression, a partial, a callable object and a"
+            " closure, because two of them could not be told apart"
         )
     return (
         isinstance(name, str) and bool(_NAME.fullmatch(name)),
@@ -148,7 +156,7 @@ def _is_closure(function: Any) -> bool:
 
 
 def _has_code(value: object, test: Any) -> bool:
-    return any(test(function) for function in (value, getattr(type(value), "__call__", None)))
+    return any(test(function) for function in (value, type(value).__call__))
 
 
 def _returns_coroutine(value: Any) -> bool:

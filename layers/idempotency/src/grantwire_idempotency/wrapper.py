@@ -90,8 +90,8 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
 
     While a call runs, other calls with its key raise RequestInProgressError. If the process dies, they do so until the
     time of the Lambda function has ended, according to the context among the arguments. Without a context, they do so
-    for `lease`, which must exceed the longest run; `current_claim().extend` makes it longer. A run that took longer than
-    its claim raises LeaseLostError if another run has claimed the key meanwhile.
+    for `lease`, which must exceed the longest run; `current_claim().extend` makes it longer. A run that took longer
+    than its claim raises LeaseLostError if another run has claimed the key meanwhile.
 
     If the store is unavailable, `fail_mode` decides. It defaults to the fail mode of the store, then to OPEN.
 
@@ -140,7 +140,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
 class _Job:
     """A guarded function."""
 
-    def __init__(  # noqa: PLR0913 - the parts of one job
+    def __init__(
         self,
         execution: Execution,
         function: Callable[..., Any],

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from grantwire.database.connection import connect
-from grantwire.database.errors import describe, to_grantwire_error
+from grantwire.database.errors import to_grantwire_error
 from grantwire.errors import AmbiguousError, GrantwireError, InternalError
 from grantwire.observability import logger
 from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.postgres.errors import describe
 from grantwire_idempotency.postgres.transactions import Transaction
 
 if TYPE_CHECKING:

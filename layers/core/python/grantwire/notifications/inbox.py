@@ -24,17 +24,15 @@ if TYPE_CHECKING:
 # The library's rule for an inbox: it sorts by event_id, so that two bridges with the same events cannot deadlock.
 # After the retention of the inbox the notification of an event may still exist; ON CONFLICT keeps it from a second one.
 # One NOTIFY for each batch wakes the delivery workers. Only new events are projected.
-_NEW_EVENTS = new_messages(
-    table="processed_events", key="event_id", source="batch", now="coalesce(%(now)s::timestamptz, now())"
-)
-_RECORD = expand_shared_columns("""
+_RECORD = expand_shared_columns(
+    """
 WITH batch AS MATERIALIZED (
   SELECT e.*, r.notification_id, r.trace_id, r.payload
     FROM jsonb_to_recordset(%(events)s::jsonb) AS r (notification_id uuid, trace_id text, payload jsonb)
    CROSS JOIN LATERAL jsonb_to_record(r.payload) AS e (
          event_id uuid, event_type text, user_id text, stock_keeping_unit text, version bigint,
          occurred_at timestamptz)),
-new_events AS (""" + _NEW_EVENTS + """),
+new_events AS ({new_events}),
 created AS (
   INSERT INTO notifications ({shared_columns}, next_retry_at, created_at)
   SELECT {shared_columns}, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now())
@@ -49,7 +47,11 @@ projected AS (
                              array_agg(version), array_agg(occurred_at)) AS changed
     FROM batch JOIN new_events USING (event_id))
 SELECT ARRAY(SELECT event_id::text FROM new_events), (SELECT count(*) FROM woken), (SELECT changed FROM projected)
-""")
+""",
+    new_events=new_messages(
+        table="processed_events", key="event_id", source="batch", now="coalesce(%(now)s::timestamptz, now())"
+    ),
+)
 
 
 def record_events(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[str]:

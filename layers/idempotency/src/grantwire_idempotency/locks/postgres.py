@@ -64,7 +64,7 @@ class PostgresLocks(LockManager):
     without it the clock of the database counts.
     """
 
-    def __init__(  # noqa: PLR0913 - the last three are for tests
+    def __init__(
         self,
         database: str | Connection[Any] | ConnectionPool | StatementRunner,
         *,

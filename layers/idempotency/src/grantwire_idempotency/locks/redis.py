@@ -52,7 +52,7 @@ return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
 class RedisLocks(LockManager):
     """Locks in the keys `<prefix><key>`, which the server deletes when they expire. Thread-safe."""
 
-    def __init__(  # noqa: PLR0913 - the last two are for tests
+    def __init__(
         self,
         client: Redis | RedisCluster,
         *,

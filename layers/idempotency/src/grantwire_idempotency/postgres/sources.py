@@ -3,7 +3,7 @@
     "postgresql://…"          one connection, opened on first use, reopened when it is lost and after a fork. Threads
                               take turns.
     psycopg.Connection        the user's connection. Threads take turns; another process gets an error.
-    ConnectionPool            as many connections as the pool has. Another process gets an error: open it after the fork.
+    ConnectionPool            as many connections as the pool has. Another process gets an error.
     an object with fetch_row  a StatementRunner, such as the service's Database. It must be safe in threads itself.
 
 After a fork, two processes would read each other's responses from the same socket. So a connection is never used in

@@ -127,7 +127,7 @@ def require_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[A
         TransactionStatus.UNKNOWN,
     ):
         raise InternalError(
-            "the connection is in a transaction, whose end would decide about the key: use another connection, or a pool"
+            "the connection is in a transaction, whose end would decide about the key: use another one, or a pool"
         )
 
 

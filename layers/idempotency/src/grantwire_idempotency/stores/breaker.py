@@ -79,9 +79,7 @@ class AsyncBreakerStore(_Guard):
 
     async def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
-        return await drive_async(  # type: ignore[no-any-return]
-            self._guarded(lambda: self._store.check(key, ttl, token))
-        )
+        return await drive_async(self._guarded(lambda: self._store.check(key, ttl, token)))
 
     async def store_result(
         self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
@@ -99,8 +97,8 @@ class AsyncBreakerStore(_Guard):
 
     async def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
-        return await drive_async(self._guarded(lambda: self._store.get_result(key)))  # type: ignore[no-any-return]
+        return await drive_async(self._guarded(lambda: self._store.get_result(key)))
 
     async def cleanup(self) -> int:
         """See `Store`."""
-        return await drive_async(self._guarded(self._store.cleanup))  # type: ignore[no-any-return]
+        return await drive_async(self._guarded(self._store.cleanup))

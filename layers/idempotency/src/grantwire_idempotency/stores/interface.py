@@ -14,7 +14,7 @@ A store keeps up to three entries for a key, and each entry has its own time to 
 
 Two concurrent checks never both return Claim. A worker that dies leaves its claim behind, and the claim expires.
 
-The token of a claim identifies the run. A check that is repeated with the same token returns the claim again, so a check
+The token of a claim identifies the run. A check that is repeated with the same token returns the claim again, so one
 whose response was lost does not block its key. Each claim has a *fencing number*, which is higher than that of every
 earlier claim on the key.
 

@@ -215,8 +215,8 @@ class PostgresStore:
 class AsyncPostgresStore:
     """A `PostgresStore` for asyncio.
 
-    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the methods
-    of AsyncStatementRunner. Tasks take turns on a single connection: pass a pool if they should not.
+    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
+    methods of AsyncStatementRunner. Tasks take turns on a single connection: pass a pool if they should not.
     """
 
     def __init__(

@@ -194,9 +194,7 @@ class _Requests:
 
         return _Request(_SCRIPTS["check"], self._names(key), _arguments(claim, ttl), parse)
 
-    def store_result(
-        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None
-    ) -> _Request:
+    def store_result(self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None) -> _Request:
         arguments = _arguments(claim, completion_ttl(claim.key, ttl, order_ttl))
         result = validate_result(result)
         arguments += [_milliseconds(ttl), *([] if result is None else [result])]
@@ -326,9 +324,7 @@ class AsyncRedisStore:
         return 0
 
     async def _send(self, request: _Request) -> Any:
-        response = await run_script_async(
-            self._client, request.script, request.keys, request.arguments, self._logger
-        )
+        response = await run_script_async(self._client, request.script, request.keys, request.arguments, self._logger)
         return request.parse(response)
 
 
@@ -344,7 +340,7 @@ def connect_async(url: str) -> AsyncRedis:
     """Return a client for asyncio with the timeouts and retries of `connect`."""
     from redis.asyncio.retry import Retry as AsyncRetry  # noqa: PLC0415 - only for this client
 
-    return AsyncRedis.from_url(url, **_client_options(AsyncRetry))  # type: ignore[no-any-return]
+    return AsyncRedis.from_url(url, **_client_options(AsyncRetry))
 
 
 def _client_options(retry: Any) -> dict[str, Any]:
