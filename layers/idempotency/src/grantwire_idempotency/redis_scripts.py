@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from grantwire_idempotency.logs import logger as default_logger
-from grantwire_idempotency.redis_errors import wrap_exceptions
+from grantwire_idempotency.redis_errors import convert_error, wrap_exceptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,19 +45,23 @@ def run_script(
     logger: LibraryLogger | None = None,
 ) -> Any:
     """Run the script and return its response; raise the errors of the library."""
-    with wrap_exceptions(logger or default_logger):
-        try:
-            return client.evalsha(script.sha, len(keys), *keys, *arguments)
-        except NoScriptError:
+    try:
+        return client.evalsha(script.sha, len(keys), *keys, *arguments)
+    except NoScriptError:
+        with wrap_exceptions(logger or default_logger):
             return client.eval(script.text, len(keys), *keys, *arguments)
+    except (RedisError, RedisClusterException) as error:
+        raise convert_error(error, logger or default_logger) from error
 
 
 async def run_script_async(
     client: Any, script: Script, keys: Sequence[str], arguments: Sequence[Any], logger: LibraryLogger | None = None
 ) -> Any:
     """Run the script with a client of `redis.asyncio`."""
-    with wrap_exceptions(logger or default_logger):
-        try:
-            return await client.evalsha(script.sha, len(keys), *keys, *arguments)
-        except NoScriptError:
+    try:
+        return await client.evalsha(script.sha, len(keys), *keys, *arguments)
+    except NoScriptError:
+        with wrap_exceptions(logger or default_logger):
             return await client.eval(script.text, len(keys), *keys, *arguments)
+    except (RedisError, RedisClusterException) as error:
+        raise convert_error(error, logger or default_logger) from error

@@ -19,8 +19,9 @@ which changes the names of all entries.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.defaults import DEFAULT_KEY_PREFIX
@@ -117,7 +118,21 @@ write_entries({value = 'claim:' .. mark .. ':' .. token, left = ttl}, completion
 return {'NEW', fence, redis.call('GET', KEYS[4])}
 """
 
-# ARGV[4]: how long the result is kept; ARGV[5]: the result.
+# ARGV[4]: how long the result is kept; ARGV[5]: the result. A claim without a mark has no completion beside it, so its
+# holder completes the key without reading the other entries.
+_COMPLETE_OWN_CLAIM = """
+if ARGV[2] == '' and redis.call('GET', KEYS[1]) == 'claim::' .. ARGV[1] then
+  redis.call('SET', KEYS[1], 'completed::' .. ARGV[1], 'PX', ARGV[3])
+  if ARGV[5] then
+    redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[4])
+    redis.call('DEL', KEYS[4])
+  else
+    redis.call('DEL', KEYS[3], KEYS[4])
+  end
+  return 1
+end
+"""
+
 _COMPLETE = """
 if completion and completion.token == token then
   return 1
@@ -155,7 +170,7 @@ _GET_STATE = "return redis.call('MGET', unpack(KEYS))"
 
 _SCRIPTS = {
     "check": Script.of(FENCE + _CLAIM_NEW_KEY + _READ_ENTRIES + _CHECK),
-    "complete": Script.of(_READ_ENTRIES + _COMPLETE),
+    "complete": Script.of(_COMPLETE_OWN_CLAIM + _READ_ENTRIES + _COMPLETE),
     "fail": Script.of(_READ_ENTRIES + _FAIL),
     "extend": Script.of(_READ_ENTRIES + _EXTEND),
     "state": Script.of(_GET_STATE),
@@ -187,7 +202,7 @@ class _Requests:
             decision = _text(decision)
             if decision == "NEW":
                 last_error = _text(details[1]) if len(details) > 1 else None
-                return replace(claim, fence=int(details[0]), last_error=last_error)
+                return Claim(key, claim.token, details[0], last_error)
             if decision == "DUPLICATE":
                 return Duplicate(key, _text(details[0]) if details else None)
             return InProgress(key, timedelta(milliseconds=details[0]))
@@ -382,6 +397,7 @@ def _parse_entry(value: str) -> tuple[str, int | None]:
     return match[1], int(match[2]) if match[2] else None
 
 
+@lru_cache(maxsize=64)
 def _milliseconds(ttl: timedelta) -> int:
     return clamp_ttl(ttl) // timedelta(milliseconds=1)
 
