@@ -23,7 +23,7 @@ import random
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -187,7 +187,7 @@ class Execution:
         max_length = MAX_KEY_LENGTH - len(self.name) - 1
         if len(key.value) > max_length:
             raise BadRequestError(f"the idempotency key must have at most {max_length} characters")
-        return replace(key, value=f"{self.name}:{key.value}", message_type=self.name)
+        return key.scoped(self.name)
 
     def _check_key(self, claim: Claim, lease: timedelta) -> Steps[CheckResult | None]:
         """Check the key; return None if the store is unavailable and the fail mode is OPEN."""
@@ -330,7 +330,7 @@ def is_async_store(store: object) -> bool:
 def call_once(work: Call, *, is_async: bool) -> Steps[Any]:
     """Do the work. A plain function that returns an awaitable has done nothing yet: refuse it."""
     value = yield work
-    if not is_async and inspect.isawaitable(value):
+    if not is_async and hasattr(value, "__await__"):
         if inspect.iscoroutine(value):
             value.close()
         raise ConfigError(

@@ -58,7 +58,7 @@ def convert_error(
     """Return RetryableError if the server is unavailable, else InternalError."""
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, _RETRYABLE) or str(error).partition(" ")[0] in _RETRYABLE_CODES:
-        level = logging.ERROR if isinstance(error, _CREDENTIAL_ERRORS) else logging.WARNING
-        logger.log(level, "redis unavailable", extra={"reason": reason})
+        is_refused = isinstance(error, _CREDENTIAL_ERRORS)
+        logger.log(logging.ERROR if is_refused else logging.WARNING, "redis unavailable", extra={"reason": reason})
         return RetryableError("temporarily unavailable, send the same request again")
     return InternalError(f"Redis rejected a command: {reason}")

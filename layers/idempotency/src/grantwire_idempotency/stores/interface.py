@@ -72,6 +72,15 @@ class Key:
         if self.message_type:
             clean_text("message type", self.message_type, max_length=_MAX_TYPE_LENGTH)
 
+    def scoped(self, name: str) -> Key:
+        """Return the key of the job `name`, which must be a valid name: nothing is validated again."""
+        key = object.__new__(Key)
+        object.__setattr__(key, "value", f"{name}:{self.value}")
+        object.__setattr__(key, "mark", self.mark)
+        object.__setattr__(key, "message_id", self.message_id)
+        object.__setattr__(key, "message_type", name)
+        return key
+
     def is_covered_by(self, completed_mark: int | None) -> bool:
         """Return whether a completion with this mark makes the key a duplicate.
 

@@ -70,7 +70,8 @@ _ENTRY = re.compile(r"(claim|completed):(\d*):.*", re.DOTALL)
 
 # The common start of all scripts: read the claim and the completion, and define how to write them.
 _READ_ENTRIES = """
-local token, mark, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local mark, token = string.match(ARGV[1], '^(%d*):(.*)$')
+local ttl = tonumber(ARGV[2])
 local entries = {}
 for _, name in ipairs({KEYS[1], KEYS[2]}) do
   local value = redis.call('GET', name)
@@ -103,7 +104,7 @@ end
 
 # The first entry exists while any of them does, so a new key is claimed without reading anything.
 _CLAIM_NEW_KEY = """
-if redis.call('SET', KEYS[1], 'claim:' .. ARGV[2] .. ':' .. ARGV[1], 'NX', 'PX', ARGV[3]) then
+if redis.call('SET', KEYS[1], 'claim:' .. ARGV[1], 'NX', 'PX', ARGV[2]) then
   return {'NEW', fence, redis.call('GET', KEYS[4])}
 end
 """
@@ -118,13 +119,13 @@ write_entries({value = 'claim:' .. mark .. ':' .. token, left = ttl}, completion
 return {'NEW', fence, redis.call('GET', KEYS[4])}
 """
 
-# ARGV[4]: how long the result is kept; ARGV[5]: the result. A claim without a mark has no completion beside it, so its
+# ARGV[3]: the result; ARGV[4]: how long it is kept, if that is shorter. A claim without a mark has no completion beside it, so its
 # holder completes the key without reading the other entries.
 _COMPLETE_OWN_CLAIM = """
-if ARGV[2] == '' and redis.call('GET', KEYS[1]) == 'claim::' .. ARGV[1] then
-  redis.call('SET', KEYS[1], 'completed::' .. ARGV[1], 'PX', ARGV[3])
-  if ARGV[5] then
-    redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[4])
+if string.byte(ARGV[1]) == 58 and redis.call('GET', KEYS[1]) == 'claim:' .. ARGV[1] then
+  redis.call('SET', KEYS[1], 'completed:' .. ARGV[1], 'PX', ARGV[2])
+  if ARGV[3] then
+    redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4] or ARGV[2])
     redis.call('DEL', KEYS[4])
   else
     redis.call('DEL', KEYS[3], KEYS[4])
@@ -140,8 +141,8 @@ elseif taken then
   return 0
 end
 write_entries({value = 'completed:' .. mark .. ':' .. token, left = ttl})
-if ARGV[5] then
-  redis.call('SET', KEYS[3], ARGV[5], 'PX', ARGV[4])
+if ARGV[3] then
+  redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4] or ttl)
 else
   redis.call('DEL', KEYS[3])
 end
@@ -152,7 +153,7 @@ return 1
 _FAIL = """
 if not taken then
   write_entries(completion)
-  redis.call('SET', KEYS[4], ARGV[4], 'PX', ttl)
+  redis.call('SET', KEYS[4], ARGV[3], 'PX', ttl)
 end
 """
 
@@ -183,7 +184,7 @@ class _Request:
 
     script: Script
     keys: Sequence[str]
-    arguments: Sequence[str | int]
+    arguments: Sequence[str | bytes]
     parse: Callable[[Any], Any]
 
 
@@ -210,9 +211,12 @@ class _Requests:
         return _Request(_SCRIPTS["check"], self._names(key), _arguments(claim, ttl), parse)
 
     def store_result(self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None) -> _Request:
-        arguments = _arguments(claim, completion_ttl(claim.key, ttl, order_ttl))
-        result = validate_result(result)
-        arguments += [_milliseconds(ttl), *([] if result is None else [result])]
+        kept = completion_ttl(claim.key, ttl, order_ttl)
+        arguments = _arguments(claim, kept)
+        if validate_result(result) is not None:
+            arguments.append(str(result))
+            if ttl < kept:
+                arguments.append(_milliseconds(ttl))
         return _Request(_SCRIPTS["complete"], self._names(claim.key), arguments, _require_claim)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> _Request:
@@ -398,13 +402,14 @@ def _parse_entry(value: str) -> tuple[str, int | None]:
 
 
 @lru_cache(maxsize=64)
-def _milliseconds(ttl: timedelta) -> int:
-    return clamp_ttl(ttl) // timedelta(milliseconds=1)
+def _milliseconds(ttl: timedelta) -> bytes:
+    return b"%d" % (clamp_ttl(ttl) // timedelta(milliseconds=1))
 
 
-def _arguments(claim: Claim, ttl: timedelta) -> list[str | int]:
-    """Return the arguments that all scripts begin with."""
-    return [claim.token, "" if claim.key.mark is None else str(claim.key.mark), _milliseconds(ttl)]
+def _arguments(claim: Claim, ttl: timedelta) -> list[str | bytes]:
+    """Return the arguments that all scripts begin with: `mark:token`, and the time to live."""
+    mark = claim.key.mark
+    return [f":{claim.token}" if mark is None else f"{mark}:{claim.token}", _milliseconds(ttl)]
 
 
 def _text(value: Any) -> str | None:
