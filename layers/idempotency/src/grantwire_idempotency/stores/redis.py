@@ -119,8 +119,8 @@ write_entries({value = 'claim:' .. mark .. ':' .. token, left = ttl}, completion
 return {'NEW', fence, redis.call('GET', KEYS[4])}
 """
 
-# ARGV[3]: the result; ARGV[4]: how long it is kept, if that is shorter. A claim without a mark has no completion beside it, so its
-# holder completes the key without reading the other entries.
+# ARGV[3]: the result; ARGV[4]: how long it is kept, if that is shorter. A claim without a mark has no completion
+# beside it, so its holder completes the key without reading the other entries.
 _COMPLETE_OWN_CLAIM = """
 if string.byte(ARGV[1]) == 58 and redis.call('GET', KEYS[1]) == 'claim:' .. ARGV[1] then
   redis.call('SET', KEYS[1], 'completed:' .. ARGV[1], 'PX', ARGV[2])
