@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env invoke test test-containers bench check schema proto redrive rebuild clients audit sbom lock clean
+.PHONY: help up down demo status logs env invoke test test-containers bench check schema wheel proto redrive rebuild clients audit sbom lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -24,6 +24,7 @@ test-containers: ; $(RUN) test-containers $(ARGS)
 bench: ; $(RUN) bench $(if $(QUICK),--quick) $(ARGS)
 check: ; $(RUN) check $(ARGS)
 schema: ; $(RUN) schema
+wheel: ; $(RUN) wheel $(ARGS)
 proto: ; $(RUN) proto
 redrive: ; $(RUN) redrive $(ARGS)
 rebuild: ; $(RUN) rebuild $(ARGS)

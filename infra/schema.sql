@@ -333,6 +333,36 @@ BEGIN
     END IF;
 END
 $$;
+CREATE FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- Also bounds the waits for row locks in the rest of the transaction.
+    PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
+    BEGIN
+        SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
+          FROM processed_message_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_now) c;
+    EXCEPTION WHEN lock_not_available THEN
+        decision := 'IN_PROGRESS';
+        free_in := make_interval(secs => p_lock_wait_ms / 1000.0);
+        RETURN;
+    END;
+    IF decision = 'NEW' THEN
+        PERFORM guarded_transaction_begin(p_token);
+    END IF;
+END
+$$;
+CREATE FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM guarded_transaction_end(p_token);
+    IF NOT processed_message_complete(p_key, p_token, p_mark, p_message_id, p_message_type, p_result, p_ttl,
+                                      p_result_ttl, p_now) THEN
+        RAISE EXCEPTION 'idempotency invariant broken: the message of an inbox guard was taken' USING ERRCODE = 'GW001';
+    END IF;
+END
+$$;
 CREATE FUNCTION public.is_schema_owner() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -479,7 +509,7 @@ BEGIN
     RETURN QUERY SELECT unnest(ids);
 END
 $$;
-CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval) RETURNS record
+CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -497,7 +527,7 @@ BEGIN
          WHERE m.idempotency_key = p_key AND processed_message_taken(m, p_token, p_mark, moment);
         IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
             decision := 'DUPLICATE';
-            stored_result := message.result;
+            stored_result := CASE WHEN coalesce(message.result_until, 'infinity') > moment THEN message.result END;
             RETURN;
         ELSIF FOUND THEN
             decision := 'IN_PROGRESS';
@@ -506,9 +536,9 @@ BEGIN
         END IF;
         INSERT INTO processed_messages AS m
                (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
-                claimed_by, claimed_mark, claimed_until)
+                claimed_by, claimed_mark, claimed_until, fence)
         VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
-                p_token, p_mark, moment + p_ttl)
+                p_token, p_mark, moment + p_ttl, nextval('idempotency_fences'))
         ON CONFLICT (idempotency_key) DO UPDATE
            SET message_id    = EXCLUDED.message_id,
                message_type  = EXCLUDED.message_type,
@@ -518,8 +548,11 @@ BEGIN
                updated_at    = EXCLUDED.updated_at,
                claimed_by    = EXCLUDED.claimed_by,
                claimed_mark  = EXCLUDED.claimed_mark,
-               claimed_until = EXCLUDED.claimed_until
-         WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
+               claimed_until = EXCLUDED.claimed_until,
+               -- Not EXCLUDED.fence, which was drawn before the row was locked.
+               fence         = nextval('idempotency_fences')
+         WHERE NOT processed_message_taken(m, p_token, p_mark, moment)
+        RETURNING m.fence, CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
         IF FOUND THEN
             decision := 'NEW';
             RETURN;
@@ -527,7 +560,7 @@ BEGIN
     END LOOP;
 END
 $$;
-CREATE FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) RETURNS boolean
+CREATE FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -535,9 +568,9 @@ DECLARE
 BEGIN
     INSERT INTO processed_messages AS m
            (idempotency_key, message_id, message_type, status, started_at, completed_at, expires_at, created_at,
-            updated_at, completed_by, completed_mark, completed_until, result)
+            updated_at, completed_by, completed_mark, completed_until, result, result_until)
     VALUES (p_key, p_message_id, p_message_type, 'completed', moment, moment, moment + p_ttl, moment,
-            moment, p_token, p_mark, moment + p_ttl, p_result)
+            moment, p_token, p_mark, moment + p_ttl, p_result, CASE WHEN p_result_ttl < p_ttl THEN moment + p_result_ttl END)
     ON CONFLICT (idempotency_key) DO UPDATE
        SET message_id      = EXCLUDED.message_id,
            message_type    = EXCLUDED.message_type,
@@ -553,6 +586,7 @@ BEGIN
            completed_mark  = EXCLUDED.completed_mark,
            completed_until = EXCLUDED.completed_until,
            result          = EXCLUDED.result,
+           result_until    = EXCLUDED.result_until,
            failed_until    = NULL
      WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
     RETURN FOUND OR EXISTS (
@@ -579,6 +613,8 @@ CREATE TABLE public.processed_messages (
     completed_until timestamp with time zone,
     result text,
     failed_until timestamp with time zone,
+    fence bigint DEFAULT 0 NOT NULL,
+    result_until timestamp with time zone,
     CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_mark IS NULL) OR (claimed_by IS NOT NULL)))),
     CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
     CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
@@ -594,6 +630,8 @@ COMMENT ON COLUMN public.processed_messages.started_at IS 'When the key was last
 COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was last completed.';
 COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN public.processed_messages.completed_mark IS 'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
+COMMENT ON COLUMN public.processed_messages.fence IS 'Fencing number of the last claim: higher than that of every earlier claim on the key.';
+COMMENT ON COLUMN public.processed_messages.result_until IS 'When the result expires, if that is before the end of the completion. NULL: with the completion.';
 CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -630,6 +668,25 @@ CREATE FUNCTION public.processed_message_taken(m public.processed_messages, p_to
     AS $$
     SELECT coalesce(m.claimed_until > p_now AND m.claimed_by <> p_token, false)
         OR processed_message_covers(m, p_mark, p_now)
+$$;
+CREATE FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    SELECT b.decision, b.status_code, b.body INTO decision, status_code, body
+      FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
+    IF decision = 'PROCEED' THEN
+        PERFORM guarded_transaction_begin(p_guard);
+    END IF;
+END
+$$;
+CREATE FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM guarded_transaction_end(p_guard);
+    PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, p_status_code, p_body, p_ttl);
+END
 $$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -921,6 +978,7 @@ CREATE TABLE public.distributed_locks (
     owner text NOT NULL,
     acquired_at timestamp with time zone NOT NULL,
     lease_until timestamp with time zone NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
     CONSTRAINT distributed_locks_key_length CHECK (((char_length(lock_key) >= 1) AND (char_length(lock_key) <= 256))),
     CONSTRAINT distributed_locks_owner_length CHECK (((char_length(owner) >= 1) AND (char_length(owner) <= 256)))
 );
@@ -998,6 +1056,16 @@ CREATE TABLE public.entitlements (
     CONSTRAINT entitlements_version CHECK ((version >= 1))
 )
 WITH (fillfactor='80');
+CREATE UNLOGGED TABLE public.guarded_transactions (
+    guard text NOT NULL COLLATE pg_catalog."C"
+);
+COMMENT ON TABLE public.guarded_transactions IS 'The open transactions of guards. A row is never committed.';
+CREATE SEQUENCE public.idempotency_fences
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
 CREATE TABLE public.idempotency_keys (
     caller text NOT NULL COLLATE pg_catalog."C",
     route text NOT NULL COLLATE pg_catalog."C",
@@ -1010,7 +1078,7 @@ CREATE TABLE public.idempotency_keys (
     CONSTRAINT idempotency_keys_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
     CONSTRAINT idempotency_keys_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 255))),
     CONSTRAINT idempotency_keys_lifetime CHECK ((expires_at > created_at)),
-    CONSTRAINT idempotency_keys_stored_status CHECK ((((status_code >= 200) AND (status_code <= 299)) OR ((status_code >= 401) AND (status_code <= 499))))
+    CONSTRAINT idempotency_keys_stored_status CHECK ((((status_code >= 200) AND (status_code <= 399)) OR ((status_code >= 401) AND (status_code <= 499))))
 );
 COMMENT ON TABLE public.idempotency_keys IS 'One row for each request with a stored response. A key is scoped by caller and route (I7).';
 COMMENT ON COLUMN public.idempotency_keys.request_hash IS 'Version of the canonical form and SHA-256 of the canonical request, as "v1:<hex>".';
@@ -1171,6 +1239,8 @@ ALTER TABLE ONLY public.entitlement_audit_default
     ADD CONSTRAINT entitlement_audit_default_pkey PRIMARY KEY (user_id, stock_keeping_unit, occurred_at, operation_id);
 ALTER TABLE ONLY public.entitlements
     ADD CONSTRAINT entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
+ALTER TABLE ONLY public.guarded_transactions
+    ADD CONSTRAINT guarded_transactions_pkey PRIMARY KEY (guard);
 ALTER TABLE ONLY public.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (caller, route, idempotency_key);
 ALTER TABLE ONLY public.key_conflicts
@@ -1258,6 +1328,10 @@ REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_k
 GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
@@ -1274,10 +1348,10 @@ REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote_stuck() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.processed_messages TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
@@ -1285,6 +1359,10 @@ REVOKE ALL ON FUNCTION public.processed_message_fail(p_key text, p_token text, p
 GRANT ALL ON FUNCTION public.processed_message_fail(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_error text, p_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.processed_message_taken(m public.processed_messages, p_token text, p_mark bigint, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
@@ -1359,6 +1437,8 @@ GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.guarded_transactions TO grantwire_functions;
+GRANT USAGE ON SEQUENCE public.idempotency_fences TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.idempotency_keys TO grantwire_functions;
 GRANT UPDATE(request_hash) ON TABLE public.idempotency_keys TO grantwire_functions;
 GRANT UPDATE(status_code) ON TABLE public.idempotency_keys TO grantwire_functions;

@@ -91,6 +91,7 @@ COMMANDS = {
         Needs.CURRENT,
     ),
     "schema": Command("write infra/schema.sql from the migrations", "local.commands.generate", Needs.CURRENT),
+    "wheel": Command("build the wheel of the idempotency library", "local.commands.generate", Needs.CURRENT),
     "proto": Command("generate the Python code of the events from proto/", "local.commands.generate", Needs.CURRENT),
     "redrive": Command("list, redrive or discard dead letters; see ARGS=--help", "cli.redrive", Needs.INSTALLED),
     "rebuild": Command(

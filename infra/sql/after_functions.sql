@@ -3,8 +3,9 @@
 
 -- The idempotency library does not know the roles of the service, so privileges on its functions are granted here.
 GRANT EXECUTE ON FUNCTION
-    idempotency_begin, idempotency_finish, processed_message_check, processed_message_complete, processed_message_covers,
-    processed_message_fail, processed_message_taken
+    guarded_transaction_begin, guarded_transaction_end, guarded_transactions_refuse_commit, idempotency_begin,
+    idempotency_finish, inbox_begin, inbox_finish, processed_message_check, processed_message_complete,
+    processed_message_covers, processed_message_fail, processed_message_taken, request_guard_begin, request_guard_finish
   TO grantwire_functions;
 
 -- Only events of a known type become notifications. The function defines these types, so adding one needs no migration.

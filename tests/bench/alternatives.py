@@ -23,6 +23,7 @@ from tests.bench.rounds import run_rounds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from grantwire_idempotency import Store
     from infra.local.progress import Progress
     from tests.bench.effort import Effort
     from tests.bench.rounds import Rounds
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 POWERTOOLS = "Powertools on Valkey"
 LIBRARY = "@idempotent on Valkey"
+DATABASE_URL = "BENCH_DATABASE_URL"
+LIBRARY_ON_POSTGRES = "@idempotent on PostgreSQL"
 
 
 def make_powertools_new_call(number: int) -> Call:
@@ -53,6 +56,16 @@ def make_library_new_call(number: int) -> Call:
 def make_library_replay_call(number: int) -> Call:
     """Return a call of a function behind our library's Redis store, with a known key each time."""
     return _repeated_calls(_library(), f"l_{os.getpid()}_{number}")
+
+
+def make_postgres_new_call(number: int) -> Call:
+    """Return a call of a function behind our library's PostgreSQL store, with a new key each time."""
+    return _first_calls(_library_on_postgres(), f"g_{os.getpid()}_{number}")
+
+
+def make_postgres_replay_call(number: int) -> Call:
+    """Return a call of a function behind our library's PostgreSQL store, with a known key each time."""
+    return _repeated_calls(_library_on_postgres(), f"g_{os.getpid()}_{number}")
 
 
 def _powertools() -> Work:
@@ -89,11 +102,24 @@ class _Context:
 
 
 def _library() -> Work:
-    from grantwire_idempotency import RedisStore, idempotent  # noqa: PLC0415 - as above
+    from grantwire_idempotency import RedisStore  # noqa: PLC0415 - as above
+
+    return _guarded(RedisStore(_valkey(), prefix="bench:"))
+
+
+def _library_on_postgres() -> Work:
+    from grantwire_idempotency import PostgresStore  # noqa: PLC0415 - as above
+
+    return _guarded(PostgresStore(os.environ[DATABASE_URL]))
+
+
+def _guarded(store: Store) -> Work:
+    """Return a function behind our library, without metrics: Powertools writes none either."""
+    from grantwire_idempotency import NoMetrics, idempotent  # noqa: PLC0415 - as above
 
     runs = itertools.count()
 
-    @idempotent(RedisStore(_valkey(), prefix="bench:"), key=lambda key: key, name="bench")
+    @idempotent(store, key=lambda key: key, name="bench", metrics=NoMetrics())
     def work(key: str) -> dict[str, Any]:
         return {"key": key, "run": next(runs)}
 
@@ -143,7 +169,7 @@ _REMARKS = (
     ),
     (
         "*@idempotent* is Grantwire's idempotency library on the same Valkey, with the same client and the same kind "
-        "of guarantee as Powertools. Each of its calls also writes two lines of metrics, which Powertools does not."
+        "of guarantee as Powertools, and without metrics, as Powertools. On PostgreSQL, a new key is two commits."
     ),
     (
         "*pgqueuer* is a job queue whose jobs do nothing. It keeps no order within an aggregate, publishes and "
@@ -155,22 +181,34 @@ _REMARKS = (
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Compare our library with Powertools, for new keys and for known keys."""
-    new = {LIBRARY: make_library_new_call, POWERTOOLS: make_powertools_new_call}
-    known = {LIBRARY: make_library_replay_call, POWERTOOLS: make_powertools_replay_call}
-    findings = [
-        Finding.compare(_compare(servers, effort, progress, title, works), LIBRARY, POWERTOOLS, f", {title}")
-        for title, works in (("new key", new), ("known key", known))
-    ]
+    new = {
+        LIBRARY: make_library_new_call,
+        POWERTOOLS: make_powertools_new_call,
+        LIBRARY_ON_POSTGRES: make_postgres_new_call,
+    }
+    known = {
+        LIBRARY: make_library_replay_call,
+        POWERTOOLS: make_powertools_replay_call,
+        LIBRARY_ON_POSTGRES: make_postgres_replay_call,
+    }
+    findings = []
+    for title, works in (("new key", new), ("known key", known)):
+        rounds = _compare(servers, effort, progress, title, works)
+        findings += [
+            Finding.compare(rounds, LIBRARY, POWERTOOLS, f", {title}", must_be_faster=works is known),
+            Finding.compare(rounds, LIBRARY_ON_POSTGRES, POWERTOOLS, f", {title}"),
+        ]
     return Section("Peers", findings=findings, remarks=list(_REMARKS))
 
 
 def _compare(
     servers: Servers, effort: Effort, progress: Progress, title: str, works: Mapping[str, Callable[[int], Call]]
 ) -> Rounds:
+    database = servers.database()
     with ExitStack() as stack:
         contenders: dict[str, Callable[[], float]] = {}
         for name, work in works.items():
-            environ = {VALKEY_URL: servers.valkey.url}
+            environ = {VALKEY_URL: servers.valkey.url, DATABASE_URL: database}
             fleet = stack.enter_context(Fleet(f"{__name__}:{work.__name__}", effort.callers, environ))
             contenders[name] = partial(fleet.measure_rate, effort.seconds)
         return run_rounds(title, effort.rounds, contenders, progress)

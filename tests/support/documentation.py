@@ -1,7 +1,8 @@
 """Copies code examples from tests into the documentation: `python -m tests.support.documentation`.
 
 An example is the code between the lines `# example NAME` and `# end of example` in a file of
-tests/integration/examples. In a page, it follows the line `<!-- example NAME -->`.
+tests/integration/examples. In a page, it follows the line `<!-- example NAME -->`. A program is a whole file of
+docs/examples, which runs alone; it follows the line `<!-- program NAME -->`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 EXAMPLES = ROOT / "tests" / "integration" / "examples"
 _PLACEHOLDER = re.compile(r"(<!-- example (?P<name>\S+) -->\n)(```python\n.*?\n```\n)?", re.DOTALL)
+PROGRAMS = ROOT / "docs" / "examples"
+_PROGRAM = re.compile(r"(<!-- program (?P<name>\S+) -->\n)(```python\n.*?\n```\n)?", re.DOTALL)
 _EXAMPLE = re.compile(r"^ *# example (?P<name>\S+)\n(?P<code>.*?)^ *# end of example\n", re.DOTALL | re.MULTILINE)
 
 
@@ -40,7 +43,9 @@ def list_example_names(page: Path) -> list[str]:
 def fill_examples(page: Path) -> str:
     """Return the text of the page with the current code of every example."""
     code = read_examples()
-    return _PLACEHOLDER.sub(lambda match: f"{match[1]}```python\n{code[match['name']]}\n```\n", page.read_text())
+    programs = {path.stem: path.read_text().strip("\n") for path in PROGRAMS.glob("*.py")}
+    text = _PLACEHOLDER.sub(lambda match: f"{match[1]}```python\n{code[match['name']]}\n```\n", page.read_text())
+    return _PROGRAM.sub(lambda match: f"{match[1]}```python\n{programs[match['name']]}\n```\n", text)
 
 
 if __name__ == "__main__":

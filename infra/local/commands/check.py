@@ -27,6 +27,8 @@ CHECKS = {
     "locks": ("python", "-m", "infra.local.toolchain.requirements"),
     # Every section of `make bench` once, at its smallest size. It takes longer than the timeout of a test.
     "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
+    # C14, C17: the wheel of the library in a fresh environment, and many checks by threads and forks.
+    "library": ("python", "-m", "tests.support.library_proofs"),
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),

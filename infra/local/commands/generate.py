@@ -1,7 +1,8 @@
-"""`make schema`, `make proto` and `make lock`: write the generated files that are committed."""
+"""`make schema`, `make proto`, `make lock` and `make wheel`: write generated files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,4 +36,15 @@ def lock(arguments: Sequence[str], progress: Progress) -> int:
     for source in requirements.SOURCES:
         with progress.step(f"Locking {source}"):
             requirements.write_lock(source, arguments or ["--upgrade"])
+    return 0
+
+
+def wheel(arguments: Sequence[str], progress: Progress) -> int:
+    """Build the wheel of the idempotency library, in .grantwire/wheel or in the folder that the argument names."""
+    from infra.local.toolchain.wheel import FOLDER, build_wheel  # noqa: PLC0415
+
+    folder = Path(arguments[0]) if arguments else FOLDER
+    with progress.step("Building the wheel of the idempotency library"):
+        path = build_wheel(folder)
+    progress.print_line(f"{path}")
     return 0

@@ -27,7 +27,7 @@ def test_quick_start(database: Database, sent: list[str]) -> None:
     # example quick-start
     from grantwire_idempotency import PostgresStore, business_key, idempotent
 
-    @idempotent(PostgresStore(database), key=business_key("invoice-mail", "invoice_id"))
+    @idempotent(PostgresStore(database), key=business_key("invoice-mail", "invoice_id"), name="invoice-mail")
     def handler(event: Mapping[str, Any], context: object) -> dict[str, str]:
         return {"mail_id": send_mail(event["invoice_id"])}
 
@@ -65,7 +65,7 @@ def test_transaction_guard(database: Database, rows: Rows) -> None:
 
     # end of example
     order = api_event(
-        "POST", "/orders", headers={"Idempotency-Key": "k1"}, body=json.dumps({"customer": "ann", "total": "5"})
+        "POST", "/orders", headers={"Idempotency-Key": "k1"}, body=json.dumps({"customer": "ann", "total": 5})
     )
     first, again = (take_order(Request.from_api_gateway(order)) for _ in range(2))
     assert (first.status_code, first.body) == (again.status_code, again.body) == (201, '{"order_id": 1}')
@@ -130,10 +130,16 @@ def test_consumer(database: Database, sent: list[str]) -> None:
     )
     handler = consumer.handle_sqs  # the event source needs FunctionResponseTypes: [ReportBatchItemFailures]
     # end of example
-    batch = {"Records": [{"messageId": f"m{n}", "body": json.dumps({"id": str(n)})} for n in (1, 2, 3, 4)]}
+    batch: dict[str, Any] = {
+        "Records": [{"messageId": f"m{n}", "body": json.dumps({"id": str(n)})} for n in (1, 2, 3, 4)]
+    }
     assert handler(batch) == {"batchItemFailures": []}
     assert (sent, dead_letters) == (["1", "3"], ["m2: the printer is jammed", "m4: no such format"])
     errors.clear()
+    assert handler(batch) == {"batchItemFailures": []}
+    assert sent == ["1", "3"]
+    for record in batch["Records"]:
+        record["messageAttributes"] = {"redrive": {"stringValue": "1", "dataType": "String"}}
     assert handler(batch) == {"batchItemFailures": []}
     assert sent == ["1", "3", "2", "4"]
 
@@ -181,3 +187,45 @@ def test_compensation(sent: list[str]) -> None:
     with pytest.raises(RejectedError):
         book(["1A", "1B"])
     assert sent == ["reserve 1A", "reserve 1B", "release reservation of 1B", "release reservation of 1A"]
+
+
+def test_items(sent: list[str]) -> None:
+    """C21: each item of a message is remembered."""
+    # example items
+    from grantwire_idempotency import IdempotentConsumer, MemoryStore, Message
+
+    def pack(item: Message) -> None:
+        sent.append(f"{item.id}: {item.payload['sku']}")
+
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        pack,
+        name="parcels",
+        items=lambda message: [(line["id"], line) for line in message.payload["lines"]],
+    )
+    # end of example
+    body = json.dumps({"lines": [{"id": "1", "sku": "pen"}, {"id": "2", "sku": "ink"}]})
+    for _ in range(2):
+        consumer.process(Message("m1", body=body))
+    assert sent == ["m1:1: pen", "m1:2: ink"]
+
+
+def test_asyncio(sent: list[str]) -> None:
+    """C22: a coroutine function with an asynchronous store."""
+    # example asyncio
+    import asyncio
+
+    from grantwire_idempotency import AsyncMemoryStore, idempotent
+
+    @idempotent(AsyncMemoryStore(), key=lambda order: order, name="ship")
+    async def ship(order: str) -> str:
+        await asyncio.sleep(0)
+        sent.append(order)
+        return f"parcel of {order}"
+
+    async def main() -> list[str]:
+        return [await ship("o1"), await ship("o1")]
+
+    # end of example
+    assert asyncio.run(main()) == ["parcel of o1"] * 2
+    assert sent == ["o1"]

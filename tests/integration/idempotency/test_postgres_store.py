@@ -363,7 +363,10 @@ def test_store_recovers_after_server_restart(server: PostgresServer) -> None:
 
 def test_missing_database_raises_config_error() -> None:
     """Creating the store validates its arguments."""
-    with pytest.raises(ConfigError, match="PostgresStore requires a Database"):
+    with pytest.raises(
+        ConfigError,
+        match="PostgresStore requires a DSN, a psycopg Connection or a ConnectionPool of psycopg_pool, not a NoneType",
+    ):
         PostgresStore(cast("Database", None))
 
 

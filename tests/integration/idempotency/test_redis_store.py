@@ -78,9 +78,12 @@ def test_failure_leaves_only_error_entry(store: RedisStore, valkey: Redis) -> No
 
 
 def test_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
-    """004: it is atomic and one round trip; only operations on two entries are scripts."""
-    assert _count_commands(valkey, lambda: claim_key(store)) == {"set": 1}
-    assert _count_commands(valkey, lambda: store.get_result(KEY)) == {"mget": 1}
+    """004: it is atomic and one round trip; the script sets the claim and draws the fencing number."""
+    claim_key(store, Key("loads the script"))
+    store.get_result(KEY)
+    claimed = _count_commands(valkey, lambda: claim_key(store))
+    assert claimed == {"evalsha": 1, "time": 1, "set": 1, "get": 1}
+    assert _count_commands(valkey, lambda: store.get_result(KEY)) == {"evalsha": 1, "mget": 1}
     valkey.script_flush()
     claim_key(store, Key("ordered", mark=1))
     counts = _count_commands(valkey, lambda: store.check(Key("ordered", mark=1), MINUTE))
@@ -300,7 +303,7 @@ def test_unknown_entry_is_error_and_remains(store: RedisStore, valkey: Redis) ->
 def test_missing_permission_is_internal_error(private_valkey: ValkeyServer) -> None:
     """A retry cannot fix a wrong installation."""
     with connect(private_valkey.url) as client:
-        client.execute_command("ACL", "SETUSER", "default", "-set")
+        client.execute_command("ACL", "SETUSER", "default", "-evalsha")
         with pytest.raises(InternalError, match="NoPermissionError"):
             RedisStore(client).check(KEY, MINUTE)
 

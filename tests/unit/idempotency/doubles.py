@@ -83,20 +83,27 @@ class FailingStore:
         self.failing: dict[str, list[Exception]] = {}
         self.calls: list[str] = []
 
-    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
         self._fail("check")
-        return self.inner.check(key, ttl)
+        return self.inner.check(key, ttl, token)
 
-    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
         """See `Store`."""
         self._fail("store_result")
-        self.inner.store_result(claim, result, ttl)
+        self.inner.store_result(claim, result, ttl, order_ttl)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
         self._fail("store_failure")
         self.inner.store_failure(claim, error, ttl)
+
+    def extend(self, claim: Claim, ttl: timedelta) -> None:
+        """See `Store`."""
+        self._fail("extend")
+        self.inner.extend(claim, ttl)
 
     def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""

@@ -39,15 +39,17 @@ class UnavailableStore(MemoryStore):
         if self.down:
             raise RetryableError("temporarily unavailable")
 
-    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """Fail while the store is unavailable."""
         self._count_call()
-        return super().check(key, ttl)
+        return super().check(key, ttl, token)
 
-    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
         """Fail while the store is unavailable."""
         self._count_call()
-        super().store_result(claim, result, ttl)
+        super().store_result(claim, result, ttl, order_ttl)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """Fail while the store is unavailable."""

@@ -196,11 +196,13 @@ class UnavailableStore(MemoryStore):
 
     down = False
 
-    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
         """Fail while the store is down."""
         if self.down:
             raise RetryableError("temporarily unavailable")
-        super().store_result(claim, result, ttl)
+        super().store_result(claim, result, ttl, order_ttl)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """Fail while the store is down."""

@@ -34,7 +34,7 @@ from grantwire_idempotency import (
     entity_key,
     request_id,
 )
-from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
+from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RetryableError
 from tests.unit.idempotency.doubles import FailingStore, FakeContext, FakeTime, RecordedMetrics, logged
 
 if TYPE_CHECKING:
@@ -195,11 +195,11 @@ class TestIdempotentConsumer:
         seen: list[Key] = []
         check = shop.store.inner.check
 
-        def record_call(key: Key, ttl: timedelta) -> Any:
+        def record_call(key: Key, ttl: timedelta, token: str | None) -> Any:
             seen.append(key)
-            return check(key, ttl)
+            return check(key, ttl, token)
 
-        shop.store.inner.check = record_call  # type: ignore[method-assign]
+        shop.store.inner.check = record_call  # type: ignore[method-assign, assignment]
         shop.consumer.process(make_message("m_1", id="o_1", version=1))
         assert [(key.message_id, key.message_type) for key in seen] == [("m_1", "shop")]
 
@@ -255,10 +255,14 @@ class TestRetry:
 
     @pytest.mark.parametrize(
         ("permanent", "error"),
-        [((RejectedError,), BadRequestError("bad")), ((KeyError, ValueError), ValueError("bad"))],
+        [
+            ((), BadRequestError("bad")),
+            ((KeyError, ValueError), ValueError("bad")),
+            ((KeyError, ValueError), BadRequestError("bad")),
+        ],
     )
     def test_permanent_error_is_not_retried(self, permanent: tuple[type[Exception], ...], error: Exception) -> None:
-        """C12: the type of an error decides whether it is permanent."""
+        """C12, C21: the type of an error decides; `permanent_errors` adds to RejectedError instead of replacing it."""
         shop = Shop(retry=RetryPolicy(permanent_errors=permanent))
         shop.failing = {"1": [error]}
         with pytest.raises(type(error)):
@@ -266,11 +270,11 @@ class TestRetry:
         assert shop.time.slept == []
         assert shop.sold == []
 
-    def test_permanent_errors_can_be_configured(self) -> None:
-        """C12: a RejectedError can be retried; if only the time ends, the message returns to the queue."""
+    def test_message_returns_to_queue_if_only_the_time_ends(self) -> None:
+        """C12: it is not a dead letter, and the next delivery succeeds."""
         dead_letters: list[Message] = []
-        shop = Shop(retry=RetryPolicy(permanent_errors=()), dead_letter=lambda message, _: dead_letters.append(message))
-        shop.failing = {"1": [BadRequestError("not yet"), BadRequestError("not yet")]}
+        shop = Shop(dead_letter=lambda message, _: dead_letters.append(message))
+        shop.failing = {"1": [OSError("not yet"), OSError("not yet")]}
         assert shop.consumer.process_batch([make_message("1")], FakeContext(shop.time, shop.time.now + 3)) == ["1"]
         assert shop.consumer.process_batch([make_message("1")]) == []
         assert (shop.sold, dead_letters) == (["1"], [])
@@ -312,15 +316,20 @@ class TestDeadLetters:
     """C12: the dead-letter hook gets a message after its last attempt."""
 
     def test_message_accepted_by_hook_is_not_redelivered(self) -> None:
-        """C12: the message is not redelivered, and its key is released, so that a redrive runs it."""
+        """C12, C20: the message is recognised when it is delivered again; only a redrive runs it."""
         dead_letters: list[tuple[Message, Exception]] = []
         shop = Shop(dead_letter=lambda *letter: dead_letters.append(letter))
         error = OSError("three")
         shop.failing = {"1": [OSError("one"), OSError("two"), error]}
         assert shop.consumer.process_batch([make_message("1"), make_message("2")]) == []
         assert dead_letters == [(make_message("1"), error)]
-        assert shop.state("1") == KeyState(KeyStatus.FAILED, error="OSError: three")
-        assert shop.consumer.process(make_message("1")) == Outcome({"sale": 2}, replayed=False)
+        assert shop.state("1") == KeyState(KeyStatus.FAILED, error="dead letter 1: OSError: three")
+        for _ in range(2):
+            again = shop.consumer.process(make_message("1"))
+            assert (again.replayed, str(again.dead_letter)) == (True, "OSError: three")
+        assert (shop.sold, len(dead_letters)) == (["2"], 1)
+        assert shop.consumer.process(make_message("1"), redrive=True) == Outcome({"sale": 2}, replayed=False)
+        assert shop.consumer.process(make_message("1")) == Outcome({"sale": 2}, replayed=True)
 
     def test_outcome_contains_dead_letter_error(self) -> None:
         """C12: the outcome of a dead letter has the error and no value."""
@@ -400,7 +409,8 @@ class TestDeadLetters:
         """C12: the message stays in the queue without an attempt."""
         dead_letters: list[Message] = []
         shop = Shop(dead_letter=lambda message, _: dead_letters.append(message))
-        shop.store.failing = {"check": [store_error] * 2}
+        tries = 2 if isinstance(store_error, RetryableError) else 1
+        shop.store.failing = {"check": [store_error] * 2 * tries}
         assert shop.consumer.process_batch([make_message("1"), make_message("2"), make_message("3")]) == ["1", "2"]
         assert (shop.sold, dead_letters, shop.time.slept) == (["3"], [], [])
         lines = [line for line in logged(caplog, "WARNING", "ERROR") if line.get("message_id")]
@@ -454,7 +464,7 @@ class TestFailMode:
     def test_closed_leaves_messages_in_queue(self, caplog: pytest.LogCaptureFixture) -> None:
         """C6: an ERROR is logged, and a line with the message id."""
         shop = Shop()
-        shop.store.failing = {"check": [RetryableError("down")] * 2}
+        shop.store.failing = {"check": [RetryableError("down")] * 4}
         with pytest.raises(RetryableError, match="down"):
             shop.consumer.process(make_message("1"))
         assert shop.consumer.process_batch([make_message("1")]) == ["1"]
@@ -466,7 +476,7 @@ class TestFailMode:
     def test_open_processes_without_store(self) -> None:
         """C6, C12: the run is counted as unguarded; retries work as usual."""
         shop = Shop(fail_mode=FailMode.OPEN)
-        shop.store.failing = {"check": [RetryableError("down")]}
+        shop.store.failing = {"check": [RetryableError("down")] * 2}
         shop.failing = {"1": [OSError("one")]}
         assert shop.consumer.process(make_message("1")) == Outcome({"sale": 1}, replayed=False)
         assert shop.metrics.unguarded_runs == ["shop"]
@@ -510,10 +520,9 @@ class TestSqs:
         assert failures(shop.consumer.handle_sqs({"Records": [record("1", "a"), record("2", "a")]})) == []
         assert shop.sold == ["2"]
 
-    @pytest.mark.parametrize("event", [{}, {"Records": []}, {"Records": None}])
-    def test_empty_event_returns_empty_response(self, event: dict[str, Any]) -> None:
+    def test_empty_event_returns_empty_response(self) -> None:
         """C8: an event without records has no failures."""
-        assert Shop().consumer.handle_sqs(event, None) == {"batchItemFailures": []}
+        assert Shop().consumer.handle_sqs({"Records": []}, None) == {"batchItemFailures": []}
 
     def test_event_without_record_list_is_rejected(self) -> None:
         """Otherwise all its records would be lost."""
@@ -567,11 +576,11 @@ class TestSqs:
         leases: list[timedelta] = []
         check = shop.store.inner.check
 
-        def record_call(key: Key, ttl: timedelta) -> Any:
+        def record_call(key: Key, ttl: timedelta, token: str | None) -> Any:
             leases.append(ttl)
-            return check(key, ttl)
+            return check(key, ttl, token)
 
-        shop.store.inner.check = record_call  # type: ignore[method-assign]
+        shop.store.inner.check = record_call  # type: ignore[method-assign, assignment]
         shop.duration = timedelta(seconds=2)
         event = {"Records": [record("1"), record("2")]}
         shop.consumer.handle_sqs(event, FakeContext(shop.time, shop.time.now + 10))
@@ -662,7 +671,7 @@ class TestPowertools:
         ({"identify": None}, "identify must be a function"),
         ({"ttl": None}, "ttl must be a positive timedelta"),
         ({"ttl": timedelta(0)}, "ttl must be a positive timedelta"),
-        ({"fail_mode": None}, "fail_mode must be"),
+        ({"fail_mode": "open"}, "fail_mode must be"),
         ({"retry": None}, "retry must be a RetryPolicy"),
         ({"dead_letter": "queue"}, "dead_letter must be a function"),
         ({"name": "a:b"}, "name must be"),
@@ -676,7 +685,7 @@ def test_invalid_argument_raises_config_error(wiring: dict[str, Any], problem: s
     assert len(raised.value.problems) == 1
 
 
-@pytest.mark.parametrize("lease", [None, timedelta(0), 5])
+@pytest.mark.parametrize("lease", [timedelta(0), 5])
 def test_lease_must_be_positive_timedelta(lease: Any) -> None:
     """C8: an invalid lease is rejected before the store is called."""
     shop = Shop()
@@ -688,7 +697,7 @@ def test_lease_must_be_positive_timedelta(lease: Any) -> None:
 def test_config_error_lists_every_problem() -> None:
     """C5: one error names every invalid argument, including the three of document 001."""
     with pytest.raises(ConfigError) as raised:
-        IdempotentConsumer(None, None, 7, identify=None, ttl=None, fail_mode=None, retry=None)  # type: ignore[arg-type]
+        IdempotentConsumer(None, None, 7, identify=None, ttl=None, fail_mode="x", retry=None)  # type: ignore[arg-type]
     assert len(raised.value.problems) == 7
 
 
@@ -724,8 +733,11 @@ def test_default_name_is_qualified_name_of_processor() -> None:
     assert shop.metrics.checks == [(f"{__name__}.Shop.sell", "new")]
 
 
-def test_default_metrics_are_written_for_cloudwatch(capsys: pytest.CaptureFixture[str]) -> None:
-    """C11: a batch writes one line, and one more for each result."""
+def test_default_metrics_are_written_for_cloudwatch(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C11: in a Lambda function, a batch writes one line, and one more for each result."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
     consumer = IdempotentConsumer(MemoryStore(), Shop().sell, name="shop")
     consumer.process_batch([make_message("1"), make_message("1"), make_message("2")])
     batch, *totals = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -737,7 +749,7 @@ def test_logs_contain_neither_body_nor_key(caplog: pytest.LogCaptureFixture) -> 
     """The message id identifies a message in the logs; its content stays private."""
     shop = Shop(identify=business_key("order", "secret"), dead_letter=lambda *_: None)
     shop.failing = {"1": [OSError("one"), OSError("two"), OSError("three")]}
-    shop.store.failing = {"check": [RetryableError("down")]}
+    shop.store.failing = {"check": [RetryableError("down")] * 2}
     batch = [make_message("0", secret="hush"), make_message("1", secret="hush"), make_message("2", secret=None)]
     shop.consumer.process_batch(batch)
     lines = logged(caplog, "INFO", "WARNING", "ERROR")

@@ -37,10 +37,10 @@ class RecordingStore(MemoryStore):
         super().__init__(clock=clock)
         self.calls: list[str] = []
 
-    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """Record the call."""
         self.calls.append("check")
-        return super().check(key, ttl)
+        return super().check(key, ttl, token)
 
     def get_result(self, key: Key) -> KeyState | None:
         """Record the call."""

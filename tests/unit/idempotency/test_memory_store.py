@@ -60,16 +60,6 @@ def test_least_recently_used_completion_is_evicted_first(small: MemoryStore) -> 
     assert small.get_result(Key("b")) is None
 
 
-def test_expired_completion_is_evicted_first(small: MemoryStore, clock: Clock) -> None:
-    """Even if it was used most recently."""
-    complete(small, "a")
-    small.store_result(claim(small, "short"), "short", MINUTE)
-    clock.seconds += 120
-    complete(small, "b")
-    assert small.check(Key("a"), HOUR) == Duplicate(Key("a"), "a")
-    assert small.check(Key("b"), HOUR) == Duplicate(Key("b"), "b")
-
-
 def test_claim_is_never_evicted_before_expiry(small: MemoryStore) -> None:
     """A full store does not let a second worker claim a key."""
     values = [f"key {number}" for number in range(20)]

@@ -168,6 +168,7 @@ def test_metrics_of_surrounding_function_are_unaffected(
 ) -> None:
     """C11: neither the function's collector nor `log_metrics` gets a dimension or value of the library."""
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "a service")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders")
     own = Metrics(namespace="Shop", service="shop")
     own.add_dimension("worker", "relay")
     own.add_metric("Published", MetricUnit.Count, 1)

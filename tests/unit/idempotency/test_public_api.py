@@ -15,7 +15,7 @@ from tests.support.paths import LIBRARY, ROOT
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
-OPTIONAL_PACKAGES = {"cachetools", "rbloom"}
+OPTIONAL_PACKAGES = {"rbloom", "aws_lambda_powertools"}
 JOB = (
     "from grantwire_idempotency import "
     "idempotent, IdempotentConsumer, business_key, by_version, RetryPolicy, Compensation"
@@ -71,12 +71,10 @@ def test_package_imports_no_optional_package() -> None:
     assert not loaded & (SERVERS | OPTIONAL_PACKAGES)
 
 
-def test_powertools_is_imported_only_for_default_metrics() -> None:
-    """A job with its own metrics does not need Powertools."""
-    job = "idempotent(type('S', (), dict.fromkeys(('check', 'store_result', 'store_failure', 'get_result'), str)), "
-    own = f"{JOB}, NoMetrics; {job}key=str, name='job', metrics=NoMetrics())(print)"
-    assert "aws_lambda_powertools" not in list_loaded_modules(own)
-    assert "aws_lambda_powertools" in list_loaded_modules(own.replace(", metrics=NoMetrics()", ""))
+def test_no_job_needs_powertools() -> None:
+    """C14: the metrics for CloudWatch need only the standard library."""
+    job = f"{JOB}, EmfMetrics, MemoryStore; idempotent(MemoryStore(), key=str, name='job', metrics=EmfMetrics())(print)"
+    assert "aws_lambda_powertools" not in list_loaded_modules(job)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +82,14 @@ def test_powertools_is_imported_only_for_default_metrics() -> None:
     [
         ("redis", "RedisStore", "from grantwire_idempotency import RedisStore"),
         ("redis", "RedisLocks", "from grantwire_idempotency import RedisLocks"),
-        ("cachetools", "MemoryStore", "from grantwire_idempotency import MemoryStore"),
-        ("cachetools", "LruFilter", "from grantwire_idempotency import LruFilter; LruFilter(1)"),
+        ("psycopg", "PostgresStore", "from grantwire_idempotency import PostgresStore"),
+        ("psycopg", "TransactionGuard", "from grantwire_idempotency import TransactionGuard"),
         ("rbloom", "BloomFilter", "from grantwire_idempotency import BloomFilter; BloomFilter(1)"),
         ("aws-lambda-powertools", "PowertoolsMetrics", "from grantwire_idempotency import PowertoolsMetrics"),
     ],
 )
 def test_import_error_names_missing_package(package: str, part: str, use: str) -> None:
-    """The layer does not contain redis, cachetools or rbloom; the error says what to install."""
+    """C14: every package is optional; the error says what to install."""
     hidden = f"import sys; sys.modules[{package.replace('-', '_')!r}] = None; {use}"
     process = subprocess.run(
         [sys.executable, "-c", hidden], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=False
@@ -115,9 +113,9 @@ def test_library_imports_nothing_of_the_service() -> None:
 @pytest.mark.parametrize(
     ("store", "packages"),
     [
-        ("MemoryStore", {"cachetools"}),
+        ("MemoryStore", set()),
         ("RedisStore", {"redis"}),
-        ("PostgresStore; import psycopg", {"psycopg"}),
+        ("PostgresStore", {"psycopg"}),
     ],
     ids=["memory", "redis", "postgres"],
 )

@@ -24,10 +24,20 @@ def test_service_settings_have_library_defaults() -> None:
 
 @pytest.mark.parametrize(
     ("status_code", "final"),
-    [(199, False), (200, True), (299, True), (300, False), (400, False), (401, True), (499, True), (500, False)],
+    [
+        (199, False),
+        (200, True),
+        (299, True),
+        (303, True),
+        (399, True),
+        (400, False),
+        (401, True),
+        (499, True),
+        (500, False),
+    ],
 )
 def test_only_success_and_refusal_are_final(status_code: int, *, final: bool) -> None:
-    """I3: a malformed request (400) and a fault (5xx) are not stored."""
+    """I3, C19: a malformed request (400) and a fault (5xx) are not stored; a redirect is."""
     assert StoredResponse(status_code, "{}").is_final is final
 
 

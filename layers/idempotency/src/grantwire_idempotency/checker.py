@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from grantwire_idempotency.defaults import DEFAULT_TTL
 from grantwire_idempotency.errors import InternalError, LeaseLostError, RequestInProgressError
 from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, KeyStatus
-from grantwire_idempotency.wiring import duration_rule, require, store_rule
+from grantwire_idempotency.wiring import duration_rule, require, sync_store_rule
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from grantwire_idempotency.stores.interface import Claim, Store
 
 
@@ -30,8 +32,8 @@ class IdempotencyChecker:
     checker, and only after True. Every method raises RetryableError if the store is unavailable.
     """
 
-    def __init__(self, store: Store, *, ttl: timedelta = timedelta(hours=24)) -> None:
-        require(store_rule(store), duration_rule("ttl", ttl))
+    def __init__(self, store: Store, *, ttl: timedelta = DEFAULT_TTL) -> None:
+        require(sync_store_rule(store), duration_rule("ttl", ttl))
         self._store = store
         self._ttl = ttl
         self._lock = threading.Lock()

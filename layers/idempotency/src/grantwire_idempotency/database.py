@@ -27,6 +27,13 @@ class StatementRunner(Protocol):
         """
 
 
+class AsyncStatementRunner(Protocol):
+    """Runs single statements for asyncio."""
+
+    async def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> tuple[Any, ...]:
+        """See `StatementRunner`."""
+
+
 class Transaction(Protocol):
     """An open transaction."""
 
@@ -40,6 +47,10 @@ class Transaction(Protocol):
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> None:
         """Run the last statement and COMMIT. Raises AmbiguousError if the connection breaks before the response."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the transaction was committed or rolled back."""
 
     def end_unchanged(self) -> None:
         """End a transaction that made no changes."""

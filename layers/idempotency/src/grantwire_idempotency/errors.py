@@ -9,6 +9,7 @@
     │   └── CircuitOpenError       the server failed repeatedly and was not called
     ├── RejectedError              do not retry without a change
     │   ├── BadRequestError        BAD_REQUEST
+    │   ├── DeadLetteredError      the dead-letter hook has taken the message before
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
     ├── InternalError              a bug or a broken invariant
     └── ConfigError                invalid wiring or settings; lists every problem
@@ -69,6 +70,10 @@ class RejectedError(GrantwireError):
 
 class BadRequestError(RejectedError):
     """The request is malformed; the message names the field and the rule."""
+
+
+class DeadLetteredError(RejectedError):
+    """The message is already a dead letter; the text is the error of its last attempt."""
 
 
 class KeyConflictError(RejectedError):

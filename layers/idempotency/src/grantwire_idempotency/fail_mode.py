@@ -14,3 +14,8 @@ class FailMode(StrEnum):
 
     OPEN = "open"
     CLOSED = "closed"
+
+
+def choose_fail_mode(store: object, fail_mode: FailMode | None, default: FailMode) -> FailMode:
+    """Return the given fail mode, else that of the store, else the default."""
+    return fail_mode or getattr(store, "fail_mode", None) or default

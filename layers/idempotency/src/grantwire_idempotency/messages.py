@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 # Attributes that can contain the message type; the first one that is present counts.
-_TYPE_ATTRIBUTES = ("type", "event_type", "message_type")
+TYPE_ATTRIBUTES = ("type", "event_type", "message_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Message:
     """A message. The queue may deliver it again with the same id.
 
     `group` is set if the messages of a group must stay in order: after a failure, the later messages of the group wait.
+    An attribute `redrive` says that a dead letter is delivered again on purpose.
     """
 
     id: str
@@ -47,41 +48,22 @@ class Message:
         Only attributes with a string or number value are kept. The message group is kept only for a FIFO queue: in a
         standard queue it serves fairness and does not imply an order. Raises BadRequestError for an invalid record.
         """
-        raw = _unwrap_record(record)
+        raw = unwrap_record(record)
         identifier, body = raw.get("messageId"), raw.get("body")
         if not isinstance(identifier, str) or not identifier:
             raise BadRequestError("messageId of an SQS record must be a string")
         if not isinstance(body, str):
             raise BadRequestError("body of an SQS record must be a string")
         attributes = _parse_attributes(raw.get("messageAttributes"))
-        kind = next((attributes[name] for name in _TYPE_ATTRIBUTES if name in attributes), "")
-        return cls(identifier, kind, body, attributes, _parse_group(raw))
+        return cls(identifier, find_type(attributes), body, attributes, parse_group(raw))
 
 
-@dataclass(frozen=True, slots=True)
-class BatchItem:
-    """An item of a batch: the id and group that the batch needs, and the message if it could be parsed."""
-
-    id: str
-    group: str | None
-    message: Message | None
-
-    @classmethod
-    def from_sqs_record(cls, record: Any) -> Self:
-        """Parse a record of an SQS event. An invalid record has no message, and "" as its id if that is invalid too."""
-        try:
-            raw = _unwrap_record(record)
-        except BadRequestError:
-            return cls("", None, None)
-        try:
-            message = Message.from_sqs(raw)
-        except BadRequestError:
-            identifier = raw.get("messageId")
-            return cls(identifier if isinstance(identifier, str) else "", _parse_group(raw), None)
-        return cls(message.id, message.group, message)
+def find_type(attributes: Mapping[str, str]) -> str:
+    """Return the message type from the attributes, or ""."""
+    return next((attributes[name] for name in TYPE_ATTRIBUTES if name in attributes), "")
 
 
-def _unwrap_record(record: Any) -> Mapping[str, Any]:
+def unwrap_record(record: Any) -> Mapping[str, Any]:
     """Return the record as a mapping, also if Powertools has wrapped it."""
     raw = getattr(record, "raw_event", record)
     if not isinstance(raw, Mapping):
@@ -89,7 +71,7 @@ def _unwrap_record(record: Any) -> Mapping[str, Any]:
     return raw
 
 
-def _parse_group(raw: Mapping[str, Any]) -> str | None:
+def parse_group(raw: Mapping[str, Any]) -> str | None:
     """Return the message group of a record from a FIFO queue."""
     queue, attributes = raw.get("eventSourceARN"), raw.get("attributes")
     group = attributes.get("MessageGroupId") if isinstance(attributes, Mapping) else None

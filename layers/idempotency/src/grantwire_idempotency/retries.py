@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.backoff import Backoff
 from grantwire_idempotency.errors import RejectedError
-from grantwire_idempotency.logs import logger
 from grantwire_idempotency.wiring import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from grantwire_idempotency.logs import LibraryLogger
+    from grantwire_idempotency.steps import Steps
 
 _DEFAULT_BACKOFF = Backoff(timedelta(seconds=1), timedelta(seconds=60), timedelta(0), 0.5, 1.5)
 
@@ -21,13 +24,14 @@ _DEFAULT_BACKOFF = Backoff(timedelta(seconds=1), timedelta(seconds=60), timedelt
 class RetryPolicy:
     """The number of attempts, the backoff between them, and the errors that are not retried.
 
+    A RejectedError is never retried; `permanent_errors` are further errors of that kind.
     All attempts are made while the message is claimed. No attempt starts that could outlast the claim.
     Raises ConfigError with every invalid field.
     """
 
     max_attempts: int = 3
     backoff: Backoff = _DEFAULT_BACKOFF
-    permanent_errors: tuple[type[Exception], ...] = (RejectedError,)
+    permanent_errors: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
         """Validate all fields."""
@@ -56,13 +60,14 @@ class RetryLoop:
     policy: RetryPolicy
     deadline: float
     clock: Callable[[], float]
-    sleep: Callable[[float], None]
+    sleep: Callable[[float], Any]
     rand: Callable[[], float]
+    logger: LibraryLogger
     attempts: int = 0
     error: Exception | None = None
     is_final: bool = False
 
-    def run(self, work: Callable[[], Any], fields: Mapping[str, Any]) -> Any:
+    def run(self, work: Callable[[], Steps[Any]], fields: Mapping[str, Any]) -> Steps[Any]:
         """Return the result of the first attempt that succeeds, or raise the error of the last one.
 
         The log line of each failed attempt contains `fields`.
@@ -71,17 +76,18 @@ class RetryLoop:
             self.attempts += 1
             started = self.clock()
             try:
-                return work()
+                return (yield from work())
             except Exception as error:
                 now = self.clock()
                 delay = self.policy.backoff.delay(self.attempts, self.rand).total_seconds()
                 self.is_final = self.attempts >= self.policy.max_attempts or isinstance(
-                    error, self.policy.permanent_errors
+                    error, (RejectedError, *self.policy.permanent_errors)
                 )
                 # Assume that the next attempt takes as long as this one.
                 if self.is_final or now + delay + (now - started) >= self.deadline:
                     self.error = error
                     raise
                 log_fields = {**fields, "attempt": self.attempts, "error": type(error).__name__}
+                logger = self.logger
                 logger.warning("attempt failed, retrying", extra=log_fields)
-            self.sleep(delay)
+            yield partial(self.sleep, delay)

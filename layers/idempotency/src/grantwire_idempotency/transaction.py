@@ -2,8 +2,8 @@
 
 It calls the SQL functions that grant and revoke use, around any Python code:
 
-    request ─▶ BEGIN + idempotency_begin ─▶ the work, on the same connection ─▶ idempotency_finish + COMMIT
-               one round trip                                                   one round trip
+    request ─▶ BEGIN + request_guard_begin ─▶ the work, on the same connection ─▶ request_guard_finish + COMMIT
+               one round trip                                                     one round trip
 
 After a crash at any point, either everything is committed or nothing is. The guard does not cover effects outside the
 database: write an outbox row for those.
@@ -14,8 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import InternalError
-from grantwire_idempotency.logs import key_fingerprint, logger
+from grantwire_idempotency.guards import only_guard
+from grantwire_idempotency.logs import key_fingerprint
+from grantwire_idempotency.logs import logger as default_logger
+from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.requests import GuardSettings, StoredResponse, raise_for_outcome
+from grantwire_idempotency.wiring import duration_rule, logger_rule, require
+
+with optional_package("psycopg", used_by="TransactionGuard"):
+    from grantwire_idempotency.postgres.sources import PsycopgDatabase, transaction_runner
+    from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,37 +31,58 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from grantwire_idempotency.database import TransactionRunner
+    from grantwire_idempotency.logs import LibraryLogger
+    from grantwire_idempotency.postgres.sources import ConnectionPool
     from grantwire_idempotency.requests import RequestIdentity
 
 _DEFAULTS = GuardSettings()
 
 _BEGIN = """
 SELECT decision, status_code, body
-  FROM idempotency_begin(%(caller)s, %(route)s, %(key)s, %(request_hash)s, %(lock_wait_ms)s::integer)
+  FROM request_guard_begin(
+         %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(lock_wait_ms)s::integer, %(guard)s)
 """
 
 _FINISH = """
-SELECT idempotency_finish(
-  %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(status_code)s::integer, %(body)s, %(ttl)s)
+SELECT request_guard_finish(
+  %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(status_code)s::integer, %(body)s, %(ttl)s, %(guard)s)
 """
 
 
 class TransactionGuard:
-    """Commits work at most once for each (caller, route, key) and returns the same response to every repeat."""
+    """Commits work at most once for each (caller, route, key) and returns the same response to every repeat.
 
-    def __init__(self, database: TransactionRunner, settings: GuardSettings = _DEFAULTS) -> None:
-        self._database = database
+    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
+    TransactionRunner. Requests run one after the other on a single connection: pass a pool if they should not.
+    """
+
+    def __init__(
+        self,
+        database: str | Connection[Any] | ConnectionPool | TransactionRunner,
+        settings: GuardSettings = _DEFAULTS,
+        *,
+        logger: LibraryLogger | None = None,
+    ) -> None:
+        require(duration_rule("ttl", settings.ttl), duration_rule("lock_wait", settings.lock_wait), logger_rule(logger))
+        self._database = transaction_runner(database, "TransactionGuard", logger)
         self._settings = settings
+        self._logger: LibraryLogger = default_logger if logger is None else logger
+
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
 
     def run(
         self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], StoredResponse]
     ) -> StoredResponse:
         """Return the response of `work`, or the stored response of the key (its `replayed` is true then).
 
-        `work` gets the connection of the transaction and must not end the transaction; `tx.transaction()` makes a
-        savepoint. The lock timeout of the key also limits the waits for row locks (I8). If `work` raises, or returns
-        400 or 5xx, its changes are rolled back and nothing is stored, so that a repeat runs. Requests with the same key
-        run one after the other.
+        `work` gets the connection of the transaction; `tx.transaction()` makes a savepoint. If the work commits or
+        rolls back, or opens another guard, the guard raises InternalError and nothing is stored. The lock timeout of
+        the key also limits the waits for row locks (I8). If `work` raises, or returns 400 or 5xx, its changes are
+        rolled back and nothing is stored, so that a repeat runs. Every other response, also a redirect, is stored and
+        committed. Requests with the same key run one after the other.
 
         Raises KeyConflictError if the key was used for another request, and RequestInProgressError if another request
         holds the key for longer than `lock_wait`. Raises AmbiguousError if the connection broke during the COMMIT:
@@ -66,17 +95,28 @@ class TransactionGuard:
             "request_hash": identity.request_hash,
         }
         lock_wait_ms = int(self._settings.lock_wait.total_seconds() * 1000)
-        with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": lock_wait_ms}) as tx:
-            outcome, status_code, body = tx.first
-            logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(identity.key)})
-            if outcome != "PROCEED":
-                tx.end_unchanged()
-                raise_for_outcome(outcome)
-                return StoredResponse(status_code, body, outcome)
-            response = work(tx.connection)
-            if not isinstance(response, StoredResponse):
-                raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
-            if response.is_final:
-                stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
-                tx.commit(_FINISH, {**parameters, **stored})
-            return response
+        logger = self._logger
+        with only_guard() as guard:
+            parameters["guard"] = guard
+            with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": lock_wait_ms}) as tx:
+                outcome, status_code, body = tx.first
+                logger.debug(
+                    "guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(identity.key)}
+                )
+                if outcome != "PROCEED":
+                    tx.end_unchanged()
+                    raise_for_outcome(outcome)
+                    return StoredResponse(status_code, body, outcome)
+                response = work(tx.connection)
+                if tx.has_ended:
+                    raise InternalError(TRANSACTION_ENDED)
+                if not isinstance(response, StoredResponse):
+                    raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
+                if not response.is_valid:
+                    raise InternalError(
+                        f"guarded work must return a status of 200 to 599, not {response.status_code!r}"
+                    )
+                if response.is_final:
+                    stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
+                    tx.commit(_FINISH, {**parameters, **stored})
+                return response

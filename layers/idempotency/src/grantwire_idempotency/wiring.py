@@ -15,6 +15,8 @@ from grantwire_idempotency.fail_mode import FailMode
 MAX_NAME_LENGTH = 100
 _NAME = re.compile(rf"[!-9;-~]{{1,{MAX_NAME_LENGTH}}}")
 _DIGEST_LENGTH = 12
+# A return annotation of an awaitable.
+_AWAITABLE = re.compile(r"(\w+\.)*(Awaitable|Coroutine|Future|Task)\b")
 
 # Whether the rule holds, and the problem to report if it does not.
 Rule = tuple[bool, str]
@@ -28,9 +30,39 @@ def require(*rules: Rule) -> None:
 
 
 def store_rule(store: object) -> Rule:
-    """Require the methods of a Store that the library calls."""
-    methods = ("check", "store_result", "store_failure", "get_result")
+    """Require the methods of a Store, or of an AsyncStore, that the library calls."""
+    methods = ("check", "store_result", "store_failure", "extend", "get_result")
     return _has_methods(store, *methods), f"the store must be a Store, not {_describe_type(store)}"
+
+
+def sync_store_rule(store: object) -> Rule:
+    """Require a Store that is not asynchronous: a coroutine instead of a claim would pass for one."""
+    holds, problem = store_rule(store)
+    is_sync = not inspect.iscoroutinefunction(getattr(store, "check", None))
+    return holds and is_sync, problem if not holds else "the store must not be asynchronous here"
+
+
+def async_store_rule(store: object) -> Rule:
+    """Require an AsyncStore."""
+    holds, problem = store_rule(store)
+    is_async = inspect.iscoroutinefunction(getattr(store, "check", None))
+    return (
+        holds and is_async,
+        problem if not holds else "coroutines need an asynchronous store, such as AsyncRedisStore",
+    )
+
+
+def serializer_rule(serializer: object) -> Rule:
+    """Require the methods of a Serializer."""
+    return _has_methods(
+        serializer, "dump", "load"
+    ), f"serializer must be a Serializer, not {_describe_type(serializer)}"
+
+
+def logger_rule(logger: object) -> Rule:
+    """Require the methods of a logger; None means the default."""
+    is_valid = logger is None or _has_methods(logger, "debug", "info", "warning", "error", "exception", "log")
+    return is_valid, f"logger must be a logger, not {_describe_type(logger)}"
 
 
 def metrics_rule(metrics: object) -> Rule:
@@ -55,25 +87,41 @@ def callable_rule(name: str, value: object) -> Rule:
     return callable(value), f"{name} must be a function, not {_describe_type(value)}"
 
 
-def function_rule(name: str, value: object) -> Rule:
-    """Require a plain function. The call of a coroutine or generator function returns before any work is done."""
+def is_coroutine_function(value: object) -> bool:
+    """Return whether a call of the value returns a coroutine, as far as its definition says so."""
+    if inspect.iscoroutinefunction(value):
+        return True
+    return not inspect.isclass(value) and inspect.iscoroutinefunction(type(value).__call__)
+
+
+def function_rule(name: str, value: object, *, is_async: bool = False) -> Rule:
+    """Require a plain function, or a coroutine function. The call of a generator function does no work at all."""
     if not callable(value):
         return callable_rule(name, value)
-    tests = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    is_deferred = any(test(function) for test in tests for function in (value, type(value).__call__))
-    return not is_deferred, f"{name} must be a plain function, neither a coroutine nor a generator"
+    if any(_has_code(value, test) for test in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
+        return False, f"{name} must not be a generator function"
+    if is_async:
+        return is_coroutine_function(value), f"{name} must be a coroutine function"
+    returns_coroutine = is_coroutine_function(value) or _returns_coroutine(value)
+    return (
+        not returns_coroutine,
+        f"{name} must be a plain function, neither a coroutine nor a function that returns one",
+    )
 
 
-def job_rules(argument: str, function: object, name: str) -> list[Rule]:
-    """Require a plain function and a valid job name; `argument` is the name of the function's argument."""
-    rule = function_rule(argument, function)
+def job_rules(argument: str, function: object, name: str, *, is_async: bool = False) -> list[Rule]:
+    """Require a function and a valid job name; `argument` is the name of the function's argument."""
+    rule = function_rule(argument, function, is_async=is_async)
     return [rule, name_rule(name)] if callable(function) else [rule]
 
 
 def name_rule(name: object) -> Rule:
     """Require a valid job name. A colon separates the name from the key, so a name must not contain one."""
     if name == "":
-        return False, "name must not be empty; it is required for a lambda expression, a partial or a callable object"
+        return False, (
+            "name must not be empty; it is required for a lambda expression, a partial, a callable object and a"
+            " closure, because two of them could not be told apart"
+        )
     return (
         isinstance(name, str) and bool(_NAME.fullmatch(name)),
         f"name must be 1 to {MAX_NAME_LENGTH} printable ASCII characters without spaces or colons, not {name!r:.120}",
@@ -84,13 +132,13 @@ def job_name(function: Any, name: str | None) -> str:
     """Return the given name, or the default name of the job, which is part of its stored keys.
 
     The default consists of the Lambda function's name, the module and the qualified name. The first part separates the
-    keys of two Lambda functions whose handlers are both `app.handler`. Returns "" for a lambda expression, a partial or
-    a callable object, which have no unique name.
+    keys of two Lambda functions whose handlers are both `app.handler`. Returns "" for a lambda expression, a partial, a
+    callable object or a closure, which have no unique name.
     """
     if name is not None:
         return name
     qualified_name = getattr(function, "__qualname__", "")
-    if not qualified_name or "<lambda>" in qualified_name:
+    if not qualified_name or "<lambda>" in qualified_name or _is_closure(function):
         return ""
     lambda_name = os.environ.get("AWS_LAMBDA_FUNCTION_NAME")  # noqa: TID251 - set by Lambda
     full_name = ".".join(filter(None, (lambda_name, function.__module__, qualified_name)))
@@ -98,6 +146,30 @@ def job_name(function: Any, name: str | None) -> str:
         return full_name
     digest = hashlib.sha256(full_name.encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{full_name[: MAX_NAME_LENGTH - _DIGEST_LENGTH - 1]}~{digest}"
+
+
+def _is_closure(function: Any) -> bool:
+    """Return whether a call of the surrounding function makes it, with values of its own: each call makes another."""
+    code = getattr(function, "__code__", None)
+    has_values = bool(code and code.co_freevars) or bool(getattr(function, "__defaults__", None))
+    return "<locals>" in function.__qualname__ and (has_values or bool(getattr(function, "__kwdefaults__", None)))
+
+
+def _has_code(value: object, test: Any) -> bool:
+    return any(test(function) for function in (value, type(value).__call__))
+
+
+def _returns_coroutine(value: Any) -> bool:
+    """Return whether a function returns a coroutine although it is not a coroutine function itself.
+
+    It wraps a coroutine function with functools.wraps, or its annotation says so.
+    """
+    inner = inspect.unwrap(value) if callable(value) else value
+    if inner is not value and is_coroutine_function(inner):
+        return True
+    annotation = getattr(value, "__annotations__", {}).get("return", "")
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    return bool(_AWAITABLE.match(text))
 
 
 def _has_methods(value: object, *methods: str) -> bool:

@@ -21,8 +21,9 @@ from psycopg.types.json import Jsonb
 from grantwire.database.connection import BoundedConnection, Connection, connect
 from grantwire.database.errors import to_grantwire_error, wrap_exceptions
 from grantwire.database.listen import listen
-from grantwire.database.sessions import Database, Transaction
+from grantwire.database.sessions import Database
 from grantwire.database.settings import DatabaseSettings
+from grantwire_idempotency.postgres.transactions import Transaction
 
 __all__ = [
     "BoundedConnection",

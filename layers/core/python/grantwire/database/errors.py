@@ -10,26 +10,10 @@ import psycopg
 
 from grantwire.errors import InternalError, RejectedError, RetryableError, SystemFaultError
 from grantwire.observability import logger
+from grantwire_idempotency.postgres.errors import describe, is_unavailable, sqlstate_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# Nothing was committed and a retry may succeed: contention, timeouts, a server that is starting, stopping, full or in
-# recovery.
-_RETRYABLE_SQLSTATES = {
-    "25006",  # read_only_sql_transaction: connected to a replica during a failover
-    "40001",  # serialization_failure
-    "40P01",  # deadlock_detected
-    "53100",  # disk_full
-    "53200",  # out_of_memory
-    "53300",  # too_many_connections
-    "55P03",  # lock_not_available
-    "57014",  # query_canceled: the statement timeout
-    "57P01",  # admin_shutdown
-    "57P02",  # crash_shutdown
-    "57P03",  # cannot_connect_now
-    "58030",  # io_error
-}
 
 # SQLSTATE classes of errors that the system causes: connection, transaction state, credentials, schema, resources, the
 # server itself (N6). The data cause classes 22 and 23, DataError and IntegrityError (N5). Any other error, such as an
@@ -56,7 +40,7 @@ def to_grantwire_error(error: psycopg.Error) -> RetryableError | InternalError:
     RetryableError if a retry may succeed, SystemFaultError if the system is at fault, otherwise InternalError.
     """
     is_unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-    if is_unreachable or error.sqlstate in _RETRYABLE_SQLSTATES or _sqlstate_class(error) == "08":
+    if is_unavailable(error):
         advice = next((f"; {advice}" for text, advice in _TLS_ADVICE.items() if text in str(error)), "")
         # ERROR if waiting cannot help: the server refused the connection (wrong password, no such database), or its
         # certificate was refused.
@@ -64,7 +48,7 @@ def to_grantwire_error(error: psycopg.Error) -> RetryableError | InternalError:
         log("database unavailable", reason=describe(error) + advice, sqlstate=error.sqlstate)
         return RetryableError("temporarily unavailable, send the same request again")
     message = f"PostgreSQL refused a statement: {describe(error)} ({error.sqlstate})"
-    return SystemFaultError(message) if _sqlstate_class(error) in _SYSTEM_CLASSES else InternalError(message)
+    return SystemFaultError(message) if sqlstate_class(error) in _SYSTEM_CLASSES else InternalError(message)
 
 
 @contextmanager
@@ -81,15 +65,6 @@ def wrap_exceptions() -> Iterator[None]:
         raise to_grantwire_error(error) from error
 
 
-def describe(error: psycopg.Error) -> str:
-    """Return the message of an error as one line, for logs."""
-    return error.diag.message_primary or str(error).partition("\n")[0]
-
-
 def is_authentication_error(error: psycopg.Error) -> bool:
     """Return whether the server rejected the credentials."""
-    return _sqlstate_class(error) == "28" or bool(_AUTHENTICATION_FAILED.search(str(error)))
-
-
-def _sqlstate_class(error: psycopg.Error) -> str:
-    return (error.sqlstate or "")[:2]
+    return sqlstate_class(error) == "28" or bool(_AUTHENTICATION_FAILED.search(str(error)))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from grantwire.database.connection import connect
-from grantwire.database.errors import describe, to_grantwire_error
+from grantwire.database.errors import to_grantwire_error
 from grantwire.errors import AmbiguousError, GrantwireError, InternalError
 from grantwire.observability import logger
+from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.postgres.errors import describe
+from grantwire_idempotency.postgres.transactions import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import LiteralString, Self, TypeVar
+    from typing import LiteralString, TypeVar
 
     from grantwire.database.connection import BoundedConnection, Connection
     from grantwire.database.settings import DatabaseSettings
@@ -24,61 +26,6 @@ if TYPE_CHECKING:
 
 # After these errors the connection is unusable: the server did not respond in time, or it is a read-only replica.
 _UNUSABLE_SQLSTATES = {None, "25006"}
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """An open transaction; `first` is the row that its first statement returned."""
-
-    connection: Connection
-    first: tuple[Any, ...]
-
-    @classmethod
-    def begin(cls, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
-        """Send BEGIN and a statement that returns one row, in one round trip; roll back if that fails."""
-        try:
-            with connection.pipeline():
-                connection.execute("BEGIN")
-                cursor = connection.execute(statement, parameters)
-            row = cursor.fetchone()
-        except BaseException:
-            _roll_back(connection)
-            raise
-        if row is None:
-            _roll_back(connection)
-            raise InternalError("the statement must return a row, but returned none")
-        return cls(connection, row)
-
-    def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
-        """Send the last statement and COMMIT in one round trip.
-
-        Raises AmbiguousError if the connection breaks before the response, so that the outcome is unknown.
-        """
-        try:
-            with self.connection.pipeline():
-                self.connection.execute(statement, parameters)
-                self.connection.execute("COMMIT")
-        except psycopg.OperationalError as error:
-            if error.sqlstate is None or self.connection.closed:
-                raise AmbiguousError("the outcome is unknown; repeat the request with the same key") from error
-            raise
-
-    def end_unchanged(self) -> None:
-        """End a transaction that has written nothing.
-
-        It commits, because after a ROLLBACK psycopg would prepare all its statements again.
-        """
-        self.connection.execute("COMMIT")
-
-    def roll_back(self) -> None:
-        """Roll back the transaction if it is still open."""
-        _roll_back(self.connection)
-
-
-def _roll_back(connection: Connection) -> None:
-    """Roll back, ignoring errors: if the connection is lost, the server rolls back and the next use reconnects."""
-    with suppress(psycopg.Error):
-        connection.rollback()
 
 
 class Database:
@@ -99,6 +46,14 @@ class Database:
         self._session_settings = session or {}
         self._connection: BoundedConnection | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+        self._foreign: list[object] = []
+        watch_forks(self)
+
+    def reset_after_fork(self) -> None:
+        """Keep the connection of the process that forked this one out of use, and open another one."""
+        # Closing it would end the session of the other process.
+        self._foreign += [self._connection, self._cursor]
+        self._connection = self._cursor = None
 
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run one statement in its own transaction and return its one row.

@@ -82,7 +82,7 @@ class Request(NamedTuple):
         """The method and the path template, for example `GET /v1/users/{user_id}/summary`."""
         return f"{self.method} {self.resource}"
 
-    def identity(self, fields: Mapping[str, str]) -> RequestIdentity:
+    def identity(self, fields: Mapping[str, Any]) -> RequestIdentity:
         """Return the identity by which the idempotency guard recognizes this request; `fields` are hashed.
 
         Raises UnauthenticatedError without a caller, BadRequestError without a valid idempotency key.

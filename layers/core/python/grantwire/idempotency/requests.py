@@ -1,29 +1,32 @@
-"""The idempotency key of an API request, the hash of its fields, and the settings.
+"""The idempotency key of an API request, and the settings.
 
-`RequestIdentity`, `StoredResponse` and `raise_for_outcome` come from the library.
+`RequestIdentity`, `StoredResponse`, `raise_for_outcome` and `request_hash` come from the library.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
-from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
 from grantwire.settings import duration, setting
-from grantwire_idempotency.requests import GuardSettings, RequestIdentity, StoredResponse, raise_for_outcome
+from grantwire_idempotency.requests import (
+    GuardSettings,
+    RequestIdentity,
+    StoredResponse,
+    raise_for_outcome,
+    request_hash,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
 __all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "raise_for_outcome", "request_hash"]
 
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 _MAX_KEY_LENGTH = 255
-_CANONICAL_FORM_VERSION = "v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,3 @@ def parse_key(values: Sequence[str]) -> str:
     if key != key.strip():
         raise BadRequestError("Idempotency-Key must not begin or end with white space")
     return key
-
-
-def request_hash(fields: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the request's canonical form, prefixed with the version of that form.
-
-    Equal fields have equal hashes. The canonical form is JSON with sorted keys and without white space. It is made from
-    the parsed fields, so key order and white space in the request body do not matter.
-    """
-    members = ",".join([f"{quote(name)}:{quote(fields[name])}" for name in sorted(fields)])
-    digest = hashlib.sha256(f"{_CANONICAL_FORM_VERSION}\n{{{members}}}".encode()).hexdigest()
-    return f"{_CANONICAL_FORM_VERSION}:{digest}"

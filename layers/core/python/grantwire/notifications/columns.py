@@ -22,7 +22,8 @@ SHARED_COLUMNS = (
 )
 
 
-def expand_shared_columns(statement: LiteralString) -> bytes:
-    """Replace `{shared_columns}` in an SQL statement with the list of shared columns."""
+def expand_shared_columns(statement: LiteralString, **parts: LiteralString) -> bytes:
+    """Replace `{shared_columns}` in an SQL statement with the list of shared columns, and `{name}` with that part."""
     columns = sql.SQL(", ").join(map(sql.Identifier, SHARED_COLUMNS))
-    return sql.SQL(statement).format(shared_columns=columns).as_bytes()
+    composed = {name: sql.SQL(part) for name, part in parts.items()}
+    return sql.SQL(statement).format(shared_columns=columns, **composed).as_bytes()

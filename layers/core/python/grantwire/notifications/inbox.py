@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.database import wrap_exceptions
 from grantwire.notifications.columns import expand_shared_columns
+from grantwire_idempotency.inbox_sql import new_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,21 +21,18 @@ if TYPE_CHECKING:
     from grantwire.database import Connection
     from grantwire.notifications.events import Event
 
-# Sorted by event_id, so that two bridges with the same events lock them in the same order and cannot deadlock.
+# The library's rule for an inbox: it sorts by event_id, so that two bridges with the same events cannot deadlock.
 # After the retention of the inbox the notification of an event may still exist; ON CONFLICT keeps it from a second one.
 # One NOTIFY for each batch wakes the delivery workers. Only new events are projected.
-_RECORD = expand_shared_columns("""
+_RECORD = expand_shared_columns(
+    """
 WITH batch AS MATERIALIZED (
   SELECT e.*, r.notification_id, r.trace_id, r.payload
     FROM jsonb_to_recordset(%(events)s::jsonb) AS r (notification_id uuid, trace_id text, payload jsonb)
    CROSS JOIN LATERAL jsonb_to_record(r.payload) AS e (
          event_id uuid, event_type text, user_id text, stock_keeping_unit text, version bigint,
          occurred_at timestamptz)),
-new_events AS (
-  INSERT INTO processed_events (event_id, processed_at)
-  SELECT event_id, coalesce(%(now)s::timestamptz, now()) FROM batch ORDER BY event_id
-      ON CONFLICT (event_id) DO NOTHING
-  RETURNING event_id),
+new_events AS ({new_events}),
 created AS (
   INSERT INTO notifications ({shared_columns}, next_retry_at, created_at)
   SELECT {shared_columns}, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now())
@@ -49,7 +47,11 @@ projected AS (
                              array_agg(version), array_agg(occurred_at)) AS changed
     FROM batch JOIN new_events USING (event_id))
 SELECT ARRAY(SELECT event_id::text FROM new_events), (SELECT count(*) FROM woken), (SELECT changed FROM projected)
-""")
+""",
+    new_events=new_messages(
+        table="processed_events", key="event_id", source="batch", now="coalesce(%(now)s::timestamptz, now())"
+    ),
+)
 
 
 def record_events(tx: Connection, events: Sequence[Event], now: datetime | None = None) -> list[str]:

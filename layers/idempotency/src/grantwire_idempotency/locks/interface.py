@@ -34,6 +34,10 @@ _BACKOFF = Backoff(timedelta(milliseconds=50), timedelta(seconds=1), timedelta(0
 class Lease(Protocol):
     """One acquisition of a lock on the server."""
 
+    @property
+    def fence(self) -> int:
+        """The fencing number."""
+
     def extend(self, ttl: timedelta) -> bool:
         """Let the lease expire `ttl` from now; return False if it has already expired."""
 
@@ -52,6 +56,15 @@ class Lock:
         self.token = token
         self._lease = lease
         self._released = False
+
+    @property
+    def fence(self) -> int:
+        """The fencing number: higher than that of every earlier owner of the lock (C20).
+
+        Write it with the effect, under a condition such as `WHERE fence < %s`. Then an owner that was paused until its
+        lease expired changes nothing after its successor.
+        """
+        return self._lease.fence
 
     def extend(self, ttl: timedelta) -> None:
         """Hold the lock for `ttl` from now.

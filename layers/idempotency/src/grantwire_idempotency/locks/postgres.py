@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.locks.interface import LockManager
-from grantwire_idempotency.wiring import require
+from grantwire_idempotency.optional import optional_package
+
+with optional_package("psycopg", used_by="PostgresLocks"):
+    from grantwire_idempotency.postgres.sources import PsycopgDatabase, statement_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
     from typing import LiteralString
 
+    from psycopg import Connection
+
     from grantwire_idempotency.database import StatementRunner
+    from grantwire_idempotency.logs import LibraryLogger
+    from grantwire_idempotency.postgres.sources import ConnectionPool
 
     Clock = Callable[[], datetime | None]
 
@@ -22,13 +29,15 @@ if TYPE_CHECKING:
 # because the statement is sent again if its response was lost.
 _ACQUIRE = """
 WITH acquired AS (
-  INSERT INTO distributed_locks AS held (lock_key, owner, acquired_at, lease_until)
-  VALUES (%(key)s, %(owner)s, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now()) + %(ttl)s)
+  INSERT INTO distributed_locks AS held (lock_key, owner, acquired_at, lease_until, fence)
+  VALUES (%(key)s, %(owner)s, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now()) + %(ttl)s,
+          nextval('idempotency_fences'))
   ON CONFLICT (lock_key) DO UPDATE
-     SET owner = EXCLUDED.owner, acquired_at = EXCLUDED.acquired_at, lease_until = EXCLUDED.lease_until
+     SET owner = EXCLUDED.owner, acquired_at = EXCLUDED.acquired_at, lease_until = EXCLUDED.lease_until,
+         fence = nextval('idempotency_fences')
    WHERE held.lease_until <= EXCLUDED.acquired_at OR held.owner = EXCLUDED.owner
-  RETURNING lock_key)
-SELECT EXISTS (SELECT FROM acquired)
+  RETURNING fence)
+SELECT (SELECT fence FROM acquired)
 """
 
 _EXTEND = """
@@ -50,26 +59,33 @@ SELECT EXISTS (SELECT FROM released WHERE lease_until > coalesce(%(now)s::timest
 class PostgresLocks(LockManager):
     """Locks in the table `distributed_locks`.
 
-    Each step is its own transaction, so do not use it inside a transaction of the same Database. Not thread-safe,
-    because the Database is not. Tests set `clock`; without it the clock of the database counts.
+    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of StatementRunner.
+    Each step is its own transaction. Safe in threads, which take turns on a single connection. Tests set `clock`;
+    without it the clock of the database counts.
     """
 
     def __init__(
         self,
-        database: StatementRunner,
+        database: str | Connection[Any] | ConnectionPool | StatementRunner,
         *,
+        logger: LibraryLogger | None = None,
         clock: Callable[[], datetime] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(sleep=sleep, monotonic=monotonic)
-        require((database is not None, "PostgresLocks requires a database"))
-        self._database = database
+        self._database = statement_runner(database, "PostgresLocks", logger)
         self._clock: Clock = clock or (lambda: None)
 
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
+
     def _try_acquire(self, key: str, token: str, ttl: timedelta) -> _LeaseRow | None:
-        row = _LeaseRow(self._database, self._clock, key, token)
-        return row if row.execute(_ACQUIRE, ttl=ttl) else None
+        parameters = {"key": key, "owner": token, "now": self._clock(), "ttl": ttl}
+        (fence,) = self._database.fetch_row(_ACQUIRE, parameters)
+        return None if fence is None else _LeaseRow(self._database, self._clock, key, token, fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +96,17 @@ class _LeaseRow:
     clock: Clock
     key: str
     owner: str
+    fence: int
 
     def extend(self, ttl: timedelta) -> bool:
         """See `Lease`."""
-        return self.execute(_EXTEND, ttl=ttl)
+        return self._execute(_EXTEND, ttl=ttl)
 
     def release(self) -> bool:
         """See `Lease`."""
-        return self.execute(_RELEASE)
+        return self._execute(_RELEASE)
 
-    def execute(self, statement: LiteralString, **parameters: timedelta) -> bool:
+    def _execute(self, statement: LiteralString, **parameters: timedelta) -> bool:
         """Run a statement and return whether this owner held the lock."""
         row = self.database.fetch_row(
             statement, {"key": self.key, "owner": self.owner, "now": self.clock(), **parameters}

@@ -1,4 +1,6 @@
-"""Locks in Redis or Valkey, built on the client library's lock: a key with a time to live and the owner's token.
+"""Locks in Redis or Valkey: a key with a time to live and the owner's token. Each step is one script.
+
+The scripts of redis-py's own lock give no fencing number, which must be drawn in the same step as the lock.
 
 The server has the same requirements as for RedisStore: one primary, `noeviction`. Replication is asynchronous, so after
 a failover a lock can have two owners. Use PostgreSQL if that is not acceptable.
@@ -8,23 +10,43 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.locks.interface import LockManager
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.wiring import require
 
 with optional_package("redis", used_by="RedisLocks"):
-    from redis.exceptions import LockError
-    from redis.lock import Lock as LibraryLock
-
-    from grantwire_idempotency.stores.redis import wrap_exceptions
+    from grantwire_idempotency.redis_scripts import FENCE, Script, run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from redis import Redis, RedisCluster
+
+    from grantwire_idempotency.logs import LibraryLogger
+
+# The owner may take its own lock again, because a command is sent twice if its response was lost.
+_ACQUIRE = Script.of(
+    FENCE
+    + """
+local held = redis.call('GET', KEYS[1])
+if held and held ~= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return fence
+"""
+)
+
+_EXTEND = Script.of("""
+return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2]) or 0
+""")
+
+_RELEASE = Script.of("""
+return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
+""")
 
 
 class RedisLocks(LockManager):
@@ -35,6 +57,7 @@ class RedisLocks(LockManager):
         client: Redis | RedisCluster,
         *,
         prefix: str = "lock:",
+        logger: LibraryLogger | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,38 +65,36 @@ class RedisLocks(LockManager):
         require((client is not None, "RedisLocks requires a client"))
         self._client = client
         self._prefix = prefix
+        self._logger = logger
 
     def _try_acquire(self, key: str, token: str, ttl: timedelta) -> _OwnedKey | None:
-        # One token for all threads that use the lock object.
-        lock = LibraryLock(self._client, f"{self._prefix}{key}", timeout=ttl.total_seconds(), thread_local=False)
-        with wrap_exceptions():
-            if lock.acquire(blocking=False, token=token):
-                return _OwnedKey(lock, token)
-            # The client repeats a command if its response was lost. The first one may have set this token.
-            lock.local.token = token.encode()
-            return _OwnedKey(lock, token) if lock.owned() else None
+        owned = _OwnedKey(self._client, f"{self._prefix}{key}", token, 0, self._logger)
+        fence = owned.run(_ACQUIRE, _milliseconds(ttl))
+        return _OwnedKey(owned.client, owned.name, token, fence, self._logger) if fence else None
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnedKey:
-    """A Redis key; valid while it has the owner's token. The client library compares and changes it atomically."""
+    """A Redis key; valid while it has the owner's token. The scripts compare and change it atomically."""
 
-    lock: LibraryLock
+    client: Redis | RedisCluster
+    name: str
     token: str
+    fence: int
+    logger: LibraryLogger | None
 
     def extend(self, ttl: timedelta) -> bool:
         """See `Lease`."""
-        with wrap_exceptions():
-            try:
-                return self.lock.extend(ttl.total_seconds(), replace_ttl=True)
-            except LockError:
-                return False
+        return bool(self.run(_EXTEND, _milliseconds(ttl)))
 
     def release(self) -> bool:
-        """See `Lease`. Does not call the library's `release`, which loses the token if the server is unavailable."""
-        with wrap_exceptions():
-            try:
-                self.lock.do_release(self.token)
-            except LockError:
-                return False
-        return True
+        """See `Lease`."""
+        return bool(self.run(_RELEASE))
+
+    def run(self, script: Script, *arguments: Any) -> int:
+        """Run a script and return its response."""
+        return int(run_script(self.client, script, [self.name], [self.token, *arguments], self.logger))
+
+
+def _milliseconds(ttl: timedelta) -> int:
+    return ttl // timedelta(milliseconds=1)

@@ -1,13 +1,14 @@
 """Filters in front of a store: an in-process guess at which keys are completed (C10).
 
-A filter can save a round trip and never decides. In a store such as Redis, a duplicate costs two round trips: a claim
-that fails, and a script that finds out why. If the filter says that the key is completed, FilteredStore reads the key's
-state first, and that one round trip is usually enough. A new key costs no extra round trip.
+A filter can save work of the store and never decides. If it says that the key is completed, FilteredStore reads the
+key's state before it claims anything, which is cheaper for a store whose check writes or takes several round trips. The
+stores of this package answer every check in one round trip, so measure before you use a filter. A new key costs nothing
+more.
 
 A filter forgets keys, does not know keys that other processes completed, and a Bloom filter has false positives. None
 of that changes a response: Duplicate and Claim always come from the store.
 
-Each filter imports its own library when it is created, so an application installs only the library that it uses.
+BloomFilter imports its library when it is created, so an application installs it only if it uses it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from grantwire_idempotency.lru import LruMapping
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.stores.interface import Duplicate, KeyStatus
-from grantwire_idempotency.wiring import require, store_rule
+from grantwire_idempotency.wiring import require, sync_store_rule
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from grantwire_idempotency.fail_mode import FailMode
     from grantwire_idempotency.stores.interface import CheckResult, Claim, Key, KeyState, Store
 
 
@@ -39,26 +42,19 @@ class LruFilter:
     """Keeps the `capacity` most recently used keys, without false positives."""
 
     def __init__(self, capacity: int) -> None:
-        with optional_package("cachetools", used_by="LruFilter"):
-            from cachetools import LRUCache  # noqa: PLC0415 - see the module's docstring
-
         require(_count_rule("capacity", capacity))
         self._lock = threading.Lock()
-        self._keys: LRUCache[str, None] = LRUCache(capacity)
+        self._keys: LruMapping[bool] = LruMapping(capacity)
 
     def may_contain(self, value: str) -> bool:
         """See `KeyFilter`."""
         with self._lock:
-            is_known = value in self._keys
-            if is_known:
-                # Make the key the most recently used one.
-                self._keys[value] = None
-            return is_known
+            return self._keys.get(value) is not None
 
     def add(self, value: str) -> None:
         """See `KeyFilter`."""
         with self._lock:
-            self._keys[value] = None
+            self._keys.put(value, True)
 
 
 class BloomFilter:
@@ -102,29 +98,36 @@ class FilteredStore:
 
     def __init__(self, store: Store, key_filter: KeyFilter) -> None:
         is_filter = all(callable(getattr(key_filter, name, None)) for name in ("may_contain", "add"))
-        require(store_rule(store), (is_filter, f"key_filter must be a KeyFilter, not {key_filter!r:.80}"))
+        require(sync_store_rule(store), (is_filter, f"key_filter must be a KeyFilter, not {key_filter!r:.80}"))
+        self.fail_mode: FailMode | None = getattr(store, "fail_mode", None)
         self._store = store
         self._filter = key_filter
 
-    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
         if self._filter.may_contain(key.value):
             state = self._store.get_result(key)
             if state is not None and state.status is KeyStatus.COMPLETED and key.is_covered_by(state.mark):
                 return Duplicate(key, state.result)
-        check = self._store.check(key, ttl)
+        check = self._store.check(key, ttl, token)
         if isinstance(check, Duplicate):
             self._filter.add(key.value)
         return check
 
-    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
         """See `Store`."""
-        self._store.store_result(claim, result, ttl)
+        self._store.store_result(claim, result, ttl, order_ttl)
         self._filter.add(claim.key.value)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
         self._store.store_failure(claim, error, ttl)
+
+    def extend(self, claim: Claim, ttl: timedelta) -> None:
+        """See `Store`."""
+        self._store.extend(claim, ttl)
 
     def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""

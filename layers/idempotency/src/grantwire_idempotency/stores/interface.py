@@ -14,14 +14,18 @@ A store keeps up to three entries for a key, and each entry has its own time to 
 
 Two concurrent checks never both return Claim. A worker that dies leaves its claim behind, and the claim expires.
 
+The token of a claim identifies the run. A check that is repeated with the same token returns the claim again, so one
+whose response was lost does not block its key. Each claim has a *fencing number*, which is higher than that of every
+earlier claim on the key.
+
 A claim is *lost* when another run has a live claim on the same key, or when a completion makes the key a duplicate. A
 claim that has expired but is not lost can still be completed.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -68,6 +72,15 @@ class Key:
         if self.message_type:
             clean_text("message type", self.message_type, max_length=_MAX_TYPE_LENGTH)
 
+    def scoped(self, name: str) -> Key:
+        """Return the key of the job `name`, which must be a valid name: nothing is validated again."""
+        key = object.__new__(Key)
+        object.__setattr__(key, "value", f"{name}:{self.value}")
+        object.__setattr__(key, "mark", self.mark)
+        object.__setattr__(key, "message_id", self.message_id)
+        object.__setattr__(key, "message_type", name)
+        return key
+
     def is_covered_by(self, completed_mark: int | None) -> bool:
         """Return whether a completion with this mark makes the key a duplicate.
 
@@ -78,10 +91,17 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Exclusive permission to work on a new key. Pass it to `store_result` or `store_failure` after the work."""
+    """Exclusive permission to work on a new key. Pass it to `store_result` or `store_failure` after the work.
+
+    `fence` is the fencing number: higher than that of every earlier claim on the key. Write it with the effect, under a
+    condition such as `WHERE fence < %s`, and a worker that was paused past its claim cannot overwrite a later one.
+    `last_error` is the live failure of the key, if there is one.
+    """
 
     key: Key
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    token: str = field(default_factory=lambda: os.urandom(16).hex())
+    fence: int = field(default=0, compare=False)
+    last_error: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +148,28 @@ class KeyState:
 class Store(Protocol):
     """Claims keys atomically and keeps their results.
 
-    Every method raises RetryableError if the store is unavailable, and it is safe to call the method again. A time to
-    live below one millisecond or above one hundred years is replaced by that limit.
+    Every method raises RetryableError if the store is unavailable, and it is safe to call the method again with the
+    same arguments. A time to live below one millisecond or above one hundred years is replaced by that limit. A store
+    can have an attribute `fail_mode`, which is the default of the wrappers and consumers that use it.
     """
 
-    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """Claim the key for `ttl`, unless it is completed or claimed. Of all concurrent callers one gets a Claim.
 
         A completion takes precedence over a claim: while version 3 is in progress, version 2 is still a duplicate if
-        version 2 is completed.
+        version 2 is completed. `token` identifies the run: a second check with the token of a live claim claims the key
+        again. Without it, a random token is used.
         """
 
-    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
         """Complete the key: for `ttl` from now, every check returns a Duplicate with `result`.
 
-        A second call with the same claim has no effect. Raises LeaseLostError and changes nothing if the claim is lost
-        (see the module). Raises BadRequestError if the result contains NUL or lone surrogates.
+        If the key has a mark, it stays completed for `order_ttl`, if that is longer. A check in that additional time
+        returns a Duplicate without a result. A second call with the same claim has no effect. Raises LeaseLostError and
+        changes nothing if the claim is lost (see the module). Raises BadRequestError if the result contains NUL or lone
+        surrogates.
         """
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
@@ -152,6 +178,9 @@ class Store(Protocol):
         A completion with an older mark remains. Changes nothing if the claim is lost. The store keeps the first 2,000
         characters of the error and replaces NUL and lone surrogates.
         """
+
+    def extend(self, claim: Claim, ttl: timedelta) -> None:
+        """Let the claim expire `ttl` from now. Raises LeaseLostError if it has already expired or is lost."""
 
     def get_result(self, key: Key) -> KeyState | None:
         """Return the state of the key, or None if the store does not know it. Ignores the mark of `key`.
@@ -164,6 +193,40 @@ class Store(Protocol):
 
         One call deletes a limited number. A store that deletes expired entries automatically returns 0.
         """
+
+
+class AsyncStore(Protocol):
+    """A store for asyncio: the methods and guarantees of `Store`, as coroutines."""
+
+    async def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
+        """See `Store`."""
+
+    async def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
+        """See `Store`."""
+
+    async def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+        """See `Store`."""
+
+    async def extend(self, claim: Claim, ttl: timedelta) -> None:
+        """See `Store`."""
+
+    async def get_result(self, key: Key) -> KeyState | None:
+        """See `Store`."""
+
+    async def cleanup(self) -> int:
+        """See `Store`."""
+
+
+def new_claim(key: Key, token: str | None) -> Claim:
+    """Return a claim with this token, or with a random one."""
+    return Claim(key) if token is None else Claim(key, token)
+
+
+def completion_ttl(key: Key, ttl: timedelta, order_ttl: timedelta | None) -> timedelta:
+    """Return how long the key stays completed: with a mark, for `order_ttl` if that is longer."""
+    return clamp_ttl(ttl if key.mark is None or order_ttl is None else max(ttl, order_ttl))
 
 
 def clamp_ttl(ttl: timedelta) -> timedelta:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency.errors import ConfigError
-from grantwire_idempotency.optional import optional_package
+from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.lru import LruMapping
 from grantwire_idempotency.stores.interface import (
     Claim,
     Duplicate,
@@ -18,16 +20,16 @@ from grantwire_idempotency.stores.interface import (
     KeyStatus,
     claim_lost_error,
     clamp_ttl,
+    completion_ttl,
+    new_claim,
     truncate_error,
     validate_result,
 )
 
-with optional_package("cachetools", used_by="MemoryStore"):
-    from cachetools import TLRUCache
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grantwire_idempotency.fail_mode import FailMode
     from grantwire_idempotency.stores.interface import CheckResult, Key
 
 
@@ -39,84 +41,122 @@ class _Entry:
     token: str
     mark: int | None
     text: str | None = None
+    text_expires_at: float = math.inf
 
 
 class MemoryStore:
     """A thread-safe store within one process.
 
     It keeps the `capacity` most recently used completions, and as many failures. A claim is never evicted before it
-    expires.
+    expires. A process that is forked continues with its own copy: the processes do not know each other's keys.
     """
 
-    def __init__(self, capacity: int = 10_000, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        *,
+        fail_mode: FailMode | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if capacity < 1:
             raise ConfigError(["the capacity of a MemoryStore must be at least 1"])
+        self.fail_mode = fail_mode
         self._capacity = capacity
         self._clock = clock
+        self._fence = 0
         self._lock = threading.Lock()
+        watch_forks(self)
         self._claims: dict[str, _Entry] = {}
-        self._completions: TLRUCache[str, _Entry] = TLRUCache(capacity, _expiry, timer=clock)
-        self._failures: TLRUCache[str, _Entry] = TLRUCache(capacity, _expiry, timer=clock)
+        self._completions: LruMapping[_Entry] = LruMapping(capacity)
+        self._failures: LruMapping[_Entry] = LruMapping(capacity)
 
-    def check(self, key: Key, ttl: timedelta) -> CheckResult:
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
-        claim = Claim(key)
+        claim = new_claim(key, token)
         with self._lock:
-            completion = self._completions.get(key.value)
-            if completion is not None and key.is_covered_by(completion.mark):
-                return Duplicate(key, completion.text)
             now = self._clock()
+            completion, failure = self._get(self._completions, key), self._get(self._failures, key)
+            if completion is not None and key.is_covered_by(completion.mark):
+                return Duplicate(key, _live_text(completion, now))
             live = self._live_claim(key, now)
-            if live is not None:
+            if live is not None and live.token != claim.token:
                 return InProgress(key, timedelta(seconds=live.expires_at - now))
             if len(self._claims) >= self._capacity:
                 self._delete_expired_claims(now)
-            self._claims[key.value] = self._entry(claim, None, ttl)
-        return claim
+            self._claims[key.value] = self._entry(claim, None, clamp_ttl(ttl))
+            self._fence += 1
+            return replace(claim, fence=self._fence, last_error=None if failure is None else failure.text)
 
-    def store_result(self, claim: Claim, result: str | None, ttl: timedelta) -> None:
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
         """See `Store`."""
         result = validate_result(result)
         with self._lock:
-            completion = self._completions.get(claim.key.value)
+            completion = self._get(self._completions, claim.key)
             if completion is not None and completion.token == claim.token:
                 return
             if self._is_lost(claim):
                 raise claim_lost_error()
             self._claims.pop(claim.key.value, None)
-            self._failures.pop(claim.key.value, None)
-            self._completions[claim.key.value] = self._entry(claim, result, ttl)
+            self._failures.pop(claim.key.value)
+            entry = self._entry(claim, result, completion_ttl(claim.key, ttl, order_ttl))
+            text_expires_at = self._clock() + clamp_ttl(ttl).total_seconds()
+            self._completions.put(claim.key.value, replace(entry, text_expires_at=text_expires_at))
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
         with self._lock:
             if not self._is_lost(claim):
                 self._claims.pop(claim.key.value, None)
-                self._failures[claim.key.value] = self._entry(claim, truncate_error(error), ttl)
+                self._failures.put(claim.key.value, self._entry(claim, truncate_error(error), clamp_ttl(ttl)))
+
+    def extend(self, claim: Claim, ttl: timedelta) -> None:
+        """See `Store`."""
+        with self._lock:
+            live = self._live_claim(claim.key, self._clock())
+            if live is None or live.token != claim.token:
+                raise claim_lost_error()
+            self._claims[claim.key.value] = self._entry(claim, None, clamp_ttl(ttl))
 
     def get_result(self, key: Key) -> KeyState | None:
         """See `Store`."""
         with self._lock:
-            claim = self._live_claim(key, self._clock())
-            completion, failure = self._completions.get(key.value), self._failures.get(key.value)
+            now = self._clock()
+            claim = self._live_claim(key, now)
+            completion, failure = self._get(self._completions, key), self._get(self._failures, key)
         error = None if failure is None else failure.text
         if claim is not None:
             return KeyState(KeyStatus.IN_PROGRESS, mark=claim.mark)
         if completion is not None:
-            return KeyState(KeyStatus.COMPLETED, completion.text, error, completion.mark)
+            return KeyState(KeyStatus.COMPLETED, _live_text(completion, now), error, completion.mark)
         return None if failure is None else KeyState(KeyStatus.FAILED, error=error)
 
     def cleanup(self) -> int:
         """See `Store`."""
         with self._lock:
-            deleted = self._delete_expired_claims(self._clock())
-            return deleted + len(self._completions.expire()) + len(self._failures.expire())
+            now = self._clock()
+            deleted = self._delete_expired_claims(now)
+            for entries in (self._completions, self._failures):
+                for value, entry in entries.items():
+                    if entry.expires_at <= now:
+                        entries.pop(value)
+                        deleted += 1
+            return deleted
 
     def _is_lost(self, claim: Claim) -> bool:
-        live, completion = self._live_claim(claim.key, self._clock()), self._completions.get(claim.key.value)
+        live, completion = self._live_claim(claim.key, self._clock()), self._get(self._completions, claim.key)
         return (live is not None and live.token != claim.token) or (
             completion is not None and claim.key.is_covered_by(completion.mark)
         )
+
+    def _get(self, entries: LruMapping[_Entry], key: Key) -> _Entry | None:
+        entry = entries.get(key.value)
+        return entry if entry is not None and entry.expires_at > self._clock() else None
+
+    def reset_after_fork(self) -> None:
+        """See `ForkAware`."""
+        self._lock = threading.Lock()
 
     def _live_claim(self, key: Key, now: float) -> _Entry | None:
         claim = self._claims.get(key.value)
@@ -129,8 +169,48 @@ class MemoryStore:
         return len(expired)
 
     def _entry(self, claim: Claim, text: str | None, ttl: timedelta) -> _Entry:
-        return _Entry(self._clock() + clamp_ttl(ttl).total_seconds(), claim.token, claim.key.mark, text)
+        return _Entry(self._clock() + ttl.total_seconds(), claim.token, claim.key.mark, text)
 
 
-def _expiry(_key: str, entry: _Entry, _now: float) -> float:
-    return entry.expires_at
+def _live_text(entry: _Entry, now: float) -> str | None:
+    return entry.text if entry.text_expires_at > now else None
+
+
+class AsyncMemoryStore:
+    """A `MemoryStore` for asyncio. It never waits, so its methods do not give way to other tasks."""
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        *,
+        fail_mode: FailMode | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = MemoryStore(capacity, clock=clock)
+        self.fail_mode = fail_mode
+
+    async def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
+        """See `Store`."""
+        return self._store.check(key, ttl, token)
+
+    async def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
+        """See `Store`."""
+        self._store.store_result(claim, result, ttl, order_ttl)
+
+    async def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+        """See `Store`."""
+        self._store.store_failure(claim, error, ttl)
+
+    async def extend(self, claim: Claim, ttl: timedelta) -> None:
+        """See `Store`."""
+        self._store.extend(claim, ttl)
+
+    async def get_result(self, key: Key) -> KeyState | None:
+        """See `Store`."""
+        return self._store.get_result(key)
+
+    async def cleanup(self) -> int:
+        """See `Store`."""
+        return self._store.cleanup()

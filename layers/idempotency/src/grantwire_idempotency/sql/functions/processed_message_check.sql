@@ -2,14 +2,17 @@
 --   NEW          the key is claimed for p_token until p_ttl from now
 --   DUPLICATE    the key is completed at this mark or a later one; stored_result is its result
 --   IN_PROGRESS  another run has claimed the key, and its claim expires after free_in
+-- fence is the fencing number of the claim, and last_error the live failure of the key.
 -- One round trip. It is safe to send the call again after a lost connection, because the token identifies the claim.
 -- The SELECT finds a duplicate without a lock. Every other decision is made by the INSERT under the row lock: under READ
 -- COMMITTED it waits for a concurrent transaction and then sees what that one committed. If the INSERT changes nothing,
 -- the loop reads the row again to find the reason.
+-- CREATE OR REPLACE cannot change the columns that an older version returned.
+DROP FUNCTION IF EXISTS processed_message_check(text, text, bigint, text, text, interval, timestamptz);
 CREATE OR REPLACE FUNCTION processed_message_check(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
     p_now timestamptz,
-    OUT decision text, OUT stored_result text, OUT free_in interval
+    OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     moment  timestamptz;
@@ -26,7 +29,7 @@ BEGIN
          WHERE m.idempotency_key = p_key AND processed_message_taken(m, p_token, p_mark, moment);
         IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
             decision := 'DUPLICATE';
-            stored_result := message.result;
+            stored_result := CASE WHEN coalesce(message.result_until, 'infinity') > moment THEN message.result END;
             RETURN;
         ELSIF FOUND THEN
             decision := 'IN_PROGRESS';
@@ -36,9 +39,9 @@ BEGIN
 
         INSERT INTO processed_messages AS m
                (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
-                claimed_by, claimed_mark, claimed_until)
+                claimed_by, claimed_mark, claimed_until, fence)
         VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
-                p_token, p_mark, moment + p_ttl)
+                p_token, p_mark, moment + p_ttl, nextval('idempotency_fences'))
         ON CONFLICT (idempotency_key) DO UPDATE
            SET message_id    = EXCLUDED.message_id,
                message_type  = EXCLUDED.message_type,
@@ -48,8 +51,11 @@ BEGIN
                updated_at    = EXCLUDED.updated_at,
                claimed_by    = EXCLUDED.claimed_by,
                claimed_mark  = EXCLUDED.claimed_mark,
-               claimed_until = EXCLUDED.claimed_until
-         WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
+               claimed_until = EXCLUDED.claimed_until,
+               -- Not EXCLUDED.fence, which was drawn before the row was locked.
+               fence         = nextval('idempotency_fences')
+         WHERE NOT processed_message_taken(m, p_token, p_mark, moment)
+        RETURNING m.fence, CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
         IF FOUND THEN
             decision := 'NEW';
             RETURN;

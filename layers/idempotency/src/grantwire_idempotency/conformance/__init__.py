@@ -1,0 +1,6 @@
+"""A conformance suite for stores, to be run with pytest (C16).
+
+`pytest --pyargs grantwire_idempotency.conformance` tests the store that the variable IDEMPOTENCY_STORE names as
+`module:function`. The function returns a `Harness`. Without the variable, the memory store is tested. Or derive a test
+class from `StoreConformance` and write a fixture `harness`.
+"""

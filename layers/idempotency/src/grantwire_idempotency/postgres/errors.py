@@ -1,0 +1,58 @@
+"""Converts errors of psycopg into errors of the library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grantwire_idempotency.errors import InternalError, RetryableError
+from grantwire_idempotency.optional import optional_package
+
+with optional_package("psycopg", used_by="PostgreSQL"):
+    import psycopg
+
+if TYPE_CHECKING:
+    from grantwire_idempotency.logs import LibraryLogger
+
+# Nothing was committed and a retry may succeed: contention, timeouts, a server that is starting, stopping, full or in
+# recovery.
+RETRYABLE_SQLSTATES = {
+    "25006",  # read_only_sql_transaction: connected to a replica during a failover
+    "40001",  # serialization_failure
+    "40P01",  # deadlock_detected
+    "53100",  # disk_full
+    "53200",  # out_of_memory
+    "53300",  # too_many_connections
+    "55P03",  # lock_not_available
+    "57014",  # query_canceled: the statement timeout
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now
+    "58030",  # io_error
+}
+
+
+def is_unavailable(error: psycopg.Error) -> bool:
+    """Return whether nothing was committed and a retry may succeed."""
+    is_unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    return is_unreachable or error.sqlstate in RETRYABLE_SQLSTATES or sqlstate_class(error) == "08"
+
+
+def convert_error(error: psycopg.Error, logger: LibraryLogger) -> RetryableError | InternalError:
+    """Return RetryableError if the database is unavailable, else InternalError."""
+    reason = describe(error)
+    if is_unavailable(error):
+        logger.warning("postgres unavailable", extra={"reason": reason, "sqlstate": error.sqlstate})
+        return RetryableError("temporarily unavailable, send the same request again")
+    if sqlstate_class(error) == "42":
+        reason += "; is the schema installed? Run `python -m grantwire_idempotency schema`"
+    return InternalError(f"PostgreSQL refused a statement: {reason} ({error.sqlstate})")
+
+
+def describe(error: psycopg.Error) -> str:
+    """Return the message of an error as one line, for logs."""
+    return error.diag.message_primary or str(error).partition("\n")[0]
+
+
+def sqlstate_class(error: psycopg.Error) -> str:
+    """Return the first two characters of the SQLSTATE, or "" if there is none."""
+    return (error.sqlstate or "")[:2]

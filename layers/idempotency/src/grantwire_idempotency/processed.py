@@ -1,0 +1,74 @@
+"""An adapter with the method names of many articles about idempotent consumers.
+
+    storage = ProcessedMessages(store)
+    if not storage.is_processed(message.id):
+        storage.mark_processed(message.id, result)
+
+Two workers that both ask before either of them marks will both do the work. So use `@idempotent`, a consumer or
+`IdempotencyChecker` for new code: they claim the key first.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from grantwire_idempotency.defaults import DEFAULT_TTL
+from grantwire_idempotency.errors import ConfigError
+from grantwire_idempotency.serializers import JsonSerializer
+from grantwire_idempotency.stores.interface import Claim, Key, KeyStatus
+from grantwire_idempotency.wiring import duration_rule, require, serializer_rule, sync_store_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from grantwire_idempotency.serializers import Serializer
+    from grantwire_idempotency.stores.interface import Store
+
+_JSON = JsonSerializer()
+
+
+class ProcessedMessages:
+    """Remembers processed messages in a store, for `ttl`. Every method raises RetryableError if it is unavailable."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ttl: timedelta = DEFAULT_TTL,
+        serializer: Serializer = _JSON,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        require(sync_store_rule(store), duration_rule("ttl", ttl), serializer_rule(serializer))
+        self._store = store
+        self._ttl = ttl
+        self._serializer = serializer
+        self._now = now
+
+    def is_processed(self, message_id: str) -> bool:
+        """Return whether the message is processed and has not expired."""
+        state = self._store.get_result(Key(message_id))
+        return state is not None and state.status is KeyStatus.COMPLETED
+
+    def mark_processed(self, message_id: str, result: Any = None) -> None:
+        """Remember the message with its result. Raises LeaseLostError if another worker has marked or claimed it."""
+        text = None if result is None else self._serializer.dump(result)
+        self._store.store_result(Claim(Key(message_id)), text, self._ttl)
+
+    def get_processed_result(self, message_id: str) -> Any:
+        """Return the result of a processed message; None if it has no result or is not processed."""
+        state = self._store.get_result(Key(message_id))
+        if state is None or state.status is not KeyStatus.COMPLETED or state.result is None:
+            return None
+        return self._serializer.load(state.result)
+
+    def cleanup(self, older_than: datetime) -> int:
+        """Delete entries that expired before `older_than` and return how many were deleted.
+
+        A store deletes what has expired now, whatever its age, so `older_than` must not be in the future: entries that
+        live are never deleted. Raises ConfigError for a time without an offset.
+        """
+        if older_than.tzinfo is None:
+            raise ConfigError(["older_than must have an offset, such as datetime.now(UTC)"])
+        return self._store.cleanup() if older_than <= self._now() else 0

@@ -1,0 +1,64 @@
+"""Converts errors of redis-py into errors of the library: the only place that interprets them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ClusterError,
+    ConnectionError,  # noqa: A004  # not a subclass of the built-in one
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    TimeoutError,  # noqa: A004  # see ConnectionError
+    TryAgainError,
+)
+
+from grantwire_idempotency.errors import InternalError, RetryableError
+from grantwire_idempotency.logs import logger as default_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from grantwire_idempotency.logs import LibraryLogger
+
+# The command is valid, but the server cannot execute it now: it is unreachable, starting, a replica or full, or the
+# cluster has no node for the key.
+_RETRYABLE = (
+    ConnectionError,
+    TimeoutError,
+    ReadOnlyError,
+    OutOfMemoryError,
+    ClusterError,
+    RedisClusterException,  # raised by the cluster client when it cannot reach a node
+    TryAgainError,
+)
+_RETRYABLE_CODES = {"BUSY", "MISCONF", "NOREPLICAS"}
+# Subclasses of ConnectionError that a retry alone does not fix, so they are logged as errors.
+_CREDENTIAL_ERRORS = (AuthenticationError, AuthorizationError)
+
+
+@contextmanager
+def wrap_exceptions(logger: LibraryLogger = default_logger) -> Iterator[None]:
+    """Convert errors of the Redis client into errors of the library."""
+    try:
+        yield
+    except (RedisError, RedisClusterException) as error:
+        raise convert_error(error, logger) from error
+
+
+def convert_error(
+    error: RedisError | RedisClusterException, logger: LibraryLogger = default_logger
+) -> RetryableError | InternalError:
+    """Return RetryableError if the server is unavailable, else InternalError."""
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, _RETRYABLE) or str(error).partition(" ")[0] in _RETRYABLE_CODES:
+        is_refused = isinstance(error, _CREDENTIAL_ERRORS)
+        logger.log(logging.ERROR if is_refused else logging.WARNING, "redis unavailable", extra={"reason": reason})
+        return RetryableError("temporarily unavailable, send the same request again")
+    return InternalError(f"Redis rejected a command: {reason}")

@@ -1,0 +1,81 @@
+"""C15: the schema command of the library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from grantwire_idempotency import schema
+from grantwire_idempotency.__main__ import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.servers import Databases
+
+
+@pytest.fixture
+def empty_url(databases: Databases) -> Iterator[str]:
+    """Return the address of an empty database, for its owner."""
+    url = databases.empty()
+    yield url
+    databases.drop(url)
+
+
+def test_schema_command_creates_everything_and_nothing_else(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """C15: tables, a sequence and functions, without a role of the service; the printed script does the same."""
+    assert main(["schema", "--apply", "--dsn", empty_url]) == 0
+    applied = capsys.readouterr().out
+    assert applied.count("applied tables/") == len(schema.read_tables())
+    with psycopg.connect(empty_url) as connection:
+        tables = {name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+        assert tables == {*schema.TABLES, "idempotency_schema"}
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    assert main(["schema"]) == 0
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(capsys.readouterr().out.encode(), prepare=False)
+    assert schema.apply(empty_url) == []
+
+
+def test_schema_is_upgraded_in_numbered_steps(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """C15: a database with an older version gets only what it lacks, also by a printed script."""
+    tables = schema.read_tables()
+    with psycopg.connect(empty_url) as connection:
+        for file in tables[:3]:
+            connection.execute(file.sql.encode(), prepare=False)
+    assert main(["schema", "--after", "3"]) == 0
+    script = capsys.readouterr().out
+    assert "tables/0003" not in script
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(script.encode(), prepare=False)
+        assert connection.execute("SELECT nextval('idempotency_fences')").fetchone() == (1,)
+
+
+def test_role_gets_what_the_library_needs(empty_url: str) -> None:
+    """C15: an application whose role does not own the tables can use them."""
+    role = "library_user"
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(f"DROP ROLE IF EXISTS {role}")
+        connection.execute(f"CREATE ROLE {role}")
+        schema.apply(empty_url, [role])
+        connection.execute(f"SET ROLE {role}")
+        row = connection.execute(
+            "SELECT decision FROM processed_message_check('k', 't', NULL, 'm', '', '1 minute', NULL)"
+        ).fetchone()
+        assert row == ("NEW",)
+        connection.execute("RESET ROLE")
+        connection.execute(f"DROP OWNED BY {role}")
+        connection.execute(f"DROP ROLE {role}")
+
+
+def test_command_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """C15: exit code 2 for wrong arguments, 1 for a database that cannot be reached."""
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    with pytest.raises(SystemExit) as exited:
+        main(["schema", "--apply"])
+    assert exited.value.code == 2
+    assert main(["schema", "--apply", "--dsn", "postgresql://127.0.0.1:1/x"]) == 1
+    assert "could not apply the schema" in capsys.readouterr().err

@@ -1,0 +1,199 @@
+"""C17: a store that many threads use, or that a fork carries along, never mixes responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import traceback
+from collections import Counter
+from contextlib import closing
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+from redis import Redis
+
+from grantwire.database import Database, DatabaseSettings
+from grantwire.settings import load
+from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
+from grantwire_idempotency.errors import InternalError
+from tests.support.plaintext import PLAINTEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from grantwire_idempotency import Store
+    from tests.support.valkey import ValkeyServer
+
+# `make check` sets it to 20,000.
+CHECKS = int(os.environ.get("GRANTWIRE_THREAD_CHECKS", "2000"))
+WORKERS = 8
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis"])
+def store(request: pytest.FixtureRequest, database_url: str) -> Iterator[Store]:
+    """Return a store of each kind of connection."""
+    match request.param:
+        case "dsn":
+            with closing(PostgresStore(database_url)) as store:
+                yield store
+        case "pool":
+            with ConnectionPool(database_url, min_size=2, max_size=4, kwargs={"autocommit": True}) as pool:
+                yield PostgresStore(pool)
+        case "connection":
+            with psycopg.connect(database_url) as connection:
+                yield PostgresStore(connection)
+        case "Database":
+            with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))) as database:
+                yield PostgresStore(database)
+        case _:
+            valkey: ValkeyServer = request.getfixturevalue("valkey_server")
+            with Redis.from_url(valkey.url) as client:
+                client.flushall()
+                yield RedisStore(client)
+
+
+def process(store: Store, names: list[str]) -> Counter[str]:
+    """Complete each key and check it again; count what the store says."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        first = store.check(Key(name), MINUTE)
+        counts[f"first {type(first).__name__}"] += 1
+        if not isinstance(first, Claim):
+            continue
+        store.store_result(first, name, DAY)
+        again = store.check(Key(name), MINUTE)
+        right = isinstance(again, Duplicate) and again.result == name
+        counts["again right" if right else f"again {again}"] += 1
+    return counts
+
+
+def expected(names: int) -> Counter[str]:
+    """Return the counts if each key is new once and its own duplicate afterwards."""
+    return Counter({"first Claim": names, "again right": names})
+
+
+def names_of(worker: int, workers: int = WORKERS) -> list[str]:
+    """Return the keys of a worker: half as many as checks, because each key is checked twice."""
+    return [f"{worker}-{number}" for number in range(CHECKS // 2 // workers)]
+
+
+def test_threads_get_their_own_responses(store: Store) -> None:
+    """C17: with one connection for all of them, or with a pool."""
+    counts: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def work(worker: int) -> None:
+        result = process(store, names_of(worker))
+        with lock:
+            counts.update(result)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(WORKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == expected(WORKERS * len(names_of(0)))
+
+
+def test_tasks_get_their_own_responses(store: Store) -> None:
+    """C17: `asyncio.to_thread` runs the calls of many tasks in a pool of threads."""
+
+    async def run() -> list[Counter[str]]:
+        return await asyncio.gather(*(asyncio.to_thread(process, store, names_of(worker)) for worker in range(WORKERS)))
+
+    assert sum(asyncio.run(run()), Counter()) == expected(WORKERS * len(names_of(0)))
+
+
+def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
+    """Run the work in forked processes, all at the same time, and return what each of them returned."""
+    pipes = []
+    for number in range(children):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            try:
+                report = work(number)
+            except BaseException as error:  # noqa: BLE001 - the parent reports it
+                report = {f"{type(error).__name__}: {error}": 1, "trace": traceback.format_exc()}
+            os.write(writer, json.dumps(report).encode())
+            os._exit(0)
+        os.close(writer)
+        pipes.append((child, reader))
+    reports = []
+    for child, reader in pipes:
+        with os.fdopen(reader) as pipe:
+            reports.append(json.loads(pipe.read()))
+        os.waitpid(child, 0)
+    return reports
+
+
+@pytest.mark.parametrize("used_before", [True, False], ids=["used-before", "unused-before"])
+@pytest.mark.parametrize("store", ["dsn", "Database", "redis"], indirect=True)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_processes_get_their_own_responses(store: Store, used_before: bool) -> None:
+    """C17: also while the parent goes on, as in a server that loads the application before it forks."""
+    if used_before:
+        process(store, ["before"])
+    parent: list[Counter[str]] = []
+    thread = threading.Thread(target=lambda: parent.append(process(store, names_of(9, 5))))
+    if used_before:
+        thread.start()
+    reports = run_forked(lambda number: process(store, names_of(number, 5)), 4)
+    if not used_before:
+        thread.start()
+    thread.join()
+    assert [Counter(report) for report in (*reports, *parent)] == [expected(len(names_of(0, 5)))] * 5
+    assert process(store, ["after"]) == expected(1)
+
+
+@pytest.mark.parametrize("store", ["pool", "connection"], indirect=True)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_connection_of_another_process_is_refused(store: Store) -> None:
+    """C17: the library cannot open the user's connection again; the error says what to do."""
+    process(store, ["before"])
+
+    def work(_: int) -> str:
+        try:
+            store.check(Key("child"), MINUTE)
+        except InternalError as error:
+            return str(error)
+        return "used"
+
+    (report,) = run_forked(work, 1)
+    assert "was opened by another process" in report
+    assert process(store, ["after"]) == expected(1)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_memory_store_is_usable_after_fork_while_a_thread_uses_it() -> None:
+    """C17: a lock that another thread held at the fork does not block the child for ever."""
+    store = MemoryStore()
+    stop = threading.Event()
+
+    def use() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            process(store, [f"parent-{number}"])
+
+    def work(round_: int, number: int) -> Counter[str]:
+        return process(store, [f"{round_}-{number}"])
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        for round_ in range(20):
+            reports = run_forked(partial(work, round_), 2)
+            assert [Counter(report) for report in reports] == [expected(1)] * 2
+    finally:
+        stop.set()
+        thread.join()
