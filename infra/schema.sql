@@ -270,6 +270,39 @@ BEGIN
          WHERE e.position <> ALL (positions));
 END
 $$;
+CREATE FUNCTION public.guarded_transaction_begin(p_guard text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF coalesce(current_setting('idempotency.guard', true), '') <> '' THEN
+        RAISE EXCEPTION 'a guard is already open in this transaction: guards cannot be nested'
+            USING ERRCODE = 'GW002';
+    END IF;
+    PERFORM set_config('idempotency.guard', p_guard, true);
+    INSERT INTO guarded_transactions (guard) VALUES (p_guard);
+END
+$$;
+CREATE FUNCTION public.guarded_transaction_end(p_guard text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM guarded_transactions WHERE guard = p_guard;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the guarded work has ended the transaction of its guard' USING ERRCODE = 'GW002';
+    END IF;
+    PERFORM set_config('idempotency.guard', '', true);
+END
+$$;
+CREATE FUNCTION public.guarded_transactions_refuse_commit() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM guarded_transactions g WHERE g.guard = NEW.guard) THEN
+        RAISE EXCEPTION 'the guarded work must not commit the transaction of its guard' USING ERRCODE = 'GW002';
+    END IF;
+    RETURN NULL;
+END
+$$;
 CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -1297,6 +1330,7 @@ CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (u
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
+CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();
 CREATE TRIGGER operator_actions_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.operator_actions FOR EACH STATEMENT EXECUTE FUNCTION public.operator_actions_append_only();
 ALTER TABLE public.operator_actions ENABLE ALWAYS TRIGGER operator_actions_append_only;
 CREATE TRIGGER user_entitlements_deleted AFTER DELETE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
@@ -1324,6 +1358,12 @@ REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id te
 GRANT ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.guarded_transaction_end(p_guard text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.guarded_transaction_end(p_guard text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.guarded_transactions_refuse_commit() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.guarded_transactions_refuse_commit() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
