@@ -64,6 +64,8 @@ PRIVILEGES = {
     ),
     "entitlement_audit_default": ("", {"SELECT": "occurred_at"}),
     "entitlements": ("SELECT INSERT", {"UPDATE": "status updated_at version"}),
+    "guarded_transactions": ("SELECT INSERT DELETE", {}),
+    "idempotency_fences": ("USAGE", {}),
     "idempotency_keys": (
         "SELECT INSERT DELETE",
         {"UPDATE": "created_at expires_at request_hash response_body status_code"},
