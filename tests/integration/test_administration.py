@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +13,14 @@ from functions.manage_clients.handler import handle as manage_clients
 from functions.rebuild_read_model.handler import handle as rebuild_read_model
 from grantwire import operator_actions
 from grantwire.clients import store
+from grantwire.dead_letters import redrive
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
 from grantwire.read_model import from_record, from_stream
 from grantwire.runtime.clients import ClientsRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
+from tests.support.audit import audit_messages
+from tests.support.dead_letters import Pipeline, event_bytes
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import ACTOR_AND_REASON, clear_tables, entitlement, event_for, insert_entitlements
@@ -211,6 +215,50 @@ def test_interrupted_rebuild_leaves_neither_change_nor_row(
         rebuild_read_model({"source": source, **ACTOR_AND_REASON}, rebuild, SOURCE)
     assert rows.execute("SELECT FROM user_entitlements").rowcount == 0
     assert actions(rows) == []
+
+
+_DEAD_LETTERS = {
+    "outbox": """
+        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready)
+        VALUES (%(event_id)s, 'EntitlementGranted', 'u/s', 1, '{}', 'FAILED', false)""",
+    "notification": """
+        INSERT INTO notification_dlq (notification_id, event_id, event_type, user_id, stock_keeping_unit, version,
+                                      payload, attempt_count)
+        VALUES (gen_random_uuid(), %(event_id)s, 'EntitlementGranted', 'u_123', 'item1', 1, '{}', 10)""",
+    "nats": """
+        INSERT INTO notification_nats_dlq (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, subject,
+                                           headers, payload, event_id, message_time, advised_at)
+        VALUES (gen_random_uuid(), 's', 'bridge', 1, 'MSG_TERMINATED', 1, %(subject)s, '{}', %(payload)s,
+                %(event_id)s, now(), now())""",
+}
+_TABLES = {"outbox": "outbox_events", "notification": "notification_dlq", "nats": "notification_nats_dlq"}
+
+
+@pytest.mark.parametrize("interrupt", [end_session_before, end_session_after])
+@pytest.mark.parametrize("kind", _DEAD_LETTERS)
+@pytest.mark.parametrize("action", ["redrive", "discard"])
+def test_interrupted_action_on_a_dead_letter_leaves_neither_change_nor_row(
+    request: pytest.FixtureRequest, rows: Rows, action: str, kind: str, interrupt: Any
+) -> None:
+    """G4: wherever the session ends before the commit; nothing is published. The repeated command does both."""
+    monkeypatch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    event_id = uuid.uuid4()
+    payload = event_bytes(event_id)
+    with Pipeline(request.getfixturevalue("environ")) as pipeline:
+        audit_messages(rows, [payload])
+        subject = pipeline.topology.events.subject
+        rows.execute(_DEAD_LETTERS[kind], {"event_id": event_id, "payload": payload, "subject": subject})
+        statement = f"SELECT * FROM {_TABLES[kind]}"  # noqa: S608
+        before = rows.execute(statement).fetchall()
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(redrive, "record_dead_letters", interrupt(operator_actions.record_dead_letters))
+            with pytest.raises(RetryableError):
+                pipeline.execute(action=action, kind=kind, all=True)
+        assert rows.execute(statement).fetchall() == before
+        assert (actions(rows), pipeline.last_sequence()) == ([], 0)
+        assert pipeline.execute(action=action, kind=kind, all=True)["done"] == 1
+        assert rows.execute(statement).fetchall() != before
+    assert [(row["action"], row["kind"], row["count"]) for row in actions(rows)] == [(action, kind, 1)]
 
 
 def test_action_that_cannot_be_recorded_is_not_performed(clients: ClientsRuntime, rows: Rows) -> None:

@@ -73,9 +73,9 @@ def test_grant_writes_entitlement_event_audit_row_and_stored_response(client: Cl
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::1", "not an address", None])
 def test_source_address_and_transaction_are_audited(client: Client, rows: Rows, address: str | None) -> None:
-    """G7: for applied and refused operations; an unknown address is NULL."""
-    for key in ("k1", "k2"):
-        sent = api_event("POST", GRANTS, headers={"Idempotency-Key": key}, body=json.dumps(CHANGE))
+    """G7: for applied and refused operations of both routes; an unknown address is NULL."""
+    for key, route in (("k1", GRANTS), ("k2", GRANTS), ("k3", REVOKES), ("k4", REVOKES)):
+        sent = api_event("POST", route, headers={"Idempotency-Key": key}, body=json.dumps(CHANGE))
         sent["requestContext"]["identity"] = {"sourceIp": address}
         client.send(sent)
     audited = rows.execute(
@@ -87,8 +87,10 @@ def test_source_address_and_transaction_are_audited(client: Client, rows: Rows, 
     assert audited == [
         {"outcome": "APPLIED", "address": expected, "version": 1, "status": "ACTIVE"},
         {"outcome": "ENTITLEMENT_STATE_CONFLICT", "address": expected, "version": None, "status": None},
+        {"outcome": "APPLIED", "address": expected, "version": 2, "status": "REVOKED"},
+        {"outcome": "ENTITLEMENT_STATE_CONFLICT", "address": expected, "version": None, "status": None},
     ]
-    assert 0 < transactions[0] < transactions[1]
+    assert 0 < transactions[0] < transactions[1] < transactions[2] < transactions[3]
 
 
 def test_version_increases_by_one_with_every_change(client: Client, rows: Rows) -> None:

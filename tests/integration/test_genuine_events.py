@@ -15,6 +15,7 @@ from grantwire.notifications.events import decode_payload
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
 from grantwire.runtime.rebuild import RebuildRuntime
+from tests.support.audit import audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.read_model import ACTOR_AND_REASON
 from tests.support.workers import relay_support
@@ -138,6 +139,17 @@ def test_refused_operation_makes_no_event_genuine(
     assert notified_versions(rows) == []
 
 
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=3)], ids=["near", "far"])
+def test_only_an_applied_row_makes_an_event_genuine(database_url: str, rows: Rows, age: timedelta) -> None:
+    """G1: everything else agrees, in the search around the event's time and in the one without a time."""
+    payload = decode_payload(event(occurred_at=datetime.now(UTC) - age).SerializeToString())
+    audit_payloads(rows, [payload])
+    with psycopg.connect(database_url, autocommit=True) as functions:
+        assert find_genuine(functions, [payload], [b""]) == {0}
+        rows.execute("UPDATE entitlement_audit SET outcome = 'ENTITLEMENT_STATE_CONFLICT'")
+        assert find_genuine(functions, [payload], [b""]) == set()
+
+
 def test_event_far_from_its_audit_row_is_genuine(client: Client, environ: dict[str, str], rows: Rows) -> None:
     """G1, E1: updated_at runs ahead of the clock after a change with a wrong clock; the event has that time."""
     client.grant("k1")
@@ -251,6 +263,7 @@ def test_forced_message_is_part_of_a_rebuild_from_the_stream(database_url: str, 
     )
     with psycopg.connect(database_url) as tx:
         assert find_genuine(tx, [payload, payload], [b"other", digest]) == {1}
+        assert find_genuine(tx, [payload | {"event_id": str(uuid.UUID(int=1))}], [digest]) == set()
         rows.execute("UPDATE notification_nats_dlq SET forced = false")
         assert find_genuine(tx, [payload], [digest]) == set()
 

@@ -358,7 +358,8 @@ def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str) ->
                                            detail, occurred_at)
             VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'new', 's', '{}', '2031-01-16')""")
         audited = owner.execute("""
-            SELECT version, status, purchase_id, detail->>'refusal' AS refusal, detail ? 'version' AS in_detail,
+            SELECT version, status, purchase_id, detail->>'refusal' AS refusal,
+                   detail ?| ARRAY['version', 'purchase_id'] AS in_detail,
                    transaction_id IS NOT NULL AS has_transaction, tableoid::regclass::text ~ 'm01$' AS moved
               FROM entitlement_audit ORDER BY user_id COLLATE "C" """).fetchall()
     assert [tuple(row.values()) for row in audited] == [

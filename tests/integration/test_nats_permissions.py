@@ -268,11 +268,105 @@ def test_publish_is_denied(deployment: dict[str, str], server: NatsWithUsers, us
     assert asyncio.run(attempt(ADMIN)) == []
 
 
+STREAM_ACTIONS = (
+    "CREATE",
+    "UPDATE",
+    "INFO",
+    "DELETE",
+    "PURGE",
+    "MSG.GET",
+    "MSG.DELETE",
+    "SNAPSHOT",
+    "RESTORE",
+    "LEADER.STEPDOWN",
+    "PEER.REMOVE",
+)
+CONSUMER_ACTIONS = (
+    "CREATE",
+    "DURABLE.CREATE",
+    "INFO",
+    "DELETE",
+    "PAUSE",
+    "RESET",
+    "UNPIN",
+    "MSG.NEXT",
+    "LEADER.STEPDOWN",
+)
+BRIDGE = (NAMES.stream, NAMES.durable)
+RECORDERS = [(NAMES.advisory_stream, name) for name in NAMES.recorder_durables]
+REBUILDS = [(NAMES.stream, name) for name in NAMES.rebuild_consumers]
+OUTSIDE = (NAMES.stream, READER)
+ADVISORY = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{NAMES.stream}.{NAMES.durable}"
+
+
+def _consumer_subjects(*consumers: tuple[str, str], actions: tuple[str, ...] = CONSUMER_ACTIONS) -> set[str]:
+    return {f"{API}.CONSUMER.{action}.{stream}.{name}" for stream, name in consumers for action in actions}
+
+
+def _stream_subjects(*streams: str, actions: tuple[str, ...] = STREAM_ACTIONS) -> set[str]:
+    return {f"{API}.STREAM.{action}.{stream}" for stream in streams for action in actions}
+
+
+def _ack_subjects(*consumers: tuple[str, str]) -> set[str]:
+    return {f"$JS.ACK.{stream}.{name}.1.1.1.1.0" for stream, name in consumers}
+
+
+ALL_CONSUMERS = [BRIDGE, *RECORDERS, *REBUILDS, OUTSIDE, (NAMES.stream, "other"), ("OTHER", "other")]
+ALL_SUBJECTS = {
+    NAMES.subject,
+    ADVISORY,
+    "anything",
+    "$SYS.REQ.SERVER.PING",
+    *(f"{API}.{request}" for request in ("INFO", "STREAM.NAMES", "STREAM.LIST", "META.LEADER.STEPDOWN")),
+    *(f"{API}.CONSUMER.{request}.{NAMES.stream}" for request in ("CREATE", "NAMES", "LIST")),
+    *(f"{API}.DIRECT.GET.{stream}" for stream in (NAMES.stream, NAMES.advisory_stream)),
+    *(f"{inbox_prefix(user)}.forged" for user in (WORKERS, TOPOLOGY, READER)),
+    *(f"{API}.CONSUMER.CREATE.{stream}.{name}.{ADVISORY}" for stream, name in ALL_CONSUMERS),
+    *_stream_subjects(NAMES.stream, NAMES.advisory_stream, "OTHER"),
+    *_consumer_subjects(*ALL_CONSUMERS),
+    *_ack_subjects(*ALL_CONSUMERS),
+}
+# What each user needs (G2), written independently of the lists in nats_users.py.
+ALLOWED_SUBJECTS = {
+    WORKERS: {
+        NAMES.subject,
+        *_stream_subjects(NAMES.stream, NAMES.advisory_stream, actions=("INFO",)),
+        *_stream_subjects(NAMES.stream, actions=("MSG.GET",)),
+        *_consumer_subjects(BRIDGE, *RECORDERS, actions=("INFO", "MSG.NEXT")),
+        *_consumer_subjects(*REBUILDS, actions=("CREATE", "MSG.NEXT", "DELETE")),
+        *_ack_subjects(BRIDGE, *RECORDERS),
+    },
+    TOPOLOGY: {
+        *_stream_subjects(NAMES.stream, NAMES.advisory_stream, actions=("INFO", "CREATE", "UPDATE")),
+        *_consumer_subjects(BRIDGE, OUTSIDE, actions=("INFO", "CREATE")),
+        *_consumer_subjects(*RECORDERS, actions=("INFO",)),
+        f"{API}.CONSUMER.CREATE.{NAMES.advisory_stream}.{NAMES.recorder_durables[1]}.{ADVISORY}",
+    },
+    READER: {*_consumer_subjects(OUTSIDE, actions=("INFO", "MSG.NEXT")), *_ack_subjects(OUTSIDE)},
+}
+
+
+@pytest.mark.parametrize("user", ALLOWED_SUBJECTS)
+def test_user_publishes_to_exactly_the_allowed_subjects(server: NatsWithUsers, user: str) -> None:
+    """G2: of all requests of JetStream on every stream and consumer, and of all other kinds of subjects."""
+
+    async def attempt(user: str) -> set[str]:
+        """Return the subjects that the server denies. It needs no stream to decide."""
+        async with _session(server, user) as session:
+            for subject in sorted(ALL_SUBJECTS):
+                await session.client.publish(subject)
+            await session.client.flush()
+            await asyncio.sleep(0.05)  # nats-py calls the error callback in a task
+            text = "\n".join(session.denied).lower()
+            return {subject for subject in ALL_SUBJECTS if f'publish to "{subject.lower()}"' in text}
+
+    assert ALL_SUBJECTS - asyncio.run(attempt(user)) == ALLOWED_SUBJECTS[user]
+
+
+USERS = (WORKERS, TOPOLOGY, READER)
 SUBSCRIPTIONS = [
-    *((user, subject) for user in (WORKERS, TOPOLOGY, READER) for subject in (NAMES.subject, ">", "_INBOX.>")),
-    *((user, f"{inbox_prefix(WORKERS)}.>") for user in (TOPOLOGY, READER)),
-    *((user, f"{inbox_prefix(READER)}.>") for user in (TOPOLOGY, WORKERS)),
-    (WORKERS, f"{inbox_prefix(TOPOLOGY)}.>"),
+    *((user, subject) for user in USERS for subject in (NAMES.subject, ">", "*", "_INBOX.>", "$JS.>", ADVISORY)),
+    *((user, f"{inbox_prefix(other)}.>") for user in USERS for other in USERS if user != other),
     (READER, "$JS.ACK.>"),
 ]
 

@@ -414,6 +414,18 @@ def test_audit_row_has_a_maximum_size(functions: Connection, caller: str, detail
         functions.execute(insert, (caller, detail))
 
 
+@pytest.mark.parametrize("caller", ["c" * 129, ""])
+def test_caller_of_an_idempotency_key_has_a_maximum_length(functions: Connection, caller: str) -> None:
+    """G3: it is a part of the primary key, which a stolen role could otherwise fill with long texts."""
+    insert = """
+        INSERT INTO idempotency_keys (caller, route, idempotency_key, request_hash, status_code, response_body,
+                                      created_at, expires_at)
+        VALUES (%s, 'r', 'k', 'v1:0', 200, '{}', now(), now() + interval '1 day')"""
+    functions.execute(insert, ("c" * 128,))
+    with pytest.raises(psycopg.errors.CheckViolation, match="idempotency_keys_caller_length"):
+        functions.execute(insert, (caller,))
+
+
 def test_size_limits_apply_to_all_audit_partitions_and_are_validated(rows: Rows) -> None:
     """G3: also to DEFAULT and to a partition that the functions create later."""
     rows.execute("SELECT entitlement_audit_ensure_partitions(4)")
