@@ -132,6 +132,7 @@ def test_state_is_readable_by_its_owner_only(stack: EmbeddedStack) -> None:
         stack.state / "token",
         stack.emulator.state / "access-key",
         stack.cluster.state / "password",
+        stack.nats.users.file,
     ]
     files += [path for pattern in ("*.log", "*/*.log", "*/*.json") for path in stack.state.glob(pattern)]
     assert len(files) > 8
