@@ -101,6 +101,25 @@ def test_bad_input_is_refused_with_an_error_code(
     assert (response.status, response.code) == (status, code)
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=iso-8859-1", None])
+def test_latin_1_body_grants_nothing(stack: EmbeddedStack, http: Http, user: str, content_type: str | None) -> None:
+    """G8: a gateway that replaces bytes which are not UTF-8 must not turn every such name into one user."""
+    body = json.dumps(CHANGE | {"user_id": f"Andr\xe9 {user}"}, ensure_ascii=False).encode("latin-1")
+    headers = [("Idempotency-Key", user), *([("Content-Type", content_type)] if content_type else [])]
+    response = http.send("POST", GRANTS, headers, body)
+    assert (response.status, response.code) == (400, "BAD_REQUEST")
+    with psycopg.connect(stack.database_url) as connection:
+        granted = connection.execute("SELECT user_id FROM entitlements WHERE user_id LIKE %s", (f"%{user}",))
+        assert granted.fetchall() == []
+
+
+def test_scheme_of_the_token_is_case_insensitive(stack: EmbeddedStack, user: str) -> None:
+    """G8: also through API Gateway, which checks the header first."""
+    for scheme in ("bearer", "BEARER"):
+        headers = [("Authorization", f"{scheme} {stack.token}")]
+        assert Http(stack.api_url).send("GET", f"/v1/users/{user}/entitlements", headers).status == 200
+
+
 def test_database_outage_is_503_until_the_database_is_back(stack: EmbeddedStack, user: str) -> None:
     """Warm functions respond quickly during the outage and recover automatically; nothing is partly written.
 

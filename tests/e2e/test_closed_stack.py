@@ -132,8 +132,11 @@ def test_state_is_readable_by_its_owner_only(stack: EmbeddedStack) -> None:
         stack.state / "token",
         stack.emulator.state / "access-key",
         stack.cluster.state / "password",
+        stack.nats.users.file,
     ]
-    files += [path for pattern in ("*.log", "*/*.log", "*/*.json") for path in stack.state.glob(pattern)]
+    patterns = ("*.log", "*/*.log", "*/*.json", "*/password.*")
+    files += [path for pattern in patterns for path in stack.state.glob(pattern)]
+    assert len({path.name for path in files if path.name.startswith("password.")}) == 3  # one for each role
     assert len(files) > 8
     assert {str(path): oct(mode) for path in files if (mode := stat.S_IMODE(path.stat().st_mode)) != 0o600} == {}
     folders = {stack.emulator.state: 0o700, stack.nats.state: 0o700}

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from grantwire.clients.authorizer import Authorizer
 from grantwire.clients.lookup import LimitedLookup
-from grantwire.clients.store import Client
-from grantwire.clients.tokens import Token
+from grantwire.clients.store import Client, Clients
+from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.errors import UnauthenticatedError
+from grantwire.runtime.authentication import build_decisions
+from grantwire.runtime.clients import CallerRuntime
+from tests.support.plaintext import PLAINTEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from grantwire.clients.authorizer import DecisionCache
 
 ARN = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod/GET/v1/users/u/entitlements"
 
@@ -104,3 +112,25 @@ def test_refusal_without_lookup_is_401_and_counted(capsys: pytest.CaptureFixture
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["CallersRefused"] for line in lines if "CallersRefused" in line] == [[1.0]]
     assert not any("AuthorizerFailures" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda environ: CallerRuntime.build(environ).authorizer, build_decisions],
+    ids=["authorize_caller", "a route that authenticates"],
+)
+def test_every_function_that_authenticates_limits_lookups(
+    build: Callable[[Mapping[str, str]], Authorizer | DecisionCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G6: with the runtime that is built from the environment."""
+    clients = FakeClients()
+    monkeypatch.setattr(Clients, "find_or_list_ids", lambda _, client_id: clients.find_or_list_ids(client_id))
+    callers = build({**PLAINTEXT, "DATABASE_URL": "postgresql://u@h/d", "TOKEN_ENVIRONMENT": "live"})
+    refused = 0
+    for _ in range(100):
+        try:
+            callers.decide(f"Bearer {Token.mint('live', generate_client_id()).text}")
+        except UnauthenticatedError:
+            refused += 1
+    assert refused
+    assert refused + len(clients.looked_up) == 100

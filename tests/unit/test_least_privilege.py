@@ -20,6 +20,8 @@ RESOURCES: dict[str, Any] = TEMPLATE["Resources"]
 FUNCTIONS = functions(TEMPLATE)
 # Actions that do not support named resources.
 WITHOUT_RESOURCES = ("ec2:", "xray:")
+ARN = "arn:aws:secretsmanager:eu-central-1:1:secret:s"
+SECRETS = [name for name in TEMPLATE["Parameters"] if name.endswith("SecretArn")]
 
 
 def _alternatives(node: Any) -> Iterator[Any]:
@@ -108,6 +110,20 @@ def test_boundary_allows_everything_that_the_policies_allow() -> None:
     granted = [item for function in FUNCTIONS.values() for item in _statements(function.get("Policies", []))]
     assert granted
     assert allowed(granted) - allowed(_boundary()) == set()
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_boundary_allows_a_secret_that_is_the_only_one(secret: str) -> None:
+    """A webhook's secret, for example, can be read although all other credentials come from elsewhere."""
+    statements = RESOURCES["FunctionBoundary"]["Properties"]["PolicyDocument"]["Statement"]
+    conditions = {
+        statement["Fn::If"][0]
+        for statement in statements
+        if "Fn::If" in statement and statement["Fn::If"][1]["Sid"] in {"Secrets", "KeysOfSecrets"}
+    }
+    assert conditions == {"HasAnySecret"}
+    assert ConditionEvaluator(TEMPLATE, {secret: ARN}).holds({"Condition": "HasAnySecret"})
+    assert not ConditionEvaluator(TEMPLATE, {}).holds({"Condition": "HasAnySecret"})
 
 
 def test_only_migrate_database_may_read_the_secret_of_the_owner() -> None:
@@ -222,12 +238,9 @@ def test_web_acl_is_associated_with_the_stage_by_condition() -> None:
     assert association["Properties"]["ResourceArn"]["Fn::Sub"].endswith("/restapis/${Api}/stages/${Api.Stage}")
 
 
-ARN = "arn:aws:secretsmanager:eu-central-1:1:secret:s"
-
-
 @pytest.mark.parametrize(
     "aws",
-    [{"SubnetIds": "a,b"}, {"DatabaseSecretArn": ARN}, {"MigrationDatabaseSecretArn": ARN}, {"NatsSecretArn": ARN}],
+    [{"SubnetIds": "a,b"}, *({secret: ARN} for secret in SECRETS)],
     ids=lambda parameters: next(iter(parameters)),
 )
 @pytest.mark.parametrize(
@@ -236,7 +249,9 @@ ARN = "arn:aws:secretsmanager:eu-central-1:1:secret:s"
         {"Stage": "local"},
         {"DatabaseUrl": "postgresql://h"},
         {"MigrationDatabaseUrl": "postgresql://h"},
+        {"ClientsDatabaseUrl": "postgresql://h"},
         {"NatsUrl": "x"},
+        {"TopologyNatsUrl": "x"},
     ],
     ids=lambda parameters: next(iter(parameters)),
 )

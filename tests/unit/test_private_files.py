@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from infra.local.servers.emulator import EmulatorServer
+from infra.local.servers.nats import NatsUsers
+from infra.local.servers.nats_users import Names
 from infra.local.system import files
 from infra.local.system.processes import Account
 
@@ -60,6 +63,46 @@ def test_private_file_can_belong_to_another_account(tmp_path: Path) -> None:
     files.write_private(tmp_path / "password", "secret", owner=Account(65534, 65534))
     status = (tmp_path / "password").stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (65534, 65534, 0o600)
+
+
+def test_open_folder_and_open_log_become_private(tmp_path: Path) -> None:
+    """G9: also those that an older version created, and whatever the umask is."""
+    folder, log = tmp_path / "state", tmp_path / "server.log"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    log.write_text("older")
+    log.chmod(0o644)
+    before = os.umask(0)
+    try:
+        files.make_private_folder(folder)
+        files.make_private_folder(tmp_path / "new")
+        for path in (log, tmp_path / "new.log"):
+            files.open_log(path).close()
+    finally:
+        os.umask(before)
+    assert [_mode(path) for path in (folder, tmp_path / "new")] == [0o700, 0o700]
+    assert [_mode(path) for path in (log, tmp_path / "new.log")] == [0o600, 0o600]
+
+
+def test_passwords_of_nats_are_private(tmp_path: Path) -> None:
+    """G9: in the record of the users, and in the configuration of the server."""
+    before = os.umask(0)
+    try:
+        NatsUsers(tmp_path, Names()).write()
+    finally:
+        os.umask(before)
+    assert {path.name: _mode(path) for path in tmp_path.iterdir()} == {"nats.conf": 0o600, "users.json": 0o600}
+
+
+def test_access_key_of_the_emulator_is_private(tmp_path: Path) -> None:
+    """G9: it is random, kept over a restart, and in a folder that only its owner can enter."""
+    before = os.umask(0)
+    try:
+        keys = {EmulatorServer(tmp_path / name).access_key for name in ("one", "two", "one")}
+    finally:
+        os.umask(before)
+    assert [len(key) for key in keys] == [32, 32]
+    assert (_mode(tmp_path / "one"), _mode(tmp_path / "one" / "access-key")) == (0o700, 0o600)
 
 
 @pytest.mark.parametrize("fails", [False, True])

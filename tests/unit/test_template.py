@@ -280,6 +280,14 @@ def test_every_alarm_watches_a_function_of_the_template() -> None:
         assert dimensions.get("worker") in workers
 
 
+def test_alarms_on_a_backlog_also_fire_without_a_worker() -> None:
+    """G7: a worker that does not run writes no metric, and the backlog grows unseen. Its parameter is the limit."""
+    for name, parameter in (("ConsumerLag", "ConsumerLagMessages"), ("OldestPendingEvent", "OldestPendingSeconds")):
+        alarm = TEMPLATE["Resources"][f"{name}Alarm"]["Properties"]
+        assert (alarm["TreatMissingData"], alarm["Statistic"]) == ("breaching", "Maximum")
+        assert alarm["Threshold"] == {"Ref": parameter}
+
+
 def test_alarms_of_lambda_and_api_gateway_watch_this_stack() -> None:
     """G7: errors and throttles of every function, and 5xx responses of this stage only."""
     resources = TEMPLATE["Resources"]
@@ -588,9 +596,11 @@ def test_failed_authorizer_is_503_and_misconfigured_authorizer_is_500() -> None:
         ({}, True),
         ({"SubnetIds": "subnet-1"}, False),
         ({"SubnetIds": "subnet-1,subnet-2"}, False),
-        ({"DatabaseSecretArn": "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False),
-        ({"MigrationDatabaseSecretArn": "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False),
-        ({"NatsSecretArn": "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False),
+        *(
+            ({name: "arn:aws:secretsmanager:eu-central-1:1:secret:s"}, False)
+            for name in PARAMETERS
+            if name.endswith("SecretArn")
+        ),
     ],
 )
 def test_authorizer_is_required_on_aws(parameters: dict[str, str], accepted: bool) -> None:
