@@ -13,7 +13,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -238,24 +237,22 @@ def test_connection_of_another_process_is_refused(store: Store) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_memory_store_is_usable_after_fork_while_a_thread_uses_it() -> None:
     """C17: a lock that another thread held at the fork does not block the child for ever."""
-    store = MemoryStore()
-    stop = threading.Event()
+    parent, is_inside, may_leave = os.getpid(), threading.Event(), threading.Event()
 
-    def use() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            process(store, [f"parent-{number}"])
+    def clock() -> float:
+        """Keep the thread of the parent inside the store, which reads the clock under its lock."""
+        if os.getpid() == parent and threading.current_thread() is thread:
+            is_inside.set()
+            may_leave.wait(2 * TIME_LIMIT)
+        return 0.0
 
-    def work(round_: int, number: int) -> Counter[str]:
-        return process(store, [f"{round_}-{number}"])
-
-    thread = threading.Thread(target=use, daemon=True)
+    store = MemoryStore(clock=clock)
+    thread = threading.Thread(target=lambda: store.check(Key("parent"), MINUTE), daemon=True)
     thread.start()
+    assert is_inside.wait(TIME_LIMIT)
     try:
-        for round_ in range(20):
-            reports = run_forked(partial(work, round_), 2)
-            assert [Counter(report) for report in reports] == [expected(1)] * 2
+        reports = run_forked(lambda number: process(store, [f"child-{number}"]), 2)
     finally:
-        stop.set()
+        may_leave.set()
         thread.join(TIME_LIMIT)
+    assert [Counter(report) for report in reports] == [expected(1)] * 2
