@@ -26,6 +26,7 @@ from grantwire.settings import load
 from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
 from grantwire_idempotency.errors import InternalError
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,10 @@ WORKERS = 8
 TIME_LIMIT = max(10, CHECKS // 200)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
+# The client is under test, not the server, so one PostgreSQL is enough.
+newest_postgres = pytest.mark.parametrize(
+    "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
+)
 
 
 @pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis"])
@@ -90,6 +95,7 @@ def names_of(worker: int, workers: int = WORKERS) -> list[str]:
     return [f"{worker}-{number}" for number in range(CHECKS // 2 // workers)]
 
 
+@newest_postgres
 def test_threads_get_their_own_responses(store: Store) -> None:
     """C17: with one connection for all of them, or with a pool."""
     counts: Counter[str] = Counter()
@@ -108,6 +114,7 @@ def test_threads_get_their_own_responses(store: Store) -> None:
     assert counts == expected(WORKERS * len(names_of(0)))
 
 
+@newest_postgres
 def test_tasks_get_their_own_responses(store: Store) -> None:
     """C17: `asyncio.to_thread` runs the calls of many tasks in a pool of threads."""
 
@@ -149,6 +156,7 @@ def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
 @pytest.mark.parametrize("used_before", [True, False], ids=["used-before", "unused-before"])
 @pytest.mark.parametrize("store", ["dsn", "Database", "redis"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
 def test_forked_processes_get_their_own_responses(store: Store, used_before: bool) -> None:
     """C17: also while the parent goes on, as in a server that loads the application before it forks."""
     if used_before:
@@ -167,6 +175,7 @@ def test_forked_processes_get_their_own_responses(store: Store, used_before: boo
 
 @pytest.mark.parametrize("store", ["dsn", "redis"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
 def test_preloading_server_gets_its_own_responses(store: Store) -> None:
     """C17: a server that loads the application, uses its store, and forks workers that accept on one socket."""
     process(store, ["at start-up"])
@@ -218,6 +227,7 @@ def _fork_worker(server: HTTPServer) -> int:
 
 @pytest.mark.parametrize("store", ["pool", "connection"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
 def test_connection_of_another_process_is_refused(store: Store) -> None:
     """C17: the library cannot open the user's connection again; the error says what to do."""
     process(store, ["before"])
