@@ -53,11 +53,23 @@ def test_actions_are_pinned_by_hash(path: Any) -> None:
 def test_workflow_runs_the_commands_of_the_readme() -> None:
     """The first thing that a new developer tries is tested on each change."""
     document = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    commands = [step["run"] for job in document["jobs"].values() for step in job["steps"] if "run" in step]
+    jobs = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in document["jobs"].items()}
+    library = jobs.pop("library")
+    assert library[0] == "make wheel"
+    assert library[-1].endswith("pytest --pyargs grantwire_idempotency.conformance")
+    commands = [command for job in jobs.values() for command in job]
     assert {command.removeprefix("make ") for command in commands} <= COMMANDS.keys()
     readme = (ROOT / "README.md").read_text().partition("## Two commands")[2]
     assert commands[:2] == re.findall(r"^(make \w+) +#", readme, re.MULTILINE)[:2]
     assert {"make check", "make audit", "make sbom"} <= set(commands)
+
+
+def test_workflow_tests_the_library_on_each_declared_python() -> None:
+    """C14: the versions of the wheel's metadata."""
+    document = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    project = (ROOT / "layers" / "idempotency" / "pyproject.toml").read_text()
+    declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", project)
+    assert declared == document["jobs"]["library"]["strategy"]["matrix"]["python"]
 
 
 def test_package_that_was_not_examined_is_a_finding() -> None:

@@ -52,8 +52,8 @@ def valkey_cluster() -> Iterator[ValkeyServer]:
 
 @pytest.fixture(scope="module")
 def open_cluster(valkey_cluster: ValkeyServer) -> Iterator[RedisHarness]:
-    """Return a harness whose connections all tests of a module share."""
-    harness = RedisHarness(valkey_cluster.url, hash_tags=True)
+    """Return a harness whose connections all tests of a module share; its stores draw fencing numbers."""
+    harness = RedisHarness(valkey_cluster.url, hash_tags=True, fences=True)
     yield harness
     harness.close()
 

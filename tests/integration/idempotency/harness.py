@@ -112,8 +112,9 @@ class RedisHarness:
 
     name = "redis"
 
-    def __init__(self, url: str, *, hash_tags: bool = False) -> None:
+    def __init__(self, url: str, *, hash_tags: bool = False, fences: bool = False) -> None:
         self.url = url
+        self.fences = fences
         self._hash_tags = hash_tags
         self._resources = ExitStack()
         self._stores: list[Store] = []
@@ -122,7 +123,7 @@ class RedisHarness:
     def stores(self, count: int) -> Sequence[Store]:
         """See `Harness`."""
         while len(self._stores) < count:
-            self._stores.append(RedisStore(self._connect(), hash_tags=self._hash_tags))
+            self._stores.append(RedisStore(self._connect(), hash_tags=self._hash_tags, fences=self.fences))
         return self._stores[:count]
 
     def advance(self, step: timedelta) -> None:

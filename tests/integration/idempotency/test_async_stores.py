@@ -97,7 +97,7 @@ def test_store_claims_completes_and_releases(run: Callable[[Any], None]) -> None
         again = await store.check(KEY, MINUTE)
         assert isinstance(again, Claim)
         assert again.last_error == "no"
-        assert again.fence > claim.fence
+        assert again.fence > claim.fence or again.fence == claim.fence == 0  # without fences=True
         await store.store_result(again, "done", DAY)
         assert await store.check(KEY, MINUTE) == Duplicate(KEY, "done")
         assert await store.cleanup() == 0

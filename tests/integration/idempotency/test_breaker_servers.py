@@ -76,10 +76,9 @@ def test_killed_server_is_not_called_until_trial_succeeds(stoppable: tuple[Serve
         server.start()
     with pytest.raises(CircuitOpenError):
         store.check(key, MINUTE)
-    store.store_result(claim, "done", DAY)
-    assert breaker.closed
+    seconds += 5
     assert isinstance(store.check(key, MINUTE), Claim)
-    assert store.check(claim.key, MINUTE) == Duplicate(claim.key, "done")
+    assert breaker.closed
 
 
 @pytest.mark.parametrize("key_filter", [LruFilter(10), BloomFilter(10)], ids=["lru", "bloom"])

@@ -398,3 +398,16 @@ def _wait_until_blocked(rows: Rows, other_than: int | None = None) -> int:
         assert time.monotonic() < deadline, "no session waits for a lock"
         time.sleep(0.005)
     return int(sessions[0]["pid"])
+
+
+def test_delete_completed_selects_by_age(database: Database) -> None:
+    """C4, document 001: live or not, but never a key on which a run works."""
+    for hours, name in enumerate(("old", "busy", "dead", "young")):
+        store = store_at(database, NOW + hours * HOUR)
+        store.store_result(claim_key(store, Key(name, mark=1)), "done", 24 * HOUR)
+    claim_key(store_at(database, NOW + 3 * HOUR), Key("busy", mark=2), 9 * HOUR)
+    claim_key(store_at(database, NOW + 3 * HOUR), Key("dead", mark=2), MINUTE)
+    store = store_at(database, NOW + 4 * HOUR)
+    assert store.delete_completed(1.5 * HOUR) == 2
+    states = [store.get_result(Key(name)) for name in ("old", "busy", "dead", "young")]
+    assert [state and state.status for state in states] == [None, KeyStatus.IN_PROGRESS, None, KeyStatus.COMPLETED]

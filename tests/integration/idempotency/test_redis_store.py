@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -65,12 +66,12 @@ def test_entries_have_names_of_document_004(store: RedisStore, valkey: Redis) ->
     assert all(23 * 3_600_000 < valkey.pttl(name) <= 24 * 3_600_000 for name in (main, result))
 
 
-def test_failure_leaves_only_error_entry(store: RedisStore, valkey: Redis) -> None:
-    """A later success deletes the error entry and an older result."""
+def test_failure_leaves_only_its_entry(store: RedisStore, valkey: Redis) -> None:
+    """A later success deletes the failure and an older result."""
     first = Key("entity", mark=1)
     store.store_result(claim_key(store, first), "one", HOUR)
     store.store_failure(claim_key(store, Key("other")), "no", HOUR)
-    assert entries(valkey, "*other*") == {"idempotency:error:other": "no"}
+    assert entries(valkey, "*other*") == {"idempotency:other": "failed::no"}
     store.store_failure(claim_key(store, Key("entity", mark=2)), "no", HOUR)
     claim = claim_key(store, Key("entity", mark=2))
     store.store_result(claim, None, HOUR)
@@ -78,11 +79,20 @@ def test_failure_leaves_only_error_entry(store: RedisStore, valkey: Redis) -> No
 
 
 def test_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
-    """004: it is atomic and one round trip; the script sets the claim and draws the fencing number."""
-    claim_key(store, Key("loads the script"))
+    """004: it is atomic and one round trip; a script draws the fencing number, if the store has any."""
+    fenced = RedisStore(valkey, fences=True)
+    fenced.store_result(claim_key(fenced, Key("loads the scripts")), "done", HOUR)
     store.get_result(KEY)
-    claimed = _count_commands(valkey, lambda: claim_key(store))
-    assert claimed == {"evalsha": 1, "time": 1, "set": 1, "get": 1}
+    claim = Claim(KEY)
+    assert _count_commands(valkey, lambda: store.check(KEY, MINUTE, claim.token)) == {"set": 1}
+    completed = _count_commands(valkey, lambda: store.store_result(claim, "done", HOUR))
+    assert completed == {"evalsha": 1, "get": 1, "set": 2}
+    claimed = _count_commands(valkey, lambda: claim_key(fenced, Key("new")))
+    assert claimed == {"evalsha": 1, "time": 1, "set": 1}
+    repeats = [_count_commands(valkey, lambda: store.check(KEY, MINUTE)) for _ in range(2)]
+    assert repeats == [{"set": 1, "evalsha": 1, "get": 2}, {"evalsha": 1, "get": 2}]
+    claims = [_count_commands(valkey, partial(claim_key, store, Key(name))) for name in ("n1", "n2")]
+    assert claims == [{"evalsha": 1, "get": 1, "set": 1}, {"set": 1}]
     assert _count_commands(valkey, lambda: store.get_result(KEY)) == {"evalsha": 1, "mget": 1}
     valkey.script_flush()
     claim_key(store, Key("ordered", mark=1))
@@ -92,18 +102,32 @@ def test_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
 
 
 def test_main_entry_expires_last(store: RedisStore, valkey: Redis) -> None:
-    """So a plain SET NX fails while any entry is live."""
+    """So a plain SET NX fails while any entry is live: a claim, a completion or a failure."""
     store.store_result(claim_key(store, Key("a", mark=1)), "one", HOUR)
     short = claim_key(store, Key("a", mark=2), MINUTE)
     assert str(valkey.get("idempotency:a")).startswith("completed:1:")
-    assert valkey.get("idempotency:other:a") == f"claim:2:{short.token}"
+    assert valkey.get("idempotency:other:a") == f"reclaim:2:{short.token}"
     store.store_failure(short, "no", MINUTE)
-    assert not valkey.exists("idempotency:other:a")
+    assert valkey.get("idempotency:other:a") == "failed::no"
     long = claim_key(store, Key("a", mark=2), 2 * HOUR)
-    assert valkey.get("idempotency:a") == f"claim:2:{long.token}"
+    assert valkey.get("idempotency:a") == f"reclaim:2:{long.token}"
     assert str(valkey.get("idempotency:other:a")).startswith("completed:1:")
+    assert valkey.get("idempotency:third:a") == "failed::no"
     shorten(valkey, HOUR + MINUTE)
     assert isinstance(store.check(Key("a"), MINUTE), InProgress)
+    store.store_result(long, None, HOUR)
+    assert entries(valkey) == {"idempotency:a": f"completed:2:{long.token}"}
+
+
+def test_failure_outlives_claim_and_completion(store: RedisStore, valkey: Redis) -> None:
+    """C20: a dead letter is recognised after the claim of a dead worker has expired, with all three entries."""
+    store.store_result(claim_key(store, Key("a", mark=1)), "one", HOUR)
+    store.store_failure(claim_key(store, Key("a", mark=2)), "dead", 9 * HOUR)
+    assert claim_key(store, Key("a", mark=2), 2 * HOUR).last_error == "dead"
+    assert valkey.get("idempotency:a") == "failed::dead"
+    shorten(valkey, 3 * HOUR)
+    assert store.get_result(Key("a")) == KeyState(KeyStatus.FAILED, error="dead")
+    assert claim_key(store, Key("a")).last_error == "dead"
 
 
 @pytest.mark.parametrize("decode", [True, False])
@@ -214,7 +238,9 @@ def test_store_recovers_after_server_restart(private_valkey: ValkeyServer, caplo
         assert {(line["level"], line["message"]) for line in lines} == {("WARNING", "redis unavailable")}
         assert all("ConnectionError" in line["reason"] for line in lines)
         private_valkey.start()
-        store.store_result(claim, "done", HOUR)
+        with pytest.raises(LeaseLostError):  # the server stores nothing on disk
+            store.store_result(claim, "done", HOUR)
+        store.store_result(claim_key(store), "done", HOUR)
         assert store.check(KEY, MINUTE) == Duplicate(KEY, "done")
 
 
@@ -303,9 +329,10 @@ def test_unknown_entry_is_error_and_remains(store: RedisStore, valkey: Redis) ->
 def test_missing_permission_is_internal_error(private_valkey: ValkeyServer) -> None:
     """A retry cannot fix a wrong installation."""
     with connect(private_valkey.url) as client:
-        client.execute_command("ACL", "SETUSER", "default", "-evalsha")
-        with pytest.raises(InternalError, match="NoPermissionError"):
-            RedisStore(client).check(KEY, MINUTE)
+        client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-set")
+        for key in (KEY, Key("ordered", mark=1)):
+            with pytest.raises(InternalError, match="NoPermissionError"):
+                RedisStore(client).check(key, MINUTE)
 
 
 @pytest.mark.parametrize("value", ["x", "}", "}{", "{}", "{x}", "a}b", "\\", "\\}", "}\\", "result:x", "{result:x}"])

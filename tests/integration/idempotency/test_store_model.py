@@ -111,6 +111,7 @@ class Comparison:
         else:
             assert isinstance(check, Claim)
             assert check.key == key
+            assert check.last_error == model.error(key)
             self.claims.append(check)
             model.history(key).claims.append((check.token, mark, model.now + ttl))
         self.compare_state(value)
@@ -120,7 +121,8 @@ class Comparison:
         claim, model = self._pick_claim(index), self.model
         completion = model.completion(claim.key)
         is_repeat = completion is not None and completion[0] == claim.token
-        is_rejected = model.is_lost(claim) and not is_repeat
+        live = model.claim(claim.key)
+        is_rejected = (live is None or model.is_lost(claim)) and not is_repeat
         try:
             self.store.store_result(claim, result, ttl * MINUTE)
         except LeaseLostError:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import threading
 import traceback
+import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
-from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -23,6 +26,7 @@ from grantwire.settings import load
 from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
 from grantwire_idempotency.errors import InternalError
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,8 +37,14 @@ if TYPE_CHECKING:
 # `make check` sets it to 20,000.
 CHECKS = int(os.environ.get("GRANTWIRE_THREAD_CHECKS", "2000"))
 WORKERS = 8
+# Seconds until a process that hangs is a failure: 2,000 checks take less than two.
+TIME_LIMIT = max(10, CHECKS // 200)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
+# The client is under test, not the server, so one PostgreSQL is enough.
+newest_postgres = pytest.mark.parametrize(
+    "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
+)
 
 
 @pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis"])
@@ -85,6 +95,7 @@ def names_of(worker: int, workers: int = WORKERS) -> list[str]:
     return [f"{worker}-{number}" for number in range(CHECKS // 2 // workers)]
 
 
+@newest_postgres
 def test_threads_get_their_own_responses(store: Store) -> None:
     """C17: with one connection for all of them, or with a pool."""
     counts: Counter[str] = Counter()
@@ -103,6 +114,7 @@ def test_threads_get_their_own_responses(store: Store) -> None:
     assert counts == expected(WORKERS * len(names_of(0)))
 
 
+@newest_postgres
 def test_tasks_get_their_own_responses(store: Store) -> None:
     """C17: `asyncio.to_thread` runs the calls of many tasks in a pool of threads."""
 
@@ -113,13 +125,18 @@ def test_tasks_get_their_own_responses(store: Store) -> None:
 
 
 def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
-    """Run the work in forked processes, all at the same time, and return what each of them returned."""
+    """Run the work in forked processes, all at the same time, and return what each of them returned.
+
+    A child that hangs is ended by its alarm, and its report is empty.
+    """
     pipes = []
     for number in range(children):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(TIME_LIMIT)
             try:
                 report = work(number)
             except BaseException as error:  # noqa: BLE001 - the parent reports it
@@ -131,7 +148,7 @@ def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
     reports = []
     for child, reader in pipes:
         with os.fdopen(reader) as pipe:
-            reports.append(json.loads(pipe.read()))
+            reports.append(json.loads(pipe.read() or '{"no report": 1}'))
         os.waitpid(child, 0)
     return reports
 
@@ -139,24 +156,78 @@ def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
 @pytest.mark.parametrize("used_before", [True, False], ids=["used-before", "unused-before"])
 @pytest.mark.parametrize("store", ["dsn", "Database", "redis"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
 def test_forked_processes_get_their_own_responses(store: Store, used_before: bool) -> None:
     """C17: also while the parent goes on, as in a server that loads the application before it forks."""
     if used_before:
         process(store, ["before"])
     parent: list[Counter[str]] = []
-    thread = threading.Thread(target=lambda: parent.append(process(store, names_of(9, 5))))
+    thread = threading.Thread(target=lambda: parent.append(process(store, names_of(9, 5))), daemon=True)
     if used_before:
         thread.start()
     reports = run_forked(lambda number: process(store, names_of(number, 5)), 4)
     if not used_before:
         thread.start()
-    thread.join()
+    thread.join(TIME_LIMIT)
     assert [Counter(report) for report in (*reports, *parent)] == [expected(len(names_of(0, 5)))] * 5
     assert process(store, ["after"]) == expected(1)
 
 
+@pytest.mark.parametrize("store", ["dsn", "redis"], indirect=True)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
+def test_preloading_server_gets_its_own_responses(store: Store) -> None:
+    """C17: a server that loads the application, uses its store, and forks workers that accept on one socket."""
+    process(store, ["at start-up"])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            counts = process(store, [self.path])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({**counts, "pid": os.getpid()}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    workers = [_fork_worker(server) for _ in range(4)]
+
+    def request(number: int) -> dict[str, int]:
+        url = f"http://127.0.0.1:{server.server_port}/{number}"
+        with urllib.request.urlopen(url, timeout=TIME_LIMIT) as response:
+            return dict(json.load(response))
+
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            reports = list(pool.map(request, range(CHECKS // 10)))
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
+        server.server_close()
+    served = Counter(report.pop("pid") for report in reports)
+    assert [Counter(report) for report in reports] == [expected(1)] * len(reports)
+    assert len(served) > 1
+    assert set(served) <= set(workers)
+
+
+def _fork_worker(server: HTTPServer) -> int:
+    """Fork a worker that serves until it is ended, or for the time limit at most, and return its process id."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(2 * TIME_LIMIT)
+        try:
+            server.serve_forever()
+        finally:
+            os._exit(1)
+    return child
+
+
 @pytest.mark.parametrize("store", ["pool", "connection"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
 def test_connection_of_another_process_is_refused(store: Store) -> None:
     """C17: the library cannot open the user's connection again; the error says what to do."""
     process(store, ["before"])
@@ -176,24 +247,22 @@ def test_connection_of_another_process_is_refused(store: Store) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_memory_store_is_usable_after_fork_while_a_thread_uses_it() -> None:
     """C17: a lock that another thread held at the fork does not block the child for ever."""
-    store = MemoryStore()
-    stop = threading.Event()
+    parent, is_inside, may_leave = os.getpid(), threading.Event(), threading.Event()
 
-    def use() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            process(store, [f"parent-{number}"])
+    def clock() -> float:
+        """Keep the thread of the parent inside the store, which reads the clock under its lock."""
+        if os.getpid() == parent and threading.current_thread() is thread:
+            is_inside.set()
+            may_leave.wait(2 * TIME_LIMIT)
+        return 0.0
 
-    def work(round_: int, number: int) -> Counter[str]:
-        return process(store, [f"{round_}-{number}"])
-
-    thread = threading.Thread(target=use)
+    store = MemoryStore(clock=clock)
+    thread = threading.Thread(target=lambda: store.check(Key("parent"), MINUTE), daemon=True)
     thread.start()
+    assert is_inside.wait(TIME_LIMIT)
     try:
-        for round_ in range(20):
-            reports = run_forked(partial(work, round_), 2)
-            assert [Counter(report) for report in reports] == [expected(1)] * 2
+        reports = run_forked(lambda number: process(store, [f"child-{number}"]), 2)
     finally:
-        stop.set()
-        thread.join()
+        may_leave.set()
+        thread.join(TIME_LIMIT)
+    assert [Counter(report) for report in reports] == [expected(1)] * 2

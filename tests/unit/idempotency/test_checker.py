@@ -117,12 +117,13 @@ def test_expired_claim_can_be_taken_over(
     assert checker.is_processed("order:1")
 
 
-def test_expired_claim_can_be_completed_if_not_taken(checker: IdempotencyChecker, time: FakeTime) -> None:
-    """C4: a late worker can complete its key if no other worker has claimed it."""
+def test_expired_claim_cannot_be_completed(checker: IdempotencyChecker, time: FakeTime) -> None:
+    """C20: also if no other worker has claimed the key."""
     checker.mark_processing("order:1", MINUTE)
     time.now += 61
-    checker.mark_completed("order:1")
-    assert checker.is_processed("order:1")
+    with pytest.raises(LeaseLostError):
+        checker.mark_completed("order:1")
+    assert not checker.is_processed("order:1")
 
 
 def test_mark_failed_stores_error(checker: IdempotencyChecker, store: MemoryStore) -> None:

@@ -21,6 +21,7 @@ from grantwire_idempotency import (
     entity_key,
     idempotent,
 )
+from grantwire_idempotency.claims import HeldClaim
 from grantwire_idempotency.errors import InternalError, LeaseLostError, RetryableError
 from tests.unit.idempotency.doubles import FailingStore, FakeTime
 
@@ -99,6 +100,13 @@ def test_claim_is_extended_inside_the_work() -> None:
     assert fences == [1]
     with pytest.raises(InternalError, match="no claim"):
         current_claim()
+
+
+def test_missing_fencing_number_is_an_error() -> None:
+    """C20: 0 would be below every stored number, so the caller's UPDATE would silently change nothing."""
+    claim = HeldClaim(Claim(Key("o_1")), lambda _claim, _ttl: None)
+    with pytest.raises(InternalError, match="fences=True"):
+        _ = claim.fence
 
 
 def test_paused_worker_cannot_extend_or_complete() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import Claim, FailMode, Key, KeyState, KeyStatus, MemoryStore, Outcome
+from grantwire_idempotency import Claim, FailMode, Key, KeyState, KeyStatus, MemoryStore, Outcome, current_claim
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
@@ -229,16 +229,42 @@ def test_lost_claim_raises_lease_lost_error(fail_mode: FailMode, caplog: pytest.
     assert job.run() == Outcome("result of the other run", replayed=True)
 
 
-def test_expired_claim_can_be_completed_if_not_taken() -> None:
-    """A slow run without a competitor is not an error."""
+def test_run_longer_than_its_claim_cannot_complete() -> None:
+    """C20: also without a competitor, unless the work extends its claim."""
     job = Job()
 
     def slow() -> str:
         job.time.advance(2 * LEASE)
         return "slow"
 
-    assert job.run(slow).value == "slow"
+    def extended() -> str:
+        current_claim().extend(3 * LEASE)
+        return slow()
+
+    with pytest.raises(LeaseLostError):
+        job.run(slow)
+    assert job.run(extended).value == "slow"
     assert job.run() == Outcome("slow", replayed=True)
+
+
+def test_late_result_is_written_unless_the_key_is_taken() -> None:
+    """C20: the process claims the key again, also after its claim has expired; another run keeps the key."""
+    job = Job()
+
+    def work() -> str:
+        job.store.failing["store_result"] = [RetryableError(DOWN)] * 9
+        return "late"
+
+    job.run(work, Key("free"))
+    job.run(work, Key("taken"))
+    job.store.failing.clear()
+    job.time.advance(2 * LEASE)
+    other = job.store.inner.check(Key("job:taken"), LEASE)
+    assert isinstance(other, Claim)
+    job.run("next", Key("next"))
+    assert job.state("job:free") == KeyState(KeyStatus.COMPLETED, '"late"')
+    job.store.inner.store_result(other, '"other"', HOUR)
+    assert job.state("job:taken") == KeyState(KeyStatus.COMPLETED, '"other"')
 
 
 def circular() -> list[Any]:

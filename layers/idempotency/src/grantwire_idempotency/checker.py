@@ -66,8 +66,8 @@ class IdempotencyChecker:
     def mark_completed(self, key: Key | str, result: str | None = None) -> None:
         """Mark the key as processed and store `result`.
 
-        Raises LeaseLostError if the claim expired and another worker has claimed or completed the key. After any other
-        RetryableError it is safe to call the method again. Raises InternalError if this checker has no claim.
+        Raises LeaseLostError if the claim has expired, or another worker has claimed or completed the key. After any
+        other RetryableError it is safe to call the method again. Raises InternalError if this checker has no claim.
         """
         claim = self._find_claim(key)
         if claim is None:

@@ -41,8 +41,11 @@ class HeldClaim:
         """The fencing number: higher than that of every earlier claim on the key.
 
         Write it with the effect, for example `UPDATE … SET fence = %(fence)s WHERE fence < %(fence)s`. Then a worker
-        that was paused past its claim changes nothing after its successor.
+        that was paused past its claim changes nothing after its successor. Raises InternalError if the store draws no
+        fencing numbers.
         """
+        if self._claim.fence == 0:
+            raise InternalError("the store draws no fencing numbers: create a RedisStore with fences=True")
         return self._claim.fence
 
     def extend(self, ttl: timedelta) -> Any:

@@ -8,7 +8,7 @@
 
 If the work is done but the store does not take the result, the run still succeeds: an error would make the caller
 repeat the effect. What the store did not take is kept and written before the next check of the same process: the result
-of an unguarded run, and the release of a claim whose response was lost.
+of a run, unless another run has the key by then, and the release of a claim whose response was lost.
 
 The engine contains no I/O; see `steps`.
 """
@@ -65,6 +65,8 @@ _BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), tim
 LEASE_MARGIN = timedelta(seconds=1)
 # Outcomes that the store did not take and that wait for the next check. Beyond it the oldest is dropped.
 _MAX_PENDING = 1_000
+# Between the two calls of the store that write a late result.
+_LATE_LEASE = timedelta(seconds=30)
 _JSON = JsonSerializer()
 
 
@@ -105,6 +107,15 @@ class ExecutionSettings:
     logger: LibraryLogger | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An outcome that the store did not take: an error if there is one, else a result."""
+
+    claim: Claim
+    result: str | None = None
+    error: str | None = None
+
+
 class Execution:
     """Runs work once for each key of a job, as far as the store can guarantee it."""
 
@@ -121,8 +132,7 @@ class Execution:
         self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics)
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
         self._sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
-        # Calls of the store that failed: the method and its arguments.
-        self._pending: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=_MAX_PENDING)
+        self._pending: deque[_Pending] = deque(maxlen=_MAX_PENDING)
 
     def run(
         self,
@@ -179,7 +189,7 @@ class Execution:
             result = None if value is None else self._settings.serializer.dump(value)
         except (TypeError, ValueError, RecursionError):
             result = None
-        self._pending.append(("store_result", (claim, result, self._settings.ttl, self._settings.order_ttl)))
+        self._pending.append(_Pending(claim, result))
         return Outcome(value)
 
     def _scope_key(self, key: Key) -> Key:
@@ -204,7 +214,7 @@ class Execution:
             fields = {"error": str(error), "task_type": self.name}
             if self._settings.fail_mode is FailMode.CLOSED:
                 if not isinstance(error, CircuitOpenError):
-                    self._pending.append(("store_failure", (claim, "the check was not answered", self._settings.ttl)))
+                    self._pending.append(_Pending(claim, error="the check was not answered"))
                 logger.error("idempotency check failed", extra=fields)  # noqa: TRY400 - an outage needs no traceback
                 raise
             logger.warning("idempotency check failed, processing anyway", extra=fields)
@@ -231,15 +241,14 @@ class Execution:
     def _write_pending(self, key: str | None = None) -> Steps[None]:
         """Write the outcomes that the store did not take, of one key or of all, as far as it takes them now."""
         for outcome in list(self._pending):
-            method, arguments = outcome
-            if key is not None and arguments[0].key.value != key:
+            if key is not None and outcome.claim.key.value != key:
                 continue
             try:
                 self._pending.remove(outcome)
             except ValueError:  # another thread writes it
                 continue
             try:
-                yield partial(getattr(self._store, method), *arguments)
+                yield from self._write_late(outcome)
             except LeaseLostError:
                 continue  # a later run has the key
             except RetryableError:
@@ -247,7 +256,18 @@ class Execution:
                 return
             except Exception:
                 logger = self._logger
-                logger.exception("could not write late record", extra=self._log_fields(arguments[0]))
+                logger.exception("could not write late record", extra=self._log_fields(outcome.claim))
+
+    def _write_late(self, outcome: _Pending) -> Steps[None]:
+        """Write one outcome. A result needs a live claim, so the key is claimed again, unless another run has it."""
+        claim, settings = outcome.claim, self._settings
+        if outcome.error is not None:
+            error = outcome.error
+            yield lambda: self._store.store_failure(claim, error, settings.ttl)
+            return
+        check = yield lambda: self._store.check(claim.key, _LATE_LEASE, claim.token)
+        if isinstance(check, Claim):
+            yield lambda: self._store.store_result(check, outcome.result, settings.ttl, settings.order_ttl)
 
     def _complete(self, claim: Claim, value: Any) -> Steps[None]:
         try:
@@ -276,7 +296,7 @@ class Execution:
             )
             raise
         except RetryableError as error:
-            self._pending.append(("store_result", arguments))
+            self._pending.append(_Pending(claim, result))
             logger.log(
                 logging.WARNING if self._settings.fail_mode is FailMode.OPEN else logging.ERROR,
                 "could not store result, duplicate runs again after claim expires",
@@ -291,7 +311,7 @@ class Execution:
             yield from self._call_store(lambda: self._store.store_failure(*arguments))
         except Exception as failure:
             if isinstance(failure, RetryableError):
-                self._pending.append(("store_failure", arguments))
+                self._pending.append(_Pending(claim, error=error))
             logger.exception(
                 "could not release key after failure, retry must wait until claim expires",
                 extra=self._log_fields(claim),

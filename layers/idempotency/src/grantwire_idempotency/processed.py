@@ -10,23 +10,24 @@ Two workers that both ask before either of them marks will both do the work. So 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.defaults import DEFAULT_TTL
 from grantwire_idempotency.errors import ConfigError
 from grantwire_idempotency.serializers import JsonSerializer
-from grantwire_idempotency.stores.interface import Claim, Key, KeyStatus
+from grantwire_idempotency.stores.interface import Claim, Key, KeyStatus, claim_lost_error
 from grantwire_idempotency.wiring import duration_rule, require, serializer_rule, sync_store_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from grantwire_idempotency.serializers import Serializer
     from grantwire_idempotency.stores.interface import Store
 
 _JSON = JsonSerializer()
+# Between the two calls of the store that mark a message.
+_MARK_LEASE = timedelta(seconds=30)
 
 
 class ProcessedMessages:
@@ -54,7 +55,10 @@ class ProcessedMessages:
     def mark_processed(self, message_id: str, result: Any = None) -> None:
         """Remember the message with its result. Raises LeaseLostError if another worker has marked or claimed it."""
         text = None if result is None else self._serializer.dump(result)
-        self._store.store_result(Claim(Key(message_id)), text, self._ttl)
+        claim = self._store.check(Key(message_id), _MARK_LEASE)
+        if not isinstance(claim, Claim):
+            raise claim_lost_error()
+        self._store.store_result(claim, text, self._ttl)
 
     def get_processed_result(self, message_id: str) -> Any:
         """Return the result of a processed message; None if it has no result or is not processed."""
@@ -64,11 +68,17 @@ class ProcessedMessages:
         return self._serializer.load(state.result)
 
     def cleanup(self, older_than: datetime) -> int:
-        """Delete entries that expired before `older_than` and return how many were deleted.
+        """Forget the messages that were processed before `older_than`, and return how many there were.
 
-        A store deletes what has expired now, whatever its age, so `older_than` must not be in the future: entries that
-        live are never deleted. Raises ConfigError for a time without an offset.
+        They are selected by their age, whether or not they have expired, and are new again. Other jobs in the same
+        store are affected as well. Raises ConfigError for a time without an offset, and for a store that does not know
+        when a key was completed: Redis deletes each entry after its `ttl` and keeps no other time.
         """
         if older_than.tzinfo is None:
             raise ConfigError(["older_than must have an offset, such as datetime.now(UTC)"])
-        return self._store.cleanup() if older_than <= self._now() else 0
+        delete_completed = getattr(self._store, "delete_completed", None)
+        if delete_completed is None:
+            raise ConfigError(
+                [f"{type(self._store).__name__} cannot select by age: its entries expire after their ttl"]
+            )
+        return int(delete_completed(self._now() - older_than))

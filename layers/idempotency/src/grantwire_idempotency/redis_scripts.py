@@ -1,4 +1,4 @@
-"""Runs scripts in Redis or Valkey, by their hash, and with their text if the server does not know them yet."""
+"""Sends commands to Redis or Valkey: scripts by their hash, or by their text if the server does not know them yet."""
 
 from __future__ import annotations
 
@@ -63,5 +63,25 @@ async def run_script_async(
     except NoScriptError:
         with wrap_exceptions(logger or default_logger):
             return await client.eval(script.text, len(keys), *keys, *arguments)
+    except (RedisError, RedisClusterException) as error:
+        raise convert_error(error, logger or default_logger) from error
+
+
+def set_new(
+    client: Redis | RedisCluster, name: str, value: str, milliseconds: int, logger: LibraryLogger | None = None
+) -> bool:
+    """Set the entry and return true if it does not exist; raise the errors of the library."""
+    try:
+        return client.set(name, value, px=milliseconds, nx=True) is not None
+    except (RedisError, RedisClusterException) as error:
+        raise convert_error(error, logger or default_logger) from error
+
+
+async def set_new_async(
+    client: Any, name: str, value: str, milliseconds: int, logger: LibraryLogger | None = None
+) -> bool:
+    """Set the entry with a client of `redis.asyncio`."""
+    try:
+        return await client.set(name, value, px=milliseconds, nx=True) is not None
     except (RedisError, RedisClusterException) as error:
         raise convert_error(error, logger or default_logger) from error

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Harness(Protocol):
-    """One kind of store."""
+    """One kind of store. With an attribute `fences = False`, its claims have the fencing number 0."""
 
     def stores(self, count: int) -> Sequence[Store]:
         """Return this many stores with the same keys and clock, each with its own connection."""

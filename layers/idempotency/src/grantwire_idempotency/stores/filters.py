@@ -2,8 +2,8 @@
 
 A filter can save work of the store and never decides. If it says that the key is completed, FilteredStore reads the
 key's state before it claims anything, which is cheaper for a store whose check writes or takes several round trips. The
-stores of this package answer every check in one round trip, so measure before you use a filter. A new key costs nothing
-more.
+stores of this package answer almost every check in one round trip, so measure before you use a filter. A new key costs
+nothing more.
 
 A filter forgets keys, does not know keys that other processes completed, and a Bloom filter has false positives. None
 of that changes a response: Duplicate and Claim always come from the store.

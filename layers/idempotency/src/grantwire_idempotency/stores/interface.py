@@ -16,10 +16,10 @@ Two concurrent checks never both return Claim. A worker that dies leaves its cla
 
 The token of a claim identifies the run. A check that is repeated with the same token returns the claim again, so one
 whose response was lost does not block its key. Each claim has a *fencing number*, which is higher than that of every
-earlier claim on the key.
+earlier claim on the key; it is 0 if the store draws none.
 
-A claim is *lost* when another run has a live claim on the same key, or when a completion makes the key a duplicate. A
-claim that has expired but is not lost can still be completed.
+A claim is *lost* when another run has a live claim on the same key, or when a completion makes the key a duplicate.
+Only a live claim can be completed: one that has expired cannot, even if no other run has claimed the key since.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Claim:
 
     `fence` is the fencing number: higher than that of every earlier claim on the key. Write it with the effect, under a
     condition such as `WHERE fence < %s`, and a worker that was paused past its claim cannot overwrite a later one.
+    It is 0 if the store draws none (`RedisStore` without `fences=True`).
     `last_error` is the live failure of the key, if there is one.
     """
 
@@ -168,8 +169,8 @@ class Store(Protocol):
 
         If the key has a mark, it stays completed for `order_ttl`, if that is longer. A check in that additional time
         returns a Duplicate without a result. A second call with the same claim has no effect. Raises LeaseLostError and
-        changes nothing if the claim is lost (see the module). Raises BadRequestError if the result contains NUL or lone
-        surrogates.
+        changes nothing if the claim has expired or is lost (see the module). Raises BadRequestError if the result
+        contains NUL or lone surrogates.
         """
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
@@ -248,4 +249,4 @@ def truncate_error(error: str) -> str:
 
 def claim_lost_error() -> LeaseLostError:
     """Return the error for a claim that is lost."""
-    return LeaseLostError("the claim is lost: another run has claimed or completed the key")
+    return LeaseLostError("the claim is lost: it has expired, or another run has claimed or completed the key")

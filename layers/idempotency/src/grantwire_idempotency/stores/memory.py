@@ -42,6 +42,7 @@ class _Entry:
     mark: int | None
     text: str | None = None
     text_expires_at: float = math.inf
+    stored_at: float = 0
 
 
 class MemoryStore:
@@ -96,13 +97,15 @@ class MemoryStore:
             completion = self._get(self._completions, claim.key)
             if completion is not None and completion.token == claim.token:
                 return
-            if self._is_lost(claim):
+            live = self._live_claim(claim.key, self._clock())
+            if live is None or self._is_lost(claim):
                 raise claim_lost_error()
-            self._claims.pop(claim.key.value, None)
+            del self._claims[claim.key.value]
             self._failures.pop(claim.key.value)
             entry = self._entry(claim, result, completion_ttl(claim.key, ttl, order_ttl))
             text_expires_at = self._clock() + clamp_ttl(ttl).total_seconds()
-            self._completions.put(claim.key.value, replace(entry, text_expires_at=text_expires_at))
+            entry = replace(entry, text_expires_at=text_expires_at, stored_at=self._clock())
+            self._completions.put(claim.key.value, entry)
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
@@ -143,6 +146,15 @@ class MemoryStore:
                         entries.pop(value)
                         deleted += 1
             return deleted
+
+    def delete_completed(self, age: timedelta) -> int:
+        """Delete the completions that are older than `age`, live or not, and return how many were deleted."""
+        with self._lock:
+            limit = self._clock() - age.total_seconds()
+            old = [value for value, entry in self._completions.items() if entry.stored_at < limit]
+            for value in old:
+                self._completions.pop(value)
+            return len(old)
 
     def _is_lost(self, claim: Claim) -> bool:
         live, completion = self._live_claim(claim.key, self._clock()), self._get(self._completions, claim.key)

@@ -97,6 +97,17 @@ WITH deleted AS (
 SELECT count(*) FROM deleted
 """
 
+# A row with a live claim keeps its claim: a run is working on a later mark.
+_DELETE_COMPLETED = """
+WITH deleted AS (
+  DELETE FROM processed_messages m
+   USING (SELECT coalesce(%(now)s::timestamptz, now()) AS moment) t
+   WHERE m.completed_by IS NOT NULL AND m.completed_at < t.moment - %(age)s
+     AND coalesce(m.claimed_until <= t.moment, true)
+  RETURNING 1)
+SELECT count(*) FROM deleted
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class _Query:
@@ -141,6 +152,9 @@ class _Queries:
 
     def cleanup(self) -> _Query:
         return _Query(_CLEANUP, {"now": self._now(), "limit": _CLEANUP_BATCH}, lambda row: int(row[0]))
+
+    def delete_completed(self, age: timedelta) -> _Query:
+        return _Query(_DELETE_COMPLETED, {"now": self._now(), "age": age}, lambda row: int(row[0]))
 
     def _parameters(self, claim: Claim, ttl: timedelta) -> dict[str, Any]:
         key = claim.key
@@ -202,6 +216,10 @@ class PostgresStore:
     def cleanup(self) -> int:
         """See `Store`. Deletes up to 1,000 rows, oldest first; call it again while it returns 1,000."""
         return self._run(self._queries.cleanup())  # type: ignore[no-any-return]
+
+    def delete_completed(self, age: timedelta) -> int:
+        """Delete the completions that are older than `age`, live or not, and return how many were deleted."""
+        return self._run(self._queries.delete_completed(age))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Close the connection that was opened for a DSN; the next use opens a new one."""

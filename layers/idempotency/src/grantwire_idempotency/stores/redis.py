@@ -1,14 +1,19 @@
 """A store in Redis or Valkey, which finds duplicates without a query to a database.
 
-A key has up to four entries. Each has its own time to live, and the server deletes it automatically:
+A key has up to three entries and a result. Each has its own time to live, and the server deletes it automatically:
 
-    <prefix><key>          a claim, `claim:<mark>:<token>`, or a completion, `completed:<mark>:<token>`
-    <prefix>other:<key>    if both exist, the one that expires first; so the first entry exists while any of them does
+    <prefix><key>          the entry that expires last, so it exists while any of the three does
+    <prefix>other:<key>    the entry that expires before it
+    <prefix>third:<key>    the entry that expires first
     <prefix>result:<key>   the stored result of the completion, unless it is None
-    <prefix>error:<key>    the error of the last failure
 
-Every method is one script and one round trip. A check begins with the atomic `SET NX PX` of the claim. The fencing
-number of a claim is the server's time in microseconds.
+An entry is a claim, `claim:<mark>:<token>` (`reclaim` if there were other entries when the key was claimed), a
+completion, `completed:<mark>:<token>`, or a failure, `failed::<error>`.
+
+A new key without a mark is claimed by one atomic `SET NX PX`. If the key is not new, a script decides in a second round
+trip, and the next checks begin with the script until one finds a new key. Every other method is one script and one
+round trip, and so is the check of a key with a mark. With `fences=True` every check is a script, which also draws the
+fencing number: the server's time in microseconds.
 
 Requirements: one primary, Redis or Valkey, with `maxmemory-policy noeviction`, because a message whose entry is evicted
 runs twice. Replication is asynchronous, so a failover can lose the last claims and results, and fencing numbers can go
@@ -50,7 +55,7 @@ with optional_package("redis", used_by="RedisStore"):
     from redis.retry import Retry
 
     from grantwire_idempotency.redis_errors import convert_error, wrap_exceptions
-    from grantwire_idempotency.redis_scripts import FENCE, Script, run_script, run_script_async
+    from grantwire_idempotency.redis_scripts import FENCE, Script, run_script, run_script_async, set_new, set_new_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,99 +66,107 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncRedisStore", "RedisStore", "connect", "connect_async", "convert_error", "wrap_exceptions"]
 
-_ENTRY_KINDS = ("", "other:", "result:", "error:")
+_ENTRY_KINDS = ("", "other:", "third:", "result:")
 # Prefix for a key that begins like another entry's name: key "result:a" must not collide with the result of key "a".
 _ESCAPE = "key:"
 _RESERVED = (*_ENTRY_KINDS[1:], _ESCAPE)
 
-_ENTRY = re.compile(r"(claim|completed):(\d*):.*", re.DOTALL)
+_ENTRY = re.compile(r"(claim|reclaim|completed|failed):(\d*):(.*)", re.DOTALL)
 
-# The common start of all scripts: read the claim and the completion, and define how to write them.
+# The common start of all scripts: read the entries, and define how to write them.
 _READ_ENTRIES = """
 local mark, token = string.match(ARGV[1], '^(%d*):(.*)$')
 local ttl = tonumber(ARGV[2])
 local entries = {}
-for _, name in ipairs({KEYS[1], KEYS[2]}) do
-  local value = redis.call('GET', name)
+for position = 1, 3 do
+  local value = redis.call('GET', KEYS[position])
   if value then
-    local kind, entry_mark, entry_token = string.match(value, '^(%a+):(%d*):(.*)$')
-    local left = math.max(1, redis.call('PTTL', name))
-    entries[kind] = {value = value, mark = entry_mark, token = entry_token, left = left}
+    local kind, entry_mark, text = string.match(value, '^(%a+):(%d*):(.*)$')
+    local left = math.max(1, redis.call('PTTL', KEYS[position]))
+    entries[kind == 'reclaim' and 'claim' or kind] = {value = value, mark = entry_mark, text = text, left = left}
   end
 end
-local claim, completion = entries.claim, entries.completed
+local claim, completion, failure = entries.claim, entries.completed, entries.failed
 local covered = completion and (mark == '' or completion.mark == '' or tonumber(mark) <= tonumber(completion.mark))
-local taken = covered or (claim and claim.token ~= token)
+local taken = covered or (claim and claim.text ~= token)
 
-local function write_entry(name, entry)
-  if entry then
-    redis.call('SET', name, entry.value, 'PX', entry.left)
-  else
-    redis.call('DEL', name)
+local function write_entries(...)
+  local written = {}
+  for position = 1, 3 do
+    local entry = select(position, ...)
+    if entry then
+      table.insert(written, entry)
+    end
   end
-end
-
-local function write_entries(first, other)
-  if not first or (other and other.left > first.left) then
-    first, other = other, first
+  table.sort(written, function(one, two) return one.left > two.left end)
+  for position = 1, 3 do
+    if written[position] then
+      redis.call('SET', KEYS[position], written[position].value, 'PX', written[position].left)
+    else
+      redis.call('DEL', KEYS[position])
+    end
   end
-  write_entry(KEYS[1], first)
-  write_entry(KEYS[2], other)
 end
 """
 
 # The first entry exists while any of them does, so a new key is claimed without reading anything.
 _CLAIM_NEW_KEY = """
 if redis.call('SET', KEYS[1], 'claim:' .. ARGV[1], 'NX', 'PX', ARGV[2]) then
-  return {'NEW', fence, redis.call('GET', KEYS[4])}
+  return {'NEW', fence}
+end
+"""
+
+# Most repeats are of a key without a mark, whose completion is the only entry.
+_FIND_DUPLICATE = """
+if string.sub(ARGV[1], 1, 1) == ':' and string.sub(redis.call('GET', KEYS[1]) or '', 1, 10) == 'completed:' then
+  return {'DUPLICATE', redis.call('GET', KEYS[4])}
 end
 """
 
 _CHECK = """
 if covered then
-  return {'DUPLICATE', redis.call('GET', KEYS[3])}
+  return {'DUPLICATE', redis.call('GET', KEYS[4])}
 elseif taken then
   return {'IN_PROGRESS', claim.left}
 end
-write_entries({value = 'claim:' .. mark .. ':' .. token, left = ttl}, completion)
-return {'NEW', fence, redis.call('GET', KEYS[4])}
+local kind = (completion or failure) and 'reclaim:' or 'claim:'
+write_entries({value = kind .. ARGV[1], left = ttl}, completion, failure)
+return {'NEW', fence, failure and failure.text}
 """
 
-# ARGV[3]: the result; ARGV[4]: how long it is kept, if that is shorter. A claim without a mark has no completion
-# beside it, so its holder completes the key without reading the other entries.
-_COMPLETE_OWN_CLAIM = """
-if string.byte(ARGV[1]) == 58 and redis.call('GET', KEYS[1]) == 'claim:' .. ARGV[1] then
-  redis.call('SET', KEYS[1], 'completed:' .. ARGV[1], 'PX', ARGV[2])
-  if ARGV[3] then
-    redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4] or ARGV[2])
-    redis.call('DEL', KEYS[4])
-  else
-    redis.call('DEL', KEYS[3], KEYS[4])
-  end
-  return 1
-end
-"""
-
-_COMPLETE = """
-if completion and completion.token == token then
-  return 1
-elseif taken then
+# A claim that is the only entry, and has no mark: it is completed without reading the others. Returns 0 for any other.
+_COMPLETE_ONLY_ENTRY = """
+if redis.call('GET', KEYS[1]) ~= 'claim::' .. ARGV[1] then
   return 0
 end
-write_entries({value = 'completed:' .. mark .. ':' .. token, left = ttl})
+redis.call('SET', KEYS[1], 'completed::' .. ARGV[1], 'PX', ARGV[2])
 if ARGV[3] then
-  redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4] or ttl)
-else
-  redis.call('DEL', KEYS[3])
+  redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[2])
 end
-redis.call('DEL', KEYS[4])
 return 1
 """
 
+# ARGV[3]: the result; ARGV[4]: how long it is kept, if that is shorter.
+_COMPLETE = """
+if completion and completion.text == token then
+  return 1
+elseif taken or not claim then
+  return 0
+end
+write_entries({value = 'completed:' .. ARGV[1], left = ttl})
+if ARGV[3] then
+  redis.call('SET', KEYS[4], ARGV[3], 'PX', ARGV[4] or ttl)
+else
+  redis.call('DEL', KEYS[4])
+end
+return 1
+"""
+
+# A full server allows a SET only after a DEL.
 _FAIL = """
 if not taken then
-  write_entries(completion)
-  redis.call('SET', KEYS[4], ARGV[3], 'PX', ttl)
+  redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+  write_entries(completion, {value = 'failed::' .. ARGV[3], left = ttl})
 end
 """
 
@@ -162,16 +175,19 @@ if taken or not claim then
   return 0
 end
 claim.left = ttl
-write_entries(claim, completion)
+write_entries(claim, completion, failure)
 return 1
 """
 
 _GET_STATE = "return redis.call('MGET', unpack(KEYS))"
 
+_WITHOUT_FENCE = "local fence = 0\n"
 
 _SCRIPTS = {
-    "check": Script.of(FENCE + _CLAIM_NEW_KEY + _READ_ENTRIES + _CHECK),
-    "complete": Script.of(_COMPLETE_OWN_CLAIM + _READ_ENTRIES + _COMPLETE),
+    "check": Script.of(_WITHOUT_FENCE + _FIND_DUPLICATE + _CLAIM_NEW_KEY + _READ_ENTRIES + _CHECK),
+    "check and draw fence": Script.of(FENCE + _CLAIM_NEW_KEY + _FIND_DUPLICATE + _READ_ENTRIES + _CHECK),
+    "complete only entry": Script.of(_COMPLETE_ONLY_ENTRY),
+    "complete": Script.of(_READ_ENTRIES + _COMPLETE),
     "fail": Script.of(_READ_ENTRIES + _FAIL),
     "extend": Script.of(_READ_ENTRIES + _EXTEND),
     "state": Script.of(_GET_STATE),
@@ -184,19 +200,31 @@ class _Request:
 
     script: Script
     keys: Sequence[str]
-    arguments: Sequence[str | bytes]
+    arguments: Sequence[str | int]
     parse: Callable[[Any], Any]
 
 
 class _Requests:
     """The requests of a store: the part that does not depend on asyncio."""
 
-    def __init__(self, prefix: str, *, hash_tags: bool) -> None:
+    def __init__(self, prefix: str, *, hash_tags: bool, fences: bool) -> None:
         self._prefix = prefix
         self._hash_tags = hash_tags
+        self._fences = fences
+        # Whether the last check found a new key. A wrong guess costs time and changes no result.
+        self.expects_new_keys = True
 
-    def check(self, key: Key, ttl: timedelta, token: str | None) -> _Request:
-        claim = new_claim(key, token)
+    def claim_new_key(self, claim: Claim, ttl: timedelta) -> tuple[str, str, int] | None:
+        """Return the arguments of `set_new` that claim the key if it is new; None if a script should check it.
+
+        Most keys with a mark are not new, because an earlier mark is completed.
+        """
+        if self._fences or claim.key.mark is not None or not self.expects_new_keys:
+            return None
+        return self._names(claim.key, _ENTRY_KINDS[:1])[0], f"claim::{claim.token}", _milliseconds(ttl)
+
+    def check(self, claim: Claim, ttl: timedelta) -> _Request:
+        key = claim.key
 
         def parse(response: Any) -> CheckResult:
             decision, *details = response
@@ -208,7 +236,18 @@ class _Requests:
                 return Duplicate(key, _text(details[0]) if details else None)
             return InProgress(key, timedelta(milliseconds=details[0]))
 
-        return _Request(_SCRIPTS["check"], self._names(key), _arguments(claim, ttl), parse)
+        script = _SCRIPTS["check and draw fence" if self._fences else "check"]
+        return _Request(script, self._names(key), _arguments(claim, ttl), parse)
+
+    def complete_only_entry(self, claim: Claim, result: str | None, ttl: timedelta) -> _Request | None:
+        """Return the request that completes a claim without a mark, and returns false if it is not the only entry."""
+        if claim.key.mark is not None:
+            return None
+        arguments: list[str | int] = [claim.token, _milliseconds(ttl)]
+        if validate_result(result) is not None:
+            arguments.append(str(result))
+        names = self._names(claim.key, _ENTRY_KINDS[::3])
+        return _Request(_SCRIPTS["complete only entry"], names, arguments, bool)
 
     def store_result(self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None) -> _Request:
         kept = completion_ttl(claim.key, ttl, order_ttl)
@@ -229,14 +268,14 @@ class _Requests:
     def get_result(self, key: Key) -> _Request:
         return _Request(_SCRIPTS["state"], self._names(key), (), _parse_state)
 
-    def _names(self, key: Key) -> list[str]:
-        value = key.value
+    def _names(self, key: Key, kinds: Sequence[str] = _ENTRY_KINDS) -> list[str]:
+        value, prefix = key.value, self._prefix
         if self._hash_tags:
             # Redis hashes the text between the first pair of braces, or the whole name if that text is empty.
             tag = f"\\{value}" if value.startswith(("}", "\\")) else value
-            return [f"{self._prefix}{kind}{{{tag}}}" for kind in _ENTRY_KINDS]
+            return [f"{prefix}{kind}{{{tag}}}" for kind in kinds]
         escaped = f"{_ESCAPE}{value}" if value.startswith(_RESERVED) else value
-        return [f"{self._prefix}{escaped}", *(f"{self._prefix}{kind}{value}" for kind in _ENTRY_KINDS[1:])]
+        return [f"{prefix}{kind}{value}" if kind else f"{prefix}{escaped}" for kind in kinds]
 
 
 class RedisStore:
@@ -245,6 +284,8 @@ class RedisStore:
     `client` is any synchronous client of redis-py. By default a client retries an unavailable server several times,
     which takes seconds. Give the client socket timeouts and a `Retry` that suit the job, or create it with `connect`.
     Two stores with different prefixes are independent, unless one prefix begins with the other.
+
+    With `fences=True` each claim has a fencing number, for a script on the server instead of a plain command.
     """
 
     def __init__(
@@ -253,6 +294,7 @@ class RedisStore:
         *,
         prefix: str = DEFAULT_KEY_PREFIX,
         hash_tags: bool = False,
+        fences: bool = False,
         fail_mode: FailMode | None = None,
         logger: LibraryLogger | None = None,
     ) -> None:
@@ -263,17 +305,25 @@ class RedisStore:
         self.fail_mode = fail_mode
         self._client = client
         self._logger = logger
-        self._requests = _Requests(prefix, hash_tags=hash_tags)
+        self._requests = _Requests(prefix, hash_tags=hash_tags, fences=fences)
 
     def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
-        return self._send(self._requests.check(key, ttl, token))  # type: ignore[no-any-return]
+        claim = new_claim(key, token)
+        entry = self._requests.claim_new_key(claim, ttl)
+        if entry is not None and set_new(self._client, *entry, self._logger):
+            return claim
+        check = self._send(self._requests.check(claim, ttl))
+        self._requests.expects_new_keys = isinstance(check, Claim)
+        return check  # type: ignore[no-any-return]
 
     def store_result(
         self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
     ) -> None:
         """See `Store`."""
-        self._send(self._requests.store_result(claim, result, ttl, order_ttl))
+        request = self._requests.complete_only_entry(claim, result, ttl)
+        if request is None or not self._send(request):
+            self._send(self._requests.store_result(claim, result, ttl, order_ttl))
 
     def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
@@ -305,6 +355,7 @@ class AsyncRedisStore:
         *,
         prefix: str = DEFAULT_KEY_PREFIX,
         hash_tags: bool = False,
+        fences: bool = False,
         fail_mode: FailMode | None = None,
         logger: LibraryLogger | None = None,
     ) -> None:
@@ -314,17 +365,25 @@ class AsyncRedisStore:
         self.fail_mode = fail_mode
         self._client = client
         self._logger = logger
-        self._requests = _Requests(prefix, hash_tags=hash_tags)
+        self._requests = _Requests(prefix, hash_tags=hash_tags, fences=fences)
 
     async def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
-        return await self._send(self._requests.check(key, ttl, token))  # type: ignore[no-any-return]
+        claim = new_claim(key, token)
+        entry = self._requests.claim_new_key(claim, ttl)
+        if entry is not None and await set_new_async(self._client, *entry, self._logger):
+            return claim
+        check = await self._send(self._requests.check(claim, ttl))
+        self._requests.expects_new_keys = isinstance(check, Claim)
+        return check  # type: ignore[no-any-return]
 
     async def store_result(
         self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
     ) -> None:
         """See `Store`."""
-        await self._send(self._requests.store_result(claim, result, ttl, order_ttl))
+        request = self._requests.complete_only_entry(claim, result, ttl)
+        if request is None or not await self._send(request):
+            await self._send(self._requests.store_result(claim, result, ttl, order_ttl))
 
     async def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
         """See `Store`."""
@@ -384,29 +443,31 @@ def _require_claim(response: Any) -> None:
 
 
 def _parse_state(response: Any) -> KeyState | None:
-    first, other, result, error = map(_text, response)
-    marks = dict(_parse_entry(value) for value in (first, other) if value is not None)
-    if "claim" in marks:
-        return KeyState(KeyStatus.IN_PROGRESS, mark=marks["claim"])
-    if "completed" in marks:
-        return KeyState(KeyStatus.COMPLETED, result, error, marks["completed"])
+    *values, result = map(_text, response)
+    entries = dict(_parse_entry(value) for value in values if value is not None)
+    mark, _ = entries.get("claim", (None, None))
+    if "claim" in entries:
+        return KeyState(KeyStatus.IN_PROGRESS, mark=mark)
+    _, error = entries.get("failed", (None, None))
+    if "completed" in entries:
+        return KeyState(KeyStatus.COMPLETED, result, error, entries["completed"][0])
     return None if error is None else KeyState(KeyStatus.FAILED, error=error)
 
 
-def _parse_entry(value: str) -> tuple[str, int | None]:
-    """Return `claim` or `completed`, and the mark."""
+def _parse_entry(value: str) -> tuple[str, tuple[int | None, str]]:
+    """Return `claim`, `completed` or `failed`, with the mark and the text after it."""
     match = _ENTRY.fullmatch(value)
     if match is None:
         raise InternalError("unknown entry in Redis; check that no other application uses the prefix of this store")
-    return match[1], int(match[2]) if match[2] else None
+    return match[1].removeprefix("re"), (int(match[2]) if match[2] else None, match[3])
 
 
 @lru_cache(maxsize=64)
-def _milliseconds(ttl: timedelta) -> bytes:
-    return b"%d" % (clamp_ttl(ttl) // timedelta(milliseconds=1))
+def _milliseconds(ttl: timedelta) -> int:
+    return clamp_ttl(ttl) // timedelta(milliseconds=1)
 
 
-def _arguments(claim: Claim, ttl: timedelta) -> list[str | bytes]:
+def _arguments(claim: Claim, ttl: timedelta) -> list[str | int]:
     """Return the arguments that all scripts begin with: `mark:token`, and the time to live."""
     mark = claim.key.mark
     return [f":{claim.token}" if mark is None else f"{mark}:{claim.token}", _milliseconds(ttl)]
