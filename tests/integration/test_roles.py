@@ -90,8 +90,6 @@ PRIVILEGES = {
     ),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),
     "processed_messages": (ALL, {}),
-    "guarded_transactions": ("SELECT INSERT DELETE", {}),
-    "idempotency_fences": ("USAGE", {}),
     "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
     "user_summaries": ("SELECT INSERT UPDATE", {}),
