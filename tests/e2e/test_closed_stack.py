@@ -62,7 +62,7 @@ def signature(access_key: str, service: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_emulator_refuses_callers_without_the_access_key(stack: EmbeddedStack, attack: str) -> None:
-    """Whoever can call the emulator can run code as the user who started the stack."""
+    """A caller of the emulator can run code as the user who started the stack."""
     name = ATTACKS[attack]
     for headers in ({}, signature("local", name[2]), signature("000000000000", name[2])):
         assert request(stack, name, headers) == 403

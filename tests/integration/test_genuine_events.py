@@ -1,4 +1,4 @@
-"""G1: only events that the audit has are recorded, projected and redriven, whoever can publish to NATS."""
+"""G1: only events that the audit has are recorded, projected and redriven, whatever a NATS user publishes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_forged_copy_of_a_real_event_is_terminated(
 def test_replayed_genuine_event_is_harmless(
     client: Client, environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
-    """G1, N4: it is acknowledged as a duplicate and alarms nobody."""
+    """G1, N4: it is acknowledged as a duplicate and raises no alarm."""
     real = grant_and_read(client, environ)
     stream.publish_forged(real)
     assert drain(environ) == {"recorded": 1, "duplicates": 1, "terminated": 0, "not_genuine": 0, "returned": 0}

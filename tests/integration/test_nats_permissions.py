@@ -255,7 +255,7 @@ PUBLISHES = [
 
 @pytest.mark.parametrize(("user", "subject"), PUBLISHES)
 def test_publish_is_denied(deployment: dict[str, str], server: NatsWithUsers, user: str, subject: str) -> None:  # noqa: ARG001
-    """G2: a reader publishes no event, nobody forges an advisory, an acknowledgement or a response."""
+    """G2: a reader cannot publish an event, and no user can forge an advisory, an acknowledgement or a response."""
 
     async def attempt(user: str) -> list[str]:
         async with _session(server, user) as session:

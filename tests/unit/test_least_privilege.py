@@ -186,7 +186,7 @@ def test_template_has_no_other_resources_that_store_data() -> None:
 
 
 def test_log_groups_outlive_the_stack() -> None:
-    """G7: whoever can delete the stack does not delete the evidence. A failed first deployment leaves no log group."""
+    """G7: deleting the stack does not delete the evidence. A failed first deployment leaves no log group."""
     groups = [resource for resource in RESOURCES.values() if resource["Type"] == "AWS::Logs::LogGroup"]
     assert {(group["DeletionPolicy"], group["UpdateReplacePolicy"]) for group in groups} == {
         ("RetainExceptOnCreate", "Retain")

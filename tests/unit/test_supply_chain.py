@@ -44,7 +44,7 @@ def test_workflow_can_only_read_the_repository(workflow: dict[Any, Any]) -> None
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_hash(path: Any) -> None:
-    """Whoever moves a tag cannot change the code that runs here. The comment names the version."""
+    """A moved tag cannot change the code that runs here. The comment names the version."""
     uses = re.findall(r"uses: (.+)", path.read_text())
     assert uses
     assert [line for line in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []

@@ -1,6 +1,6 @@
 """The program that serves the AWS emulator: it refuses requests that neither call the API nor have the access key.
 
-The emulator itself accepts every caller, and whoever calls it can create functions, which run as the user who started
+The emulator itself accepts every caller, and every caller can create functions, which run as the user who started
 the stack. Every process of the machine can reach a port on 127.0.0.1, and so can every web page in a browser. This
 program therefore owns the port and passes on only two kinds of request (G9, ADR 0034):
 
