@@ -150,17 +150,17 @@ def test_message_that_triggers_bug_does_not_hold_back_others(
     """N5: the others are recorded; it is returned, and a version without the bug records it."""
 
     def decode(data: bytes, headers: Mapping[str, str]) -> Event:
-        if b"bad" in data:
+        if b"poison" in data:
             raise ZeroDivisionError
         return bridge_decode(data, headers)
 
     bridge_decode = events.decode
     monkeypatch.setattr(bridge, "decode", decode)
-    stream.publish(event(user_id="good"), event(user_id="bad"), event(user_id="better"))
+    stream.publish(event(user_id="good"), event(user_id="poison"), event(user_id="better"))
     assert drain(two_deliveries) == {"recorded": 2, "duplicates": 0, "terminated": 0, "not_genuine": 0, "returned": 1}
     monkeypatch.setattr(bridge, "decode", bridge_decode)
     until("it is recorded", lambda: drain(two_deliveries)["recorded"] == 1)
-    assert _users(rows) == {"good", "bad", "better"}
+    assert _users(rows) == {"good", "poison", "better"}
 
 
 def test_refused_advisory_does_not_hold_back_others(two_deliveries: dict[str, str], rows: Rows) -> None:
