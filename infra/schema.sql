@@ -873,7 +873,7 @@ CREATE TABLE public.api_clients (
     CONSTRAINT api_clients_name_length CHECK (((char_length(name) >= 1) AND (char_length(name) <= 64))),
     CONSTRAINT api_clients_previous CHECK ((((previous_hash IS NULL) = (previous_until IS NULL)) AND COALESCE((previous_hash ~ '^[0-9a-f]{64}$'::text), true))),
     CONSTRAINT api_clients_rate_limit CHECK (((rate_limit >= 1) AND (rate_limit <= 1000000))),
-    CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 4)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'ops'::text])))
+    CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 7)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'changes:read'::text, 'ops:read'::text, 'ops:write'::text, 'clients:write'::text])))
 );
 COMMENT ON TABLE public.api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
 CREATE TABLE public.audit_retention (

@@ -13,4 +13,4 @@ def handle(request: Request, rt: ApiRuntime) -> Response:
     return Response.from_stored(stored)
 
 
-handler = HttpHandler("POST /v1/entitlements/grants", ApiRuntime.build, handle)
+handler = HttpHandler({"POST /v1/entitlements/grants": handle}, ApiRuntime.build)

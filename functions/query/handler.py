@@ -11,4 +11,4 @@ def handle(request: Request, rt: ApiRuntime) -> Response:
     return Response(200, rt.entitlements.list_for_user(page))
 
 
-handler = HttpHandler("GET /v1/users/{user_id}/entitlements", ApiRuntime.build, handle)
+handler = HttpHandler({"GET /v1/users/{user_id}/entitlements": handle}, ApiRuntime.build)

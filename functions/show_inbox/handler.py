@@ -14,4 +14,4 @@ def handle(request: Request, rt: NotificationListRuntime) -> Response:
     return Response(200, rt.notification_list.list_for_user(page))
 
 
-handler = HttpHandler("GET /debug/notification/inbox/{user_id}", NotificationListRuntime.build, handle)
+handler = HttpHandler({"GET /debug/notification/inbox/{user_id}": handle}, NotificationListRuntime.build)

@@ -11,4 +11,4 @@ def handle(request: Request, rt: SummaryRuntime) -> Response:
     return Response(200, rt.summaries.get(page))
 
 
-handler = HttpHandler("GET /v1/users/{user_id}/summary", SummaryRuntime.build, handle)
+handler = HttpHandler({"GET /v1/users/{user_id}/summary": handle}, SummaryRuntime.build)

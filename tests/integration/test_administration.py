@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 SOURCE = "a test"
-CREATE = {"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d", **ACTOR_AND_REASON}
+CREATE = {"action": "create", "name": "shop", "scopes": ["ops:read"], "expires_in": "90d", **ACTOR_AND_REASON}
 
 
 class Context:
@@ -104,7 +104,7 @@ def test_actions_on_clients_are_recorded(clients: ClientsRuntime, rows: Rows) ->
             "create",
             {
                 "name": "shop",
-                "scopes": ["ops"],
+                "scopes": ["ops:read"],
                 "expires_in": "90 days, 0:00:00",
                 "rate_limit": None,
                 "burst_limit": None,
@@ -283,7 +283,7 @@ def record_and_die(*arguments, **keywords):
     os.kill(os.getpid(), signal.SIGKILL)
 
 store.record_client = record_and_die
-command = {"action": "create", "name": "shop", "scopes": ["ops"], "actor": "ann", "reason": "r"}
+command = {"action": "create", "name": "shop", "scopes": ["ops:read"], "actor": "ann", "reason": "r"}
 ClientCommand.parse(command).execute(ClientsRuntime.build(os.environ).clients, "a test")
 """
 

@@ -258,12 +258,12 @@ def test_manage_clients_returns_the_token_but_does_not_log_it(
 ) -> None:
     """The log has the action and the client id."""
     handler = TaskHandler("manage_clients", lambda _: runtime.administration, handle, secret_result=True)
-    creation = {"action": "create", "name": "shop", "scopes": ["ops"], "expires_in": "90d"}
+    creation = {"action": "create", "name": "shop", "scopes": ["ops:read"], "expires_in": "90d"}
     created = handler(creation | ACTOR_AND_REASON, None)
     rotated = handler({"action": "rotate", "client_id": created["client_id"], **ACTOR_AND_REASON}, None)
     (listed,) = handler({"action": "list"}, None)["clients"]
     handler({"action": "revoke", "client_id": created["client_id"], **ACTOR_AND_REASON}, None)
-    assert (listed["client_id"], listed["name"], listed["scopes"]) == (created["client_id"], "shop", ["ops"])
+    assert (listed["client_id"], listed["name"], listed["scopes"]) == (created["client_id"], "shop", ["ops:read"])
     assert listed["expires_at"] == created["expires_at"] == rotated["expires_at"]
     assert not {"token_hash", "previous_hash", "token"} & listed.keys()
     logged = capsys.readouterr().out
@@ -302,7 +302,7 @@ def test_command_line_manages_clients_like_the_function(runtime: Runtimes, capsy
     """The token is printed once, no log lines are printed, and the log level is restored."""
     level = logger.log_level
     reason = ["--reason", "a new shop"]
-    arguments = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops", "--expires-in", "90d"]
+    arguments = ["create", "--name", "shop", "--scope", "entitlements:write", "--scope", "ops:read", "--expires-in=90d"]
     assert command.clients([*arguments, *reason], Progress()) == 0
     output = capsys.readouterr().out
     token = Token.from_header(f"Bearer {output.splitlines()[-1]}")
@@ -313,7 +313,7 @@ def test_command_line_manages_clients_like_the_function(runtime: Runtimes, capsy
     command.clients(["list"], Progress())
     command.clients(["revoke", token.client_id, *reason], Progress())
     output = capsys.readouterr().out
-    assert f"{token.client_id}  shop: entitlements:write ops; until " in output
+    assert f"{token.client_id}  shop: entitlements:write ops:read; until " in output
     assert f"{token.client_id} is revoked" in output
     assert '"message"' not in output
     assert logger.log_level == level
@@ -356,7 +356,7 @@ def damage(kind: str, file: Path, rows: Rows) -> None:
     statement: dict[str, Any] = {
         "revoked": "UPDATE api_clients SET revoked_at = now()",
         "deleted": "DELETE FROM api_clients",
-        "fewer scopes": "UPDATE api_clients SET scopes = ARRAY['ops']",
+        "fewer scopes": "UPDATE api_clients SET scopes = ARRAY['ops:read']",
     }
     if kind in statement:
         rows.execute(statement[kind])

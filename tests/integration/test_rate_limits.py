@@ -208,7 +208,7 @@ def test_limits_of_a_client_replace_the_defaults(
 
 
 def _check_limits(clients: Clients, database: Database, clock: Clock) -> None:
-    client_id = clients.create(OPERATOR, "shop", [Scope.OPERATE], None, ClientLimits(5, 20)).token.client_id
+    client_id = clients.create(OPERATOR, "shop", [Scope.READ_OPERATIONS], None, ClientLimits(5, 20)).token.client_id
     limiter = make_limiter(database, clock)
     assert spend(limiter, client_id) == 20
     clock.seconds += 2

@@ -174,8 +174,8 @@ FORBIDDEN = [
     "UPDATE idempotency_keys SET caller = 'other'",
     "UPDATE user_entitlements SET user_id = 'other'",
     "DELETE FROM api_clients",
-    "INSERT INTO api_clients (client_id, name, scopes, token_hash) VALUES ('a', 'mine', ARRAY['ops'], 'a')",
-    "UPDATE api_clients SET scopes = ARRAY['ops']",
+    "INSERT INTO api_clients (client_id, name, scopes, token_hash) VALUES ('a', 'mine', ARRAY['ops:read'], 'a')",
+    "UPDATE api_clients SET scopes = ARRAY['ops:read']",
     "UPDATE api_clients SET client_id = 'aaaaaaaaaaaa'",
     "UPDATE api_clients SET token_hash = repeat('a', 64)",
     "UPDATE api_clients SET previous_hash = repeat('a', 64), previous_until = 'infinity'",
@@ -208,7 +208,7 @@ FORBIDDEN_FOR_CLIENTS = [
     "CREATE ROLE mine",
     "DELETE FROM api_clients",
     "TRUNCATE api_clients",
-    "UPDATE api_clients SET scopes = ARRAY['ops']",
+    "UPDATE api_clients SET scopes = ARRAY['ops:read']",
     "UPDATE api_clients SET name = 'other'",
     "UPDATE api_clients SET last_used_at = NULL",
     "UPDATE api_clients SET created_at = '2001-01-01'",
@@ -324,7 +324,7 @@ def _allowed(connection: Connection, statements: list[str]) -> list[str]:
 
 _INSERT_REVOKED = """
 INSERT INTO api_clients (client_id, name, scopes, token_hash, revoked_at)
-VALUES ('aaaaaaaaaaaa', 'shop', ARRAY['ops'], repeat('a', 64), '2026-01-01')
+VALUES ('aaaaaaaaaaaa', 'shop', ARRAY['ops:read'], repeat('a', 64), '2026-01-01')
 """
 
 

@@ -80,10 +80,11 @@ def test_policy_allows_exactly_the_routes_of_the_scopes(scope: Scope) -> None:
 
 
 def test_policy_allows_every_method_of_an_allowed_path() -> None:
-    """The function responds to a wrong method with 405. A path that is not allowed stays denied for every method."""
+    """The function responds to a wrong method with 405. A path that is not allowed stays denied for routed methods."""
     policy = authorize(FakeClients(replace(CLIENT, scopes=frozenset({Scope.WRITE_ENTITLEMENTS}))))
     assert allows(policy, "DELETE", "/v1/entitlements/grants")
-    assert not allows(policy, "DELETE", "/v1/users/u_1/entitlements")
+    assert allows(policy, "GET", "/v1/entitlements/grants")
+    assert not allows(policy, "POST", "/v1/users/u_1/entitlements")
 
 
 def test_policy_denies_paths_that_only_end_like_an_allowed_path() -> None:
@@ -132,7 +133,7 @@ def test_invalid_token_gets_a_policy_that_denies_everything(
 
 def test_client_whose_scopes_allow_no_route_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
     """No route requires the scope `ops` yet; the log states the reason."""
-    assert effect(authorize(FakeClients(replace(CLIENT, scopes=frozenset({Scope.OPERATE})))))[0] == "Deny"
+    assert effect(authorize(FakeClients(replace(CLIENT, scopes=frozenset({Scope.READ_OPERATIONS})))))[0] == "Deny"
     assert json.loads(capsys.readouterr().out)["reason"] == "no route for its scopes"
 
 

@@ -36,7 +36,7 @@ def test_command_has_defaults() -> None:
     rotated = ClientCommand.parse(ROTATE)
     assert (rotated.client_id, rotated.overlap, rotated.expires_in) == ("0123456789ab", timedelta(days=1), None)
     assert ClientCommand.parse(ROTATE | {"overlap": "0s", "expires_in": "90d"}).expires_in == timedelta(days=90)
-    assert ClientCommand.parse(CREATE | {"scopes": ["ops", "ops"]}).scopes == [Scope.OPERATE]
+    assert ClientCommand.parse(CREATE | {"scopes": ["ops:read", "ops:read"]}).scopes == [Scope.READ_OPERATIONS]
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_command_has_defaults() -> None:
         (CREATE | {"name": " "}, "name must not be empty"),
         (CREATE | {"name": "x" * 65}, "name must have at most 64"),
         (CREATE | {"name": "a\nb"}, "name must not contain control"),
-        ({"action": "create", "scopes": ["ops"]}, "name must be a string"),
+        ({"action": "create", "scopes": ["ops:read"]}, "name must be a string"),
         ({"action": "create", "name": "x"}, "scopes must be a list"),
         (CREATE | {"scopes": []}, "scopes must be a list"),
-        (CREATE | {"scopes": "ops"}, "scopes must be a list"),
-        (CREATE | {"scopes": ["ops", "root"]}, "scopes must be a list of one or more of entitlements:write"),
-        (CREATE | {"scopes": [["ops"]]}, "scopes must be a list"),
+        (CREATE | {"scopes": "ops:read"}, "scopes must be a list"),
+        (CREATE | {"scopes": ["ops:read", "root"]}, "scopes must be a list of one or more of entitlements:write"),
+        (CREATE | {"scopes": [["ops:read"]]}, "scopes must be a list"),
         (CREATE | {"expires_in": ""}, "expires_in must be a duration"),
         (CREATE | {"expires_in": "0s"}, "expires_in must be a duration"),
         (CREATE | {"expires_in": 90}, "expires_in must be a duration"),

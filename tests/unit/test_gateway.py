@@ -80,9 +80,8 @@ def respond(clients: FakeClients, *headers: str, **parts: Any) -> dict[str, Any]
     """Return the response of a route that authenticates its callers."""
     callers = DecisionCache(Authorizer(clients, "dev"), timedelta(seconds=60))  # type: ignore[arg-type]
     handler = HttpHandler(
-        f"POST {GRANTS}",
+        {f"POST {GRANTS}": lambda request, _: Response(200, json.dumps(request.caller))},
         lambda _: None,
-        lambda request, _: Response(200, json.dumps(request.caller)),
         lambda _: Gateway(callers=callers),
     )
     sent = event("POST", GRANTS, multiValueHeaders={"Authorization": list(headers)}, requestContext={"requestId": "r"})

@@ -35,7 +35,7 @@ SECRET_KEY = "key-that-must-not-be-logged"
 
 def handler_with(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
     """Return a handler of the grant route that calls `handle`."""
-    return HttpHandler(f"POST {GRANTS}", lambda _: None, handle)
+    return HttpHandler({f"POST {GRANTS}": handle}, lambda _: None)
 
 
 def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -393,6 +393,30 @@ def test_trace_id_of_the_lambda_runtime_has_priority_over_the_header(monkeypatch
     assert Request.from_api_gateway(sent).trace_id == runtime_trace
 
 
+def test_handler_of_several_routes_selects_by_method_and_path(capsys: pytest.CaptureFixture[str]) -> None:
+    """E5: each route has its own scope and function; 405 lists the methods of the path, another path is 404."""
+    reads, writes = "GET /v1/users/{user_id}/summary", f"POST {GRANTS}"
+    handler: HttpHandler[None] = HttpHandler(
+        {reads: lambda *_: Response(200, '"read"'), writes: lambda *_: Response(200, '"written"')}, lambda _: None
+    )
+    authorizer = {"principalId": "shop", "scopes": "entitlements:write"}
+
+    def send(method: str, resource: str, scopes: str) -> tuple[int, str]:
+        context = {"requestId": "r", "authorizer": authorizer | {"scopes": scopes}}
+        response = handler(event(method, resource, requestContext=context), None)
+        return response["statusCode"], response["headers"].get("Allow", "")
+
+    summary = "/v1/users/{user_id}/summary"
+    assert send("POST", GRANTS, "entitlements:write") == (200, "")
+    assert send("GET", summary, "entitlements:read") == (200, "")
+    assert send("GET", summary, "entitlements:write") == (403, "")
+    assert send("POST", GRANTS, "entitlements:read") == (403, "")
+    assert send("PUT", GRANTS, "entitlements:write") == (405, "POST")
+    assert send("GET", "/elsewhere", "entitlements:read") == (404, "")
+    routes = [line["route"] for line in _lines(capsys) if "route" in line]
+    assert routes == [writes, reads, reads, writes, writes, reads]
+
+
 def test_caller_is_the_principal_of_the_authorizer() -> None:
     """I7: the caller is the client id, which a token rotation does not change; without authorizer it is None."""
     assert Request.from_api_gateway(event("POST", GRANTS, requestContext={})).caller is None
@@ -407,13 +431,13 @@ def test_invalid_environment_fails_the_init_phase(monkeypatch: pytest.MonkeyPatc
         raise ConfigError(["DATABASE_URL is missing"])
 
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "LOUD")
-    HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+    HttpHandler({f"POST {GRANTS}": lambda *_: Response(200, "{}")}, build)
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "grant")
     with pytest.raises(ConfigError, match=r"bad configuration: POWERTOOLS_LOG_LEVEL .*; DATABASE_URL is missing"):
-        HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+        HttpHandler({f"POST {GRANTS}": lambda *_: Response(200, "{}")}, build)
     monkeypatch.delenv("POWERTOOLS_LOG_LEVEL")
     with pytest.raises(ConfigError, match="bad configuration: DATABASE_URL is missing"):
-        HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+        HttpHandler({f"POST {GRANTS}": lambda *_: Response(200, "{}")}, build)
     monkeypatch.setenv("GATEWAY_DECODES_PATH", "maybe")
     with pytest.raises(ConfigError, match=r"bad configuration: GATEWAY_DECODES_PATH .*; DATABASE_URL is missing"):
-        HttpHandler(f"POST {GRANTS}", build, lambda *_: Response(200, "{}"))
+        HttpHandler({f"POST {GRANTS}": lambda *_: Response(200, "{}")}, build)

@@ -35,7 +35,10 @@ _DUMMY_HASHES = ("0" * 64,)
 _MAX_CACHED_DECISIONS = 1000
 # The methods are listed because `*` in the resource of a policy also matches slashes. In place of the method it would
 # allow every path that ends like one of the routes.
-_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_ROUTED_METHODS = sorted({route.partition(" ")[0] for route in ROUTES})
+# API Gateway accepts a policy of at most 8 KB. The paths of operators are therefore one resource.
+_OPERATIONS = "/v1/ops/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,15 @@ class DecisionCache:
 def _build_policy(decision: Decision, method_arn: str) -> dict[str, Any]:
     """Return an IAM policy for the paths that the scopes allow.
 
-    It allows every method of a path, so that the function can respond to a wrong method with 405.
+    It allows every method, so that the function can respond to a wrong method with 405. No route has one of the other
+    methods, so a policy may allow these for all paths. Each function checks the scope of its route again.
     """
     api, stage = method_arn.split("/")[:2]
-    paths = sorted({route.partition(" ")[2] for route, scope in ROUTES.items() if scope in decision.scopes})
-    resources = [f"{api}/{stage}/{method}{_to_resource_pattern(path)}" for path in paths for method in _METHODS]
+    paths = {route.partition(" ")[2] for route, scope in ROUTES.items() if scope in decision.scopes}
+    patterns = sorted({_to_resource_pattern(path) for path in paths})
+    resources = [f"{api}/{stage}/{method}{pattern}" for pattern in patterns for method in _ROUTED_METHODS]
+    if resources:
+        resources += [f"{api}/{stage}/{method}/*" for method in sorted(_METHODS.difference(_ROUTED_METHODS))]
     statement = {
         "Action": "execute-api:Invoke",
         "Effect": "Allow" if resources else "Deny",
@@ -162,4 +169,6 @@ def allows(policy: Mapping[str, Any], method_arn: str) -> bool:
 
 def _to_resource_pattern(path: str) -> str:
     """Replace path parameters with `*`: `/v1/users/{user_id}/summary` becomes `/v1/users/*/summary`."""
+    if path.startswith(_OPERATIONS):
+        return f"{_OPERATIONS}*"
     return "/".join("*" if part.startswith("{") else part for part in path.split("/"))

@@ -13,7 +13,10 @@ class Scope(StrEnum):
     WRITE_ENTITLEMENTS = "entitlements:write"
     READ_ENTITLEMENTS = "entitlements:read"
     READ_NOTIFICATIONS = "notifications:read"
-    OPERATE = "ops"
+    READ_CHANGES = "changes:read"
+    READ_OPERATIONS = "ops:read"
+    WRITE_OPERATIONS = "ops:write"
+    WRITE_CLIENTS = "clients:write"
 
 
 # Every route of the API with its required scope. The authorizer denies all routes that are not listed here.

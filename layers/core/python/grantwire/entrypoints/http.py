@@ -69,32 +69,30 @@ class Response(NamedTuple):
 
 
 class HttpHandler(Generic[R]):
-    """The Lambda handler of one route. `handle` executes the request and is independent of AWS.
+    """The Lambda handler of one or more routes. `routes` maps each to the function that executes its requests.
 
-    The runtime's `limiter` counts every request of a known caller, also one that is refused afterwards.
+    These functions are independent of AWS. The runtime's `limiter` counts every request of a known caller, also one
+    that is refused afterwards.
     """
 
     def __init__(
         self,
-        route: str,
+        routes: Mapping[str, Callable[[Request, R], Response]],
         build: Callable[[Mapping[str, str]], R],
-        handle: Callable[[Request, R], Response],
         build_gateway: Callable[[Mapping[str, str]], Gateway] = Gateway.build,
     ) -> None:
-        self.route = route
-        self._method, _, self._resource = route.partition(" ")
+        self._routes = dict(routes)
+        self._scopes = {route: ROUTES[route] for route in routes}
         self._gateway = LazyRuntime(build_gateway, initialize=False)
         self._runtime = LazyRuntime(build, before=self._gateway)
-        self._handle = handle
-        self._scope = ROUTES[route]
         self._cold = True
 
     def with_runtime(self, runtime: R, gateway: Gateway | None = None) -> HttpHandler[R]:
-        """Return a handler of the same route that uses `runtime` and reads no environment.
+        """Return a handler of the same routes that uses `runtime` and reads no environment.
 
         `gateway` is the gateway in front of it; by default that of AWS.
         """
-        return HttpHandler(self.route, lambda _: runtime, self._handle, lambda _: gateway or Gateway())
+        return HttpHandler(self._routes, lambda _: runtime, lambda _: gateway or Gateway())
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Respond to an API Gateway event. Never raises."""
@@ -135,22 +133,31 @@ class HttpHandler(Generic[R]):
     def respond(self, request: Request) -> Response:
         """Return the response to a request whose caller is known. Never raises: every error becomes a response."""
         try:
-            request.require_scope(self._scope)
+            request.require_scope(self._scopes[self._nearest_route(request)])
             runtime = self._runtime.get()
             limiter = getattr(runtime, "limiter", None)
             if limiter is not None:
                 limiter.take(request.caller)
             self._check_route(request)
-            return self._handle(request, runtime)
+            return self._routes[request.route](request, runtime)
         except Exception as error:  # noqa: BLE001 - see the module docstring
             return _to_response(error, request)
 
+    def _nearest_route(self, request: Request) -> str:
+        """Return the route of the request; for another method or path, the route whose scope and metrics it uses."""
+        if request.route in self._routes:
+            return request.route
+        same_path = (route for route in self._routes if _path(route) == request.resource)
+        return next(same_path, next(iter(self._routes)))
+
     def _check_route(self, request: Request) -> None:
-        """Raise an error for another path or method; the template routes every method of the path to this function."""
-        if request.resource != self._resource:
+        """Raise an error for another path or method; the template routes every method of a path to its function."""
+        if request.route in self._routes:
+            return
+        methods = [route.partition(" ")[0] for route in self._routes if _path(route) == request.resource]
+        if not methods:
             raise NotFoundError("no such path")
-        if request.method != self._method:
-            raise MethodNotAllowedError(self._method)
+        raise MethodNotAllowedError(", ".join(methods))
 
     def _write_request_line(
         self, request: Request, response: Response, keys: Mapping[str, Any], duration_ms: float
@@ -169,17 +176,22 @@ class HttpHandler(Generic[R]):
             "caller": request.caller or ANONYMOUS,
             "source_address": request.source_address,
         }
-        if request.method != self._method or request.resource != self._resource:
+        route = self._nearest_route(request)
+        if request.route != route:
             fields["asked_for"] = request.route
         metrics.write_document(
             {
                 "Requests": {"Unit": "Count", "Value": [1.0]},
                 "Latency": {"Unit": "Milliseconds", "Value": [round(duration_ms, 3)]},
             },
-            dimensions={"route": self.route, "outcome": response.outcome, "service": str(metrics.service)},
+            dimensions={"route": route, "outcome": response.outcome, "service": str(metrics.service)},
             metadata=fields,
             counted=REFUSED if response.outcome in REFUSED_OUTCOMES else {},
         )
+
+
+def _path(route: str) -> str:
+    return route.partition(" ")[2]
 
 
 def _to_response(error: Exception, request: Request) -> Response:

@@ -25,7 +25,6 @@ _MAX_ADDRESS_LENGTH = 45
 UNAUTHENTICATED_MESSAGE = "send a valid bearer token"
 _INVALID_JSON_MESSAGE = "the body must be valid JSON in UTF-8"
 _CONTENT_TYPE_MESSAGE = "Content-Type must be application/json, in UTF-8"
-_TOO_LARGE_MESSAGE = f"the body must have at most {MAX_BODY_BYTES} bytes"
 
 
 class Request(NamedTuple):
@@ -102,15 +101,15 @@ class Request(NamedTuple):
         if scope not in self.scopes:
             raise ForbiddenError(f"missing required scope {scope}")
 
-    def json_object(self) -> dict[str, Any]:
+    def json_object(self, *, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
         """Return the body, a JSON object without duplicate keys.
 
-        Raises TooLargeError above MAX_BODY_BYTES, BadRequestError for anything else that is not such an object, and for
+        Raises TooLargeError above `max_bytes`, BadRequestError for anything else that is not such an object, and for
         a Content-Type other than JSON. A body without a Content-Type is JSON, as for API Gateway.
         """
         if not _is_json(self.headers.get("content-type", ())):
             raise BadRequestError(_CONTENT_TYPE_MESSAGE)
-        text = self._read_body()
+        text = self._read_body(max_bytes)
         try:
             parsed = _decode_json(text)
         except (ValueError, RecursionError):
@@ -119,17 +118,18 @@ class Request(NamedTuple):
             raise BadRequestError("the body must be a JSON object")
         return parsed
 
-    def _read_body(self) -> str:
+    def _read_body(self, max_bytes: int) -> str:
         body = self.body or ""
+        too_large = TooLargeError(f"the body must have at most {max_bytes} bytes")
         # A cheap limit before decoding; the exact size is checked below. Base64 is a third longer than its bytes.
-        if len(body) > (MAX_BODY_BYTES * 3 // 2 if self.is_base64 else MAX_BODY_BYTES):
-            raise TooLargeError(_TOO_LARGE_MESSAGE)
+        if len(body) > (max_bytes * 3 // 2 if self.is_base64 else max_bytes):
+            raise too_large
         if body.isascii() and not self.is_base64:
             return body
         try:
             raw = base64.b64decode(body, validate=True) if self.is_base64 else body.encode()
-            if len(raw) > MAX_BODY_BYTES:
-                raise TooLargeError(_TOO_LARGE_MESSAGE)
+            if len(raw) > max_bytes:
+                raise too_large
             return raw.decode()
         except ValueError:  # invalid base64 or UTF-8
             raise BadRequestError(_INVALID_JSON_MESSAGE) from None
