@@ -178,6 +178,9 @@ BEGIN
     END LOOP;
 END
 $$;
+CREATE FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN (p_status IS NULL) THEN 'NONE'::text WHEN (p_status <> 'ACTIVE'::text) THEN p_status WHEN (p_starts_at > p_now) THEN 'SCHEDULED'::text WHEN ((p_expires_at + p_grace) <= p_now) THEN 'EXPIRED'::text ELSE 'ACTIVE'::text END;
 CREATE FUNCTION public.entitlement_status_after(p_event_type text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_event_type WHEN 'EntitlementGranted'::text THEN 'ACTIVE'::text WHEN 'EntitlementRevoked'::text THEN 'REVOKED'::text ELSE NULL::text END;
@@ -747,8 +750,10 @@ CREATE TABLE public.user_entitlements (
     status text NOT NULL,
     version bigint NOT NULL,
     changed_at timestamp with time zone NOT NULL,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
     CONSTRAINT user_entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
-    CONSTRAINT user_entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT user_entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
     CONSTRAINT user_entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
     CONSTRAINT user_entitlements_version CHECK ((version >= 1))
 )
@@ -769,6 +774,7 @@ BEGIN
         SELECT user_id,
                coalesce(sum(sign) FILTER (WHERE status = 'ACTIVE'), 0) AS active,
                coalesce(sum(sign) FILTER (WHERE status = 'REVOKED'), 0) AS revoked,
+               coalesce(sum(sign) FILTER (WHERE status = 'EXPIRED'), 0) AS expired,
                array_agg(stock_keeping_unit) FILTER (WHERE sign < 0) AS replaced
           FROM changed GROUP BY user_id),
     newest AS (
@@ -777,6 +783,7 @@ BEGIN
     UPDATE user_summaries s
        SET active = s.active + c.active,
            revoked = s.revoked + c.revoked,
+           expired = s.expired + c.expired,
            (last_stock_keeping_unit, last_status, last_version, last_changed_at) = (
              SELECT stock_keeping_unit, status, version, changed_at
                FROM (
@@ -840,12 +847,12 @@ BEGIN
         PERFORM user_summaries_lock();
         INSERT INTO user_summaries AS s
         SELECT u.user_id, coalesce(e.active, 0), coalesce(e.revoked, 0),
-               e.last_stock_keeping_unit, e.last_status, e.last_version, e.last_changed_at
+               e.last_stock_keeping_unit, e.last_status, e.last_version, e.last_changed_at, coalesce(e.expired, 0)
           FROM unnest(suspects) AS u (user_id) LEFT JOIN user_summaries_expected e USING (user_id)
             ON CONFLICT (user_id) DO UPDATE
-           SET (active, revoked, last_stock_keeping_unit, last_status, last_version, last_changed_at)
+           SET (active, revoked, last_stock_keeping_unit, last_status, last_version, last_changed_at, expired)
              = (EXCLUDED.active, EXCLUDED.revoked, EXCLUDED.last_stock_keeping_unit, EXCLUDED.last_status,
-                EXCLUDED.last_version, EXCLUDED.last_changed_at)
+                EXCLUDED.last_version, EXCLUDED.last_changed_at, EXCLUDED.expired)
          WHERE s IS DISTINCT FROM EXCLUDED;
         GET DIAGNOSTICS repaired = ROW_COUNT;
     END IF;
@@ -1028,9 +1035,11 @@ CREATE TABLE public.entitlement_audit (
     purchase_id text,
     source_address inet,
     transaction_id xid8 DEFAULT pg_current_xact_id(),
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
     CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
     CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
-    CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
+    CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text, 'EXTEND'::text, 'START'::text, 'EXPIRING'::text, 'EXPIRE'::text]))),
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text]))),
     CONSTRAINT entitlement_audit_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
     CONSTRAINT entitlement_audit_source_address CHECK ((masklen(source_address) =
@@ -1038,7 +1047,7 @@ CASE family(source_address)
     WHEN 4 THEN 32
     ELSE 128
 END)),
-    CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
     CONSTRAINT entitlement_audit_version CHECK ((version >= 1))
 )
 PARTITION BY RANGE (occurred_at);
@@ -1047,6 +1056,8 @@ COMMENT ON COLUMN public.entitlement_audit.version IS 'The version of the entitl
 COMMENT ON COLUMN public.entitlement_audit.status IS 'The status of the entitlement after the change; NULL if the operation was refused.';
 COMMENT ON COLUMN public.entitlement_audit.source_address IS 'The address that API Gateway received the request from; NULL if it named none.';
 COMMENT ON COLUMN public.entitlement_audit.transaction_id IS 'The transaction that wrote the row; NULL in rows from before this column. A dump that is restored to another cluster keeps the ids of the old one.';
+COMMENT ON COLUMN public.entitlement_audit.starts_at IS 'The start of the entitlement after the change, if it has one.';
+COMMENT ON COLUMN public.entitlement_audit.expires_at IS 'The end of the entitlement after the change, if it has one.';
 CREATE TABLE public.entitlement_audit_default (
     operation_id uuid CONSTRAINT entitlement_audit_operation_id_not_null NOT NULL,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT entitlement_audit_occurred_at_not_null NOT NULL,
@@ -1062,9 +1073,11 @@ CREATE TABLE public.entitlement_audit_default (
     purchase_id text,
     source_address inet,
     transaction_id xid8 DEFAULT pg_current_xact_id(),
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
     CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
     CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
-    CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text]))),
+    CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text, 'EXTEND'::text, 'START'::text, 'EXPIRING'::text, 'EXPIRE'::text]))),
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text]))),
     CONSTRAINT entitlement_audit_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
     CONSTRAINT entitlement_audit_source_address CHECK ((masklen(source_address) =
@@ -1072,7 +1085,7 @@ CASE family(source_address)
     WHEN 4 THEN 32
     ELSE 128
 END)),
-    CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
     CONSTRAINT entitlement_audit_version CHECK ((version >= 1))
 );
 CREATE TABLE public.entitlements (
@@ -1081,12 +1094,22 @@ CREATE TABLE public.entitlements (
     status text NOT NULL,
     version bigint NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    purchase_id text,
+    start_pending boolean DEFAULT false NOT NULL,
+    expiring_pending boolean DEFAULT false NOT NULL,
+    CONSTRAINT entitlements_expired CHECK (((status <> 'EXPIRED'::text) OR (expires_at IS NOT NULL))),
+    CONSTRAINT entitlements_pending CHECK ((((NOT start_pending) OR ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL) AND (purchase_id IS NOT NULL))) AND ((NOT expiring_pending) OR ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL) AND (purchase_id IS NOT NULL))))),
+    CONSTRAINT entitlements_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
     CONSTRAINT entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
-    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text]))),
+    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
+    CONSTRAINT entitlements_times CHECK ((expires_at > starts_at)),
     CONSTRAINT entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
     CONSTRAINT entitlements_version CHECK ((version >= 1))
 )
 WITH (fillfactor='80');
+COMMENT ON COLUMN public.entitlements.status IS 'The recorded status. Readers use the SQL function entitlement_state.';
 CREATE UNLOGGED TABLE public.guarded_transactions (
     guard text NOT NULL COLLATE pg_catalog."C"
 );
@@ -1217,12 +1240,16 @@ CREATE VIEW public.user_entitlements_differences AS
     e.status,
     e.version,
     e.updated_at,
+    e.starts_at,
+    e.expires_at,
     r.status AS seen_status,
     r.version AS seen_version,
-    r.changed_at AS seen_changed_at
+    r.changed_at AS seen_changed_at,
+    r.starts_at AS seen_starts_at,
+    r.expires_at AS seen_expires_at
    FROM (public.entitlements e
      FULL JOIN public.user_entitlements r USING (user_id, stock_keeping_unit))
-  WHERE (((e.status IS DISTINCT FROM r.status) OR (e.version IS DISTINCT FROM r.version)) OR (e.updated_at IS DISTINCT FROM r.changed_at));
+  WHERE (((((e.status IS DISTINCT FROM r.status) OR (e.version IS DISTINCT FROM r.version)) OR (e.updated_at IS DISTINCT FROM r.changed_at)) OR (e.starts_at IS DISTINCT FROM r.starts_at)) OR (e.expires_at IS DISTINCT FROM r.expires_at));
 CREATE TABLE public.user_summaries (
     user_id text NOT NULL COLLATE pg_catalog."C",
     active bigint NOT NULL,
@@ -1231,9 +1258,10 @@ CREATE TABLE public.user_summaries (
     last_status text,
     last_version bigint,
     last_changed_at timestamp with time zone,
-    CONSTRAINT user_summaries_counts CHECK (((active >= 0) AND (revoked >= 0))),
+    expired bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT user_summaries_counts CHECK (((active >= 0) AND (revoked >= 0) AND (expired >= 0))),
     CONSTRAINT user_summaries_last CHECK ((num_nulls(last_stock_keeping_unit, last_status, last_version, last_changed_at) =
-CASE (active + revoked)
+CASE ((active + revoked) + expired)
     WHEN 0 THEN 4
     ELSE 0
 END))
@@ -1246,7 +1274,8 @@ CREATE VIEW public.user_summaries_expected AS
     stock_keeping_unit AS last_stock_keeping_unit,
     status AS last_status,
     version AS last_version,
-    changed_at AS last_changed_at
+    changed_at AS last_changed_at,
+    count(*) FILTER (WHERE (status = 'EXPIRED'::text)) OVER of_user AS expired
    FROM public.user_entitlements
   WINDOW of_user AS (PARTITION BY user_id)
   ORDER BY user_id, changed_at DESC, version DESC, stock_keeping_unit;
@@ -1254,7 +1283,7 @@ CREATE VIEW public.user_summaries_differences AS
  SELECT user_id
    FROM (public.user_summaries_expected e
      FULL JOIN public.user_summaries s USING (user_id))
-  WHERE ((((((COALESCE(e.active, (0)::bigint) IS DISTINCT FROM s.active) OR (COALESCE(e.revoked, (0)::bigint) IS DISTINCT FROM s.revoked)) OR (e.last_stock_keeping_unit IS DISTINCT FROM s.last_stock_keeping_unit)) OR (e.last_status IS DISTINCT FROM s.last_status)) OR (e.last_version IS DISTINCT FROM s.last_version)) OR (e.last_changed_at IS DISTINCT FROM s.last_changed_at));
+  WHERE (((((((COALESCE(e.active, (0)::bigint) IS DISTINCT FROM s.active) OR (COALESCE(e.revoked, (0)::bigint) IS DISTINCT FROM s.revoked)) OR (COALESCE(e.expired, (0)::bigint) IS DISTINCT FROM s.expired)) OR (e.last_stock_keeping_unit IS DISTINCT FROM s.last_stock_keeping_unit)) OR (e.last_status IS DISTINCT FROM s.last_status)) OR (e.last_version IS DISTINCT FROM s.last_version)) OR (e.last_changed_at IS DISTINCT FROM s.last_changed_at));
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
 ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);
@@ -1306,6 +1335,9 @@ ALTER TABLE ONLY public.user_summaries
     ADD CONSTRAINT user_summaries_pkey PRIMARY KEY (user_id);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
+CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
+CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
+CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE INDEX key_conflicts_last_at ON public.key_conflicts USING btree (last_at);
 CREATE INDEX notification_dlq_closed_at ON public.notification_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
@@ -1325,6 +1357,8 @@ CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at
 CREATE INDEX processed_events_time ON public.processed_events USING btree (processed_at);
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
 CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (user_id, stock_keeping_unit) WHERE (status = 'ACTIVE'::text);
+CREATE INDEX user_entitlements_ending ON public.user_entitlements USING btree (user_id, expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
+CREATE INDEX user_entitlements_starting ON public.user_entitlements USING btree (user_id, starts_at) WHERE ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL));
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
@@ -1350,6 +1384,8 @@ REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months intege
 GRANT ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) FROM PUBLIC;
@@ -1409,6 +1445,8 @@ GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functi
 GRANT UPDATE(status) ON TABLE public.user_entitlements TO grantwire_functions;
 GRANT UPDATE(version) ON TABLE public.user_entitlements TO grantwire_functions;
 GRANT UPDATE(changed_at) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(starts_at) ON TABLE public.user_entitlements TO grantwire_functions;
+GRANT UPDATE(expires_at) ON TABLE public.user_entitlements TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_summaries_apply(p_before public.user_entitlements[], p_after public.user_entitlements[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_summaries_apply(p_before public.user_entitlements[], p_after public.user_entitlements[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_summaries_lock() FROM PUBLIC;
@@ -1470,11 +1508,18 @@ GRANT INSERT(version) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(status) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(purchase_id) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(source_address) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(starts_at) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(expires_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT SELECT(occurred_at) ON TABLE public.entitlement_audit_default TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(starts_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(expires_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(purchase_id) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(start_pending) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(expiring_pending) ON TABLE public.entitlements TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.guarded_transactions TO grantwire_functions;
 GRANT USAGE ON SEQUENCE public.idempotency_fences TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.idempotency_keys TO grantwire_functions;

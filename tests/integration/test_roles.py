@@ -58,12 +58,15 @@ PRIVILEGES = {
     "entitlement_audit": (
         "",
         {
-            "INSERT": "caller detail operation operation_id outcome purchase_id source_address status "
-            "stock_keeping_unit trace_id user_id version"
+            "INSERT": "caller detail expires_at operation operation_id outcome purchase_id source_address starts_at "
+            "status stock_keeping_unit trace_id user_id version"
         },
     ),
     "entitlement_audit_default": ("", {"SELECT": "occurred_at"}),
-    "entitlements": ("SELECT INSERT", {"UPDATE": "status updated_at version"}),
+    "entitlements": (
+        "SELECT INSERT",
+        {"UPDATE": "expires_at expiring_pending purchase_id start_pending starts_at status updated_at version"},
+    ),
     "guarded_transactions": ("SELECT INSERT DELETE", {}),
     "idempotency_fences": ("USAGE", {}),
     "idempotency_keys": (
@@ -90,7 +93,7 @@ PRIVILEGES = {
     ),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),
     "processed_messages": (ALL, {}),
-    "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at status version"}),
+    "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at expires_at starts_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
     "user_summaries": ("SELECT INSERT UPDATE", {}),
     "user_summaries_differences": ("SELECT", {}),

@@ -33,6 +33,7 @@ VALUES (gen_random_uuid(), gen_random_uuid(), %s, 'u', 's', 1, '{}')
 MAX_LENGTHS = {
     "entitlements_user_id_length": validation.MAX_NAME_LENGTH,
     "entitlements_sku_length": validation.MAX_NAME_LENGTH,
+    "entitlements_purchase_id_length": validation.MAX_NAME_LENGTH,
     "notifications_user_id_length": validation.MAX_NAME_LENGTH,
     "notifications_sku_length": validation.MAX_NAME_LENGTH,
     "user_entitlements_user_id_length": validation.MAX_NAME_LENGTH,

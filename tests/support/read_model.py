@@ -19,10 +19,10 @@ OPERATOR = Operator("ann", "the read model is damaged", "a test")
 ACTOR_AND_REASON: dict[str, Any] = {"actor": OPERATOR.actor, "reason": OPERATOR.reason}
 START = datetime(2026, 1, 8, 7, 10, tzinfo=UTC)
 
-_SELECT_RECORD = "SELECT user_id, stock_keeping_unit, status, version, updated_at FROM entitlements ORDER BY 1, 2"
-_SELECT_READ_MODEL = (
-    "SELECT user_id, stock_keeping_unit, status, version, changed_at FROM user_entitlements ORDER BY 1, 2"
-)
+_COLUMNS = "user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at"
+_SELECT_RECORD = f"SELECT {_COLUMNS} FROM entitlements ORDER BY 1, 2"  # noqa: S608
+_INSERT = f"INSERT INTO entitlements ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
+_SELECT_READ_MODEL = "SELECT * FROM user_entitlements ORDER BY 1, 2"
 
 # The tables that the bridge writes for an event, in one transaction.
 BRIDGE_TABLES = ("processed_events", "notifications", "user_entitlements")
@@ -46,6 +46,8 @@ class Entitlement(NamedTuple):
     status: str
     version: int
     time: datetime
+    starts_at: datetime | None = None
+    expires_at: datetime | None = None
 
 
 def entitlement(user_id: str, version: int, stock_keeping_unit: str = "item1") -> Entitlement:
@@ -83,12 +85,12 @@ def record_rows(rows: Rows) -> list[Entitlement]:
 def insert_entitlements(rows: Rows, entitlements: Iterable[Entitlement]) -> None:
     """Insert entitlements into the system of record."""
     with rows.cursor() as cursor:
-        cursor.executemany("INSERT INTO entitlements VALUES (%s, %s, %s, %s, %s)", list(entitlements))
+        cursor.executemany(_INSERT, entitlements)
 
 
 def copy_to_read_model(rows: Rows) -> None:
     """Copy the system of record to the empty read model."""
-    rows.execute("INSERT INTO user_entitlements SELECT * FROM entitlements")
+    rows.execute(f"INSERT INTO user_entitlements SELECT {_COLUMNS} FROM entitlements")  # noqa: S608
 
 
 def clear_tables(rows: Rows) -> None:

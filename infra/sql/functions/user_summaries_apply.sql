@@ -22,6 +22,7 @@ BEGIN
         SELECT user_id,
                coalesce(sum(sign) FILTER (WHERE status = 'ACTIVE'), 0) AS active,
                coalesce(sum(sign) FILTER (WHERE status = 'REVOKED'), 0) AS revoked,
+               coalesce(sum(sign) FILTER (WHERE status = 'EXPIRED'), 0) AS expired,
                array_agg(stock_keeping_unit) FILTER (WHERE sign < 0) AS replaced
           FROM changed GROUP BY user_id),
     newest AS (
@@ -30,6 +31,7 @@ BEGIN
     UPDATE user_summaries s
        SET active = s.active + c.active,
            revoked = s.revoked + c.revoked,
+           expired = s.expired + c.expired,
            (last_stock_keeping_unit, last_status, last_version, last_changed_at) = (
              SELECT stock_keeping_unit, status, version, changed_at
                FROM (

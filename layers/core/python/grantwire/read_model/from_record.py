@@ -35,17 +35,21 @@ _REPAIR = """
 WITH compared AS MATERIALIZED (
   SELECT * FROM user_entitlements_differences),
 repaired AS (
-  INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
-  SELECT user_id, stock_keeping_unit, status, version, updated_at FROM compared
+  INSERT INTO user_entitlements AS known
+         (user_id, stock_keeping_unit, status, version, changed_at, starts_at, expires_at)
+  SELECT user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at FROM compared
    WHERE difference <> 'extra'
    ORDER BY user_id, stock_keeping_unit
       ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
-     SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at
+     SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at,
+         starts_at = EXCLUDED.starts_at, expires_at = EXCLUDED.expires_at
    WHERE known.version < EXCLUDED.version
       OR EXISTS (
            SELECT FROM user_entitlements seen
             WHERE (seen.user_id, seen.stock_keeping_unit) = (known.user_id, known.stock_keeping_unit)
-              AND (seen.status, seen.version, seen.changed_at) = (known.status, known.version, known.changed_at))
+              AND (seen.status, seen.version, seen.changed_at, seen.starts_at, seen.expires_at)
+                  IS NOT DISTINCT FROM
+                  (known.status, known.version, known.changed_at, known.starts_at, known.expires_at))
   RETURNING 1),
 removed AS (
   DELETE FROM user_entitlements WHERE ctid = ANY (ARRAY(
