@@ -26,7 +26,7 @@ from grantwire.settings import load
 from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
 from grantwire_idempotency.errors import InternalError
 from tests.support.plaintext import PLAINTEXT
-from tests.support.servers import clusters
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,10 +41,6 @@ WORKERS = 8
 TIME_LIMIT = max(10, CHECKS // 200)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
-# The client is under test, not the server, so one PostgreSQL is enough.
-newest_postgres = pytest.mark.parametrize(
-    "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
-)
 
 
 @pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis"])
