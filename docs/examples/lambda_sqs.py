@@ -1,6 +1,10 @@
 """A Lambda function behind SQS: each message prints one label, even if SQS delivers it twice.
 
 Run it without Lambda: DATABASE_URL=postgresql://… python lambda_sqs.py
+
+    label for o-1
+    label for o-2
+    {'batchItemFailures': []}
 """
 
 import json

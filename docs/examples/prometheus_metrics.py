@@ -1,4 +1,10 @@
-"""Metrics for Prometheus instead of CloudWatch: an object with the three methods of IdempotencyMetrics."""
+"""Metrics for Prometheus instead of CloudWatch: an object with the three methods of IdempotencyMetrics.
+
+Run it: python prometheus_metrics.py
+
+    idempotency_check_total{job="orders",result="new"} 1.0
+    idempotency_check_total{job="orders",result="duplicate"} 1.0
+"""
 
 from prometheus_client import Counter, Histogram, generate_latest
 
@@ -29,4 +35,5 @@ def process(order: str) -> str:
 if __name__ == "__main__":
     process("o-1")
     process("o-1")
-    print(generate_latest().decode())
+    lines = generate_latest().decode().splitlines()
+    print(*(line for line in lines if line.startswith("idempotency_check_total")), sep="\n")

@@ -1,4 +1,10 @@
-"""pydantic models as results: a serializer with two methods."""
+"""pydantic models as results: a serializer with two methods.
+
+Run it: python pydantic_results.py
+
+    Receipt(order='o-1', total=5)
+    Receipt(order='o-1', total=5)
+"""
 
 from typing import Any
 
@@ -29,4 +35,5 @@ def buy(order: str, total: int) -> Receipt:
 
 
 if __name__ == "__main__":
-    print(repr(buy("o-1", 5)), repr(buy("o-1", 7)))
+    print(repr(buy("o-1", 5)))
+    print(repr(buy("o-1", 7)))

@@ -1,8 +1,12 @@
 """SQLAlchemy inside a guard: its session works on the connection of the guard, so both commit together.
 
 Run it: DATABASE_URL=postgresql://… python sqlalchemy_rows.py
+
+    True False
+    1
 """
 
+# shown from here
 import json
 import os
 from typing import Any
@@ -20,7 +24,7 @@ guard = InboxGuard(os.environ["DATABASE_URL"], name="stock")
 def session_of(connection: Connection[Any]) -> Session:
     """Return a session whose statements run in the transaction of the guard; it flushes and never commits."""
     engine = create_engine("postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool)
-    engine.dialect.do_rollback = engine.dialect.do_commit = lambda _connection: None  # type: ignore[method-assign]
+    engine.dialect.do_commit = engine.dialect.do_rollback = lambda _: None  # type: ignore[assignment, method-assign]
     return Session(engine, join_transaction_mode="rollback_only")
 
 
@@ -33,6 +37,9 @@ def handle(message: Message) -> bool:
         session.flush()
 
     return not guard.run(message, work).replayed
+
+
+# shown to here
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """A web handler: the order, its key and its response are committed together.
 
-Run it: DATABASE_URL=postgresql://… uvicorn web_fastapi:app
+Serve it: DATABASE_URL=postgresql://… uvicorn web_fastapi:app
+Run it with three requests: DATABASE_URL=postgresql://… python web_fastapi.py
+
+    201 {"order_id": 1}
+    201 {"order_id": 1} replayed
+    409 {"detail":"this Idempotency-Key was used for another request; use a new key"}
 """
 
 import json
@@ -54,3 +59,12 @@ def create_order(
         raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
     headers = {"Idempotent-Replayed": "true"} if stored.replayed else {}
     return Response(stored.body, stored.status_code, headers, "application/json")
+
+
+if __name__ == "__main__":
+    from fastapi.testclient import TestClient
+
+    with TestClient(app) as client:
+        for total in (5, 5, 6):
+            response = client.post("/orders", json={"total": total}, headers={"Idempotency-Key": "k1", "X-User": "ann"})
+            print(response.status_code, response.text, *["replayed"] * ("Idempotent-Replayed" in response.headers))

@@ -1,6 +1,9 @@
 """A plain worker: it takes jobs from a Redis list, with its keys in the same Redis.
 
 Run it: REDIS_URL=redis://localhost:6379 python worker_redis.py
+
+    mail for 2026-1
+    mail for 2026-2
 """
 
 import json

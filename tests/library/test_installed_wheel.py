@@ -1,34 +1,37 @@
-"""C14, C15, C16: from an empty folder, install the wheel, create the schema and run the documentation's programs."""
+"""C14, C15, C16: from an empty folder outside the checkout, install the wheel, create the schema, run the programs."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from infra.local.system import temporary
 from infra.local.toolchain.wheel import build_wheel
 from tests.support.paths import ROOT
+from tests.support.programs import Program, list_programs
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.servers import Databases
     from tests.support.valkey import ValkeyServer
 
-PROGRAMS = ROOT / "docs" / "examples"
+# What the programs use beside the library.
 PACKAGES = ("fastapi", "httpx", "prometheus-client", "pydantic", "pytest", "sqlalchemy")
+SUITE = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "grantwire_idempotency.conformance")
 
-_WEB = """
-from fastapi.testclient import TestClient
-import web_fastapi
-
-with TestClient(web_fastapi.app) as client:
-    for total in (5, 5, 6):
-        response = client.post("/orders", json={"total": total}, headers={"Idempotency-Key": "k1", "X-User": "ann"})
-        print(response.status_code, response.headers.get("idempotent-replayed"), response.text)
+_LOCATION = """
+import sys, grantwire_idempotency
+print(grantwire_idempotency.__file__, *sys.path, sep="\\n")
 """
 
 _STORE = """
@@ -47,12 +50,13 @@ class Harness(MemoryHarness):
 
 
 class Project:
-    """An empty folder outside the checkout's packages, with a fresh virtual environment."""
+    """A folder with a fresh virtual environment; its programs get these variables alone."""
 
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self.folder = folder
-        self.python = folder / "venv" / "bin" / "python"
-        self.variables = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
+        self.environment = folder / "venv"
+        self.python = self.environment / "bin" / "python"
+        self.variables = {"PATH": os.defpath, "HOME": str(folder), **variables}
 
     def install(self) -> None:
         """Install the wheel with its extras, and what the programs use, at the versions of the lock."""
@@ -65,7 +69,7 @@ class Project:
         uv = Path(sys.executable).with_name("uv")
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         for command in (
-            ["venv", "--quiet", "--python", sys.executable, str(self.folder / "venv")],
+            ["venv", "--quiet", "--python", sys.executable, str(self.environment)],
             ["pip", "install", "--quiet", "--python", str(self.python), "-c", str(constraints), *PACKAGES, packages],
         ):
             subprocess.run([uv, *command], cwd=self.folder, env=environment, check=True)
@@ -79,35 +83,56 @@ class Project:
         return process.stdout
 
 
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return an empty folder in the temporary directory of the system; that of the tests is below the checkout."""
+    monkeypatch.delenv(temporary.VARIABLE)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with tempfile.TemporaryDirectory(prefix="grantwire-wheel-") as folder:
+        path = Path(folder).resolve()
+        assert not path.is_relative_to(ROOT)
+        yield path
+
+
 @pytest.mark.timeout(600)
+@newest_postgres
 def test_installed_wheel_runs_the_programs_of_the_documentation(
-    tmp_path: Path, databases: Databases, valkey_server: ValkeyServer
+    outside: Path, databases: Databases, valkey_server: ValkeyServer
 ) -> None:
-    """C14, C15: wheel, schema command, three programs and three examples of own parts; nothing of the checkout."""
+    """C14, C15: wheel, schema command, every program of the documentation, and the conformance suite."""
     url = databases.empty()
     try:
-        project = Project(tmp_path, {"DATABASE_URL": url, "REDIS_URL": valkey_server.url})
+        project = Project(outside, {"DATABASE_URL": url, "REDIS_URL": valkey_server.url})
         project.install()
-        for program in PROGRAMS.glob("*.py"):
-            (tmp_path / program.name).write_text(program.read_text())
-        location = project.run("-c", "import grantwire_idempotency; print(grantwire_idempotency.__file__)")
-        assert location.startswith(str(tmp_path))
+        _check_location(project)
         assert "applied tables/0001" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
         assert "up to date" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
-        labels = project.run("lambda_sqs.py").splitlines()
-        assert labels == ["label for o-1", "label for o-2", "{'batchItemFailures': []}"]
-        assert project.run("worker_redis.py").splitlines() == ["mail for 2026-1", "mail for 2026-2"]
-        first, again, conflict = project.run("-c", _WEB).splitlines()
-        assert (first, again) == ('201 None {"order_id": 1}', '201 true {"order_id": 1}')
-        assert conflict.startswith("409 ")
-        assert 'idempotency_check_total{job="orders",result="duplicate"} 1.0' in project.run("prometheus_metrics.py")
-        assert project.run("sqlalchemy_rows.py").splitlines() == ["True False", "1"]
-        assert project.run("pydantic_results.py").count("total=5") == 2
-        (tmp_path / "pytest.ini").write_text("[pytest]\n")  # not the settings of the checkout
-        suite = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "grantwire_idempotency.conformance")
-        assert " passed" in project.run(*suite)
-        (tmp_path / "own_store.py").write_text(_STORE)
-        project.variables |= {"IDEMPOTENCY_STORE": "own_store:Harness", "PYTHONPATH": str(tmp_path)}
-        assert "test_duplicate_gets_stored_result" in project.run(*suite, check=False)
+        _check_programs(project)
+        _check_conformance_suite(project)
     finally:
         databases.drop(url)
+
+
+def _check_location(project: Project) -> None:
+    """The library is that of the wheel, and no path leads into the checkout."""
+    location, *paths = project.run("-c", _LOCATION).splitlines()
+    assert Path(location).resolve().is_relative_to(project.environment)
+    assert [path for path in paths if path and Path(path).resolve().is_relative_to(ROOT)] == []
+
+
+def _check_programs(project: Project) -> None:
+    programs = [program for program in list_programs() if program.uses_library]
+    assert {"lambda_sqs", "worker_redis", "web_fastapi"} <= {program.name for program in programs}
+    for program in programs:
+        copy = Program(Path(shutil.copy(program.path, project.folder)))
+        assert copy.run(project.python, project.folder, project.variables) == program.expected_output, program.name
+
+
+def _check_conformance_suite(project: Project) -> None:
+    """C16: it passes for the memory store; for a store that forgets results, it shows what differs."""
+    assert " passed" in project.run(*SUITE)
+    (project.folder / "own_store.py").write_text(_STORE)
+    project.variables |= {"IDEMPOTENCY_STORE": "own_store:Harness", "PYTHONPATH": str(project.folder)}
+    report = project.run(*SUITE, check=False)
+    assert "test_duplicate_gets_stored_result" in report
+    assert "result=None" in report

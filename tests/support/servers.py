@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from tests.support.backends import Cluster, Nats, select_backend
@@ -17,7 +18,7 @@ from tests.support.run import STATE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["STATE", "Cluster", "Databases", "clusters", "nats"]
+__all__ = ["STATE", "Cluster", "Databases", "clusters", "nats", "newest_postgres"]
 
 _TEMPLATE = "grantwire_template"
 _PASSWORD = uuid.uuid4().hex
@@ -31,6 +32,12 @@ def clusters() -> dict[str, Callable[[], Cluster]]:
 def nats() -> Nats:
     """Return the NATS that the tests run on."""
     return select_backend().nats()
+
+
+# For a test of a client, not of the server: one PostgreSQL is enough.
+newest_postgres = pytest.mark.parametrize(
+    "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
+)
 
 
 class Databases:

@@ -32,7 +32,7 @@ CHECKS = {
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
-        *("tests/unit/idempotency", "tests/integration/idempotency", "tests/integration/examples"),
+        *("tests/unit/idempotency", "tests/integration/idempotency"),
         *(
             "--cov=grantwire_idempotency",
             "--cov-branch",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from docs.examples.webhook_receiver import SCHEMA, receive
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.senders.endpoint import FixedEndpoint, WebhookEndpoint
 from grantwire.notifications.senders.exchange import ExchangeClient
@@ -17,54 +18,12 @@ from grantwire.settings import Certificates
 from tests.support.workers.deliver_receiver import KEY, NEW_KEY, ReceivedRequest, Receiver, notification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from grantwire.notifications.store import Notification
 
 WRONG_KEY = "whsec_" + "A" * 40
-
-
-# example webhook-receiver
-def receive(body: bytes, headers: Mapping[str, str], keys: list[str], database: sqlite3.Connection) -> int:
-    """Handle one webhook and return the HTTP status. `keys` are the keys that are valid now, two during a rotation."""
-    import sqlite3
-
-    from standardwebhooks import Webhook, WebhookVerificationError
-
-    for key in keys:
-        try:
-            event = Webhook(key).verify(body, dict(headers))  # signature, and a time of at most five minutes ago
-            break
-        except (WebhookVerificationError, ValueError):  # ValueError: a header is malformed
-            continue
-    else:
-        return 401  # the sender reads its keys again and retries
-
-    with database:  # one transaction for the id and the effect
-        try:
-            database.execute("INSERT INTO received (webhook_id) VALUES (?)", (headers["webhook-id"],))
-        except sqlite3.IntegrityError:
-            return 204  # a repeat: the first one had the effect
-        database.execute(
-            """INSERT INTO owned (user_id, sku, version, granted) VALUES (?, ?, ?, ?)
-               ON CONFLICT (user_id, sku) DO UPDATE SET version = excluded.version, granted = excluded.granted
-               WHERE excluded.version > owned.version""",  # notifications can arrive out of order
-            (
-                event["user_id"],
-                event["stock_keeping_unit"],
-                event["version"],
-                event["event_type"] == "EntitlementGranted",
-            ),
-        )
-    return 204
-
-
-# end of example
-SCHEMA = """
-CREATE TABLE received (webhook_id TEXT PRIMARY KEY);
-CREATE TABLE owned (user_id TEXT, sku TEXT, version INTEGER, granted INTEGER, PRIMARY KEY (user_id, sku));
-"""
 
 
 class Shop:

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from infra.local.system.processes import wait_until
-from tests.integration.idempotency.harness import MemoryHarness, PostgresHarness, RedisHarness
+from tests.integration.idempotency.harness import AsyncRedisHarness, MemoryHarness, PostgresHarness, RedisHarness
 from tests.support.servers import STATE
 from tests.support.valkey import ValkeyServer
 
@@ -35,6 +35,21 @@ def redis_harness(open_redis: RedisHarness) -> RedisHarness:
     """Return a harness with an empty Redis."""
     open_redis.reset()
     return open_redis
+
+
+@pytest.fixture(scope="module")
+def open_async_redis(valkey_server: ValkeyServer) -> Iterator[AsyncRedisHarness]:
+    """Return a harness of asynchronous stores, whose connections all tests of a module share."""
+    harness = AsyncRedisHarness(valkey_server.url)
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def async_redis_harness(open_async_redis: AsyncRedisHarness) -> AsyncRedisHarness:
+    """Return a harness of asynchronous stores with an empty Redis."""
+    open_async_redis.reset()
+    return open_async_redis
 
 
 @pytest.fixture(scope="session")

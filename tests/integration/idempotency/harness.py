@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
 from grantwire_idempotency.stores.memory import MemoryStore
 from grantwire_idempotency.stores.postgres import PostgresStore
-from grantwire_idempotency.stores.redis import RedisStore, connect
+from grantwire_idempotency.stores.redis import AsyncRedisStore, RedisStore, connect, connect_async
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from redis import Redis
 
@@ -123,7 +124,7 @@ class RedisHarness:
     def stores(self, count: int) -> Sequence[Store]:
         """See `Harness`."""
         while len(self._stores) < count:
-            self._stores.append(RedisStore(self._connect(), hash_tags=self._hash_tags, fences=self.fences))
+            self._stores.append(self._open_store())
         return self._stores[:count]
 
     def advance(self, step: timedelta) -> None:
@@ -138,10 +139,38 @@ class RedisHarness:
         """See `Harness`."""
         self._resources.close()
 
+    def _open_store(self) -> Store:
+        return RedisStore(self._connect(), hash_tags=self._hash_tags, fences=self.fences)
+
     def _connect(self) -> Redis:
         client = connect(self.url)
         self._resources.callback(client.close)
         return client
+
+
+class AsyncRedisHarness(RedisHarness):
+    """Asynchronous stores that draw fencing numbers, each in its own event loop."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, fences=True)
+
+    def _open_store(self) -> Store:
+        runner = self._resources.enter_context(asyncio.Runner())
+        client = connect_async(self.url)
+        self._resources.callback(lambda: runner.run(client.aclose()))
+        return cast("Store", _Blocking(AsyncRedisStore(client, fences=self.fences), runner))
+
+
+class _Blocking:
+    """The methods of an asynchronous store as plain functions."""
+
+    def __init__(self, store: AsyncRedisStore, runner: asyncio.Runner) -> None:
+        self._store = store
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._store, name)
+        return lambda *arguments: self._runner.run(method(*arguments))
 
 
 def shorten(client: Redis, step: timedelta) -> None:

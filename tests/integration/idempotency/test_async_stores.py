@@ -47,7 +47,7 @@ NO_METRICS = NoMetrics()
 Test = "Callable[[AsyncStore], Awaitable[None]]"
 
 
-@pytest.fixture(params=["memory", "redis", "dsn", "connection", "pool"])
+@pytest.fixture(params=["memory", "redis", "redis-fences", "dsn", "connection", "pool"])
 def run(request: pytest.FixtureRequest, database_url: str, valkey_server: ValkeyServer) -> Callable[[Any], None]:
     """Return a function that runs a test with an asynchronous store in its own event loop."""
 
@@ -56,10 +56,10 @@ def run(request: pytest.FixtureRequest, database_url: str, valkey_server: Valkey
         match request.param:
             case "memory":
                 yield AsyncMemoryStore()
-            case "redis":
+            case "redis" | "redis-fences":
                 async with connect_async(valkey_server.url) as client:
                     await client.flushall()
-                    yield AsyncRedisStore(client)
+                    yield AsyncRedisStore(client, fences=request.param == "redis-fences")
             case "dsn":
                 store = AsyncPostgresStore(database_url)
                 yield store
@@ -148,6 +148,29 @@ def test_cancelled_task_releases_its_key(run: Callable[[Any], None]) -> None:
             await task
         blocks = False
         assert await job("o1") == "o1"
+
+    run(test)
+
+
+@pytest.mark.parametrize("run", ["memory", "redis-fences", "dsn"], indirect=True)
+def test_work_gets_a_higher_fencing_number_than_its_predecessor(run: Callable[[Any], None]) -> None:
+    """C20, C22: the coroutine writes it with its effect."""
+
+    async def test(store: AsyncStore) -> None:
+        fences: list[int] = []
+
+        @idempotent(store, key=lambda order: order, name="job", metrics=NO_METRICS)
+        async def job(_order: str) -> str:
+            fences.append(current_claim().fence)
+            if len(fences) < 3:
+                raise OSError("no")
+            return "done"
+
+        for _ in range(2):
+            with pytest.raises(OSError, match="no"):
+                await job("o1")
+        assert await job("o1") == await job("o1") == "done"
+        assert 0 < fences[0] < fences[1] < fences[2]
 
     run(test)
 

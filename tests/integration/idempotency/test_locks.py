@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from grantwire_idempotency.locks.interface import Lock, LockManager
     from infra.local.servers.postgres import PostgresServer
+    from tests.integration.conftest import Rows
     from tests.support.servers import Databases
     from tests.support.valkey import ValkeyServer
 
@@ -238,6 +239,37 @@ class Conformance:
         with pytest.raises(LeaseLostError):
             lock.release()
         assert not is_held(other_locks)
+
+    def test_each_owner_has_a_higher_fencing_number(
+        self, scene: Scene, locks: LockManager, other_locks: LockManager
+    ) -> None:
+        """C20: after a release, after an expiry, and after a release by an owner whose lease had expired."""
+        released = locks.acquire("job", MINUTE)
+        released.release()
+        expired = other_locks.acquire("job", MINUTE)
+        scene.advance(2 * MINUTE)
+        late = locks.acquire("job", MINUTE)
+        scene.advance(2 * MINUTE)
+        with pytest.raises(LeaseLostError):
+            late.release()
+        current = other_locks.acquire("job", MINUTE)
+        assert 0 < released.fence < expired.fence < late.fence < current.fence
+        current.extend(HOUR)
+        assert current.fence > late.fence
+
+    def test_late_owner_cannot_overwrite_its_successor(
+        self, scene: Scene, locks: LockManager, other_locks: LockManager, rows: Rows
+    ) -> None:
+        """C20: the fencing number in the condition of the caller's own UPDATE, by an owner that was paused."""
+        rows.execute("CREATE TABLE reports (text text, fence bigint)")
+        rows.execute("INSERT INTO reports VALUES ('', 0)")
+        update = "UPDATE reports SET text = %(text)s, fence = %(fence)s WHERE fence <= %(fence)s"
+        paused = locks.acquire("job", MINUTE)
+        scene.advance(2 * MINUTE)
+        current = other_locks.acquire("job", MINUTE)
+        for lock, text in ((current, "first"), (current, "second"), (paused, "late")):
+            rows.execute(update, {"text": text, "fence": lock.fence})
+        assert rows.execute("SELECT text FROM reports").fetchall() == [{"text": "second"}]
 
     def test_lock_lost_during_block_raises_at_its_end(
         self, scene: Scene, locks: LockManager, other_locks: LockManager, caplog: pytest.LogCaptureFixture

@@ -17,7 +17,13 @@ from tests.support.paths import PYTHONPATH, ROOT
 
 if TYPE_CHECKING:
     from grantwire_idempotency.stores.interface import Store
-    from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
+    from tests.integration.idempotency.harness import (
+        AsyncRedisHarness,
+        Harness,
+        MemoryHarness,
+        PostgresHarness,
+        RedisHarness,
+    )
 
 MINUTE = timedelta(minutes=1)
 KEY = Key("order:create:abc-123")
@@ -68,6 +74,15 @@ class TestRedisStore(SharedConformance):
     def harness(self, redis_harness: RedisHarness) -> Harness:
         """Provide the stores."""
         return redis_harness
+
+
+class TestAsyncRedisStore(StoreConformance):
+    """C22: the asynchronous Redis store, with fencing numbers."""
+
+    @pytest.fixture
+    def harness(self, async_redis_harness: AsyncRedisHarness) -> Harness:
+        """Provide the stores."""
+        return async_redis_harness
 
 
 class TestRedisStoreInACluster(StoreConformance):

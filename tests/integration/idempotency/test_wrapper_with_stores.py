@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import Key, KeyStatus, NoMetrics, idempotent
+from grantwire_idempotency import Key, KeyStatus, NoMetrics, current_claim, idempotent
 from grantwire_idempotency.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
 from tests.support.concurrency import run_concurrently
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grantwire_idempotency import Store
+    from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
 
 LEASE = timedelta(minutes=5)
@@ -182,3 +183,22 @@ class TestPostgresStore(Suite):
     def harness(self, postgres_harness: PostgresHarness) -> Harness:
         """Provide the stores."""
         return postgres_harness
+
+    def test_paused_run_cannot_overwrite_its_successor(self, harness: Harness, rows: Rows) -> None:
+        """C20: the fencing number of the claim in the condition of the caller's own UPDATE."""
+        rows.execute("CREATE TABLE reports (text text, fence bigint)")
+        rows.execute("INSERT INTO reports VALUES ('', 0)")
+        first, second = harness.stores(2)
+
+        def write(text: str) -> None:
+            update = "UPDATE reports SET text = %(text)s, fence = %(fence)s WHERE fence <= %(fence)s"
+            rows.execute(update, {"text": text, "fence": current_claim().fence})
+
+        def pause(_: str) -> None:
+            harness.advance(LEASE + timedelta(seconds=1))
+            create_job(second, lambda _: write("successor"))("o1")
+            write("paused")
+
+        with pytest.raises(LeaseLostError):
+            create_job(first, pause)("o1")
+        assert rows.execute("SELECT text FROM reports").fetchall() == [{"text": "successor"}]

@@ -17,9 +17,10 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire_idempotency.execution import Execution, ExecutionSettings, call_once
+from grantwire_idempotency.execution import Execution, ExecutionSettings
 from grantwire_idempotency.logs import key_fingerprint
 from grantwire_idempotency.steps import drive
+from grantwire_idempotency.work import call_once
 from tests.support.concurrency import run_concurrently
 from tests.unit.idempotency.doubles import FailingStore, FakeTime, RecordedMetrics, logged
 

@@ -1,12 +1,14 @@
 """The claim of the current run, for the work itself: extend it, or write its fencing number (C20).
 
-from grantwire_idempotency import current_claim
+    from grantwire_idempotency import current_claim
 
-@idempotent(store, key=...)
-def job(event):
-for part in parts(event):
-current_claim().extend(timedelta(minutes=5))
-...
+    @idempotent(store, key=...)
+    def job(event):
+        for part in parts(event):
+            current_claim().extend(timedelta(minutes=5))
+            ...
+
+Threads that the work starts itself do not see the claim, unless they copy the context.
 """
 
 from __future__ import annotations

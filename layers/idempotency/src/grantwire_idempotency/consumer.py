@@ -6,51 +6,31 @@
 
 `AsyncIdempotentConsumer` is the same for asyncio.
 
-A message that fails is retried with backoff while its key is claimed. After the last attempt, or after a permanent
-error, the dead-letter hook gets the message. The store remembers this, so the message is recognised if it is delivered
-again. Without a hook, the message returns to the queue, and its key is released. A message returns to the queue without
-becoming a dead letter if the time ends before the last attempt, if another worker is processing it, or if the store is
-unavailable.
+This module reads events, goes through batches and reports which messages to redeliver. `message_processing` processes
+one message. A message returns to the queue without becoming a dead letter if the time ends before the last attempt, if
+another worker is processing it, or if the store is unavailable.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.defaults import DEFAULT_LEASE, DEFAULT_ORDER_TTL, DEFAULT_TTL
 from grantwire_idempotency.duplicates import by_message_id
-from grantwire_idempotency.errors import (
-    BadRequestError,
-    DeadLetteredError,
-    RejectedError,
-    RequestInProgressError,
-    RetryableError,
-)
+from grantwire_idempotency.errors import RetryableError
 from grantwire_idempotency.events import BatchItem, parse_event, parse_sqs_records
-from grantwire_idempotency.execution import (
-    LEASE_MARGIN,
-    Execution,
-    ExecutionSettings,
-    HandledFailureError,
-    Outcome,
-    call_once,
-    describe,
-    remaining_time,
-    to_key,
-)
+from grantwire_idempotency.execution import Execution, ExecutionSettings, Outcome
 from grantwire_idempotency.fail_mode import FailMode, choose_fail_mode
 from grantwire_idempotency.logs import logger as default_logger
+from grantwire_idempotency.message_processing import MessageProcessing
 from grantwire_idempotency.messages import Message
-from grantwire_idempotency.retries import RetryLoop, RetryPolicy
+from grantwire_idempotency.retries import RetryPolicy
 from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.steps import drive, drive_async
-from grantwire_idempotency.stores.interface import Key
 from grantwire_idempotency.wiring import (
     async_store_rule,
     callable_rule,
@@ -65,6 +45,7 @@ from grantwire_idempotency.wiring import (
     serializer_rule,
     sync_store_rule,
 )
+from grantwire_idempotency.work import LEASE_MARGIN, remaining_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +54,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency.metrics import IdempotencyMetrics
     from grantwire_idempotency.serializers import Serializer
     from grantwire_idempotency.steps import Steps
-    from grantwire_idempotency.stores.interface import AsyncStore, Claim, Store
+    from grantwire_idempotency.stores.interface import AsyncStore, Key, Store
 
     PartialResponse = dict[str, list[dict[str, str]]]
 
@@ -82,8 +63,6 @@ _RETRY = RetryPolicy()
 _JSON = JsonSerializer()
 # No message and no attempt starts with less than this remaining of the Lambda function's time.
 _TIME_RESERVE = timedelta(seconds=1)
-# The start of the stored error of a dead letter, before the id of the message.
-_DEAD_LETTER = "dead letter "
 
 
 class _Consumer:
@@ -127,17 +106,24 @@ class _Consumer:
             logger_rule(logger),
             *job_rules("processor", processor, stored_name, is_async=self._is_async),
         )
-        self._processor = processor
-        self._identify = identify
-        self._items = items
         self._lease = lease
-        self._retry = retry
-        self._dead_letter = dead_letter
         self._logger: LibraryLogger = default_logger if logger is None else logger
-        self._sleep: Callable[[float], Any] = sleep or (asyncio.sleep if self._is_async else time.sleep)
-        self._rand, self._clock = rand, clock
+        sleep = sleep or (asyncio.sleep if self._is_async else time.sleep)
         settings = ExecutionSettings(stored_name, ttl, chosen_mode, order_ttl, metrics, serializer, logger)
-        self._execution = Execution(storage, settings, sleep=self._sleep)
+        self._execution = Execution(storage, settings, sleep=sleep)
+        self._processing = MessageProcessing(
+            self._execution,
+            processor,
+            identify,
+            items,
+            retry,
+            dead_letter,
+            self._is_async,
+            self._logger,
+            sleep,
+            rand,
+            clock,
+        )
 
     _is_async = False
 
@@ -145,7 +131,7 @@ class _Consumer:
         lease = self._lease if lease is None else lease
         require(duration_rule("lease", lease))
         try:
-            return (yield from self._process(message, lease, lease, redrive=redrive))
+            return (yield from self._processing.process(message, lease, lease, redrive=redrive))
         finally:
             self._execution.flush()
 
@@ -197,113 +183,8 @@ class _Consumer:
     def _process_in_time(self, message: Message, context: object) -> Steps[Outcome]:
         remaining = remaining_time(context)
         if remaining is None:
-            return (yield from self._process(message, self._lease, self._lease))
-        return (yield from self._process(message, remaining + LEASE_MARGIN, remaining - _TIME_RESERVE))
-
-    def _process(
-        self, message: Message, lease: timedelta, retry_time: timedelta, *, redrive: bool = False
-    ) -> Steps[Outcome]:
-        """Process a message, or each of its items under the key `message:item`."""
-        retries = self._new_retries(retry_time)
-        try:
-            key = self._make_key(message)
-            items = None if self._items is None else _read_items(self._items(message))
-        except Exception as error:  # noqa: BLE001 - a retry of the same message would fail in the same way
-            return (yield from self._fail(message, error, retries))
-        if items is None:
-            return (yield from self._process_one(message, key, lease, retries, redrive=redrive))
-        values: list[Any] = []
-        replayed = True
-        deadline = self._clock() + lease.total_seconds()
-        for identifier, payload in items.items():
-            item = replace(message, id=f"{message.id}:{identifier}", body=payload)
-            item_key = replace(key, value=f"{key.value}:{identifier}", message_id=item.id)
-            time_left = timedelta(seconds=max(deadline - self._clock(), LEASE_MARGIN.total_seconds()))
-            item_retries = RetryLoop(self._retry, retries.deadline, self._clock, self._sleep, self._rand, self._logger)
-            outcome = yield from self._process_one(item, item_key, time_left, item_retries, redrive=redrive)
-            values.append(outcome.value)
-            replayed = replayed and outcome.replayed
-        return Outcome(values, replayed=replayed and bool(values))
-
-    def _process_one(
-        self, message: Message, key: Key, lease: timedelta, retries: RetryLoop, *, redrive: bool
-    ) -> Steps[Outcome]:
-        is_redrive = redrive or bool(message.attributes.get("redrive"))
-        recognise = None if is_redrive else lambda claim: self._recognise(message, claim)
-        try:
-            return (yield from self._execution.run(key, lease, lambda: self._attempt(message, retries), recognise))
-        except HandledFailureError:
-            return Outcome(dead_letter=retries.error)
-        except Exception as error:
-            if error is retries.error and retries.is_final:
-                raise
-            # If the library itself rejects the message, no store can hold its key. Any other error of the library is
-            # not caused by the message.
-            if error is not retries.error and isinstance(error, RejectedError):
-                return (yield from self._fail(message, error, retries))
-            self._log_return_to_queue(message, error, retries)
-            raise
-
-    def _attempt(self, message: Message, retries: RetryLoop) -> Steps[Any]:
-        """Call the processor until it succeeds; pass the message to the dead-letter hook while the key is claimed."""
-        call = lambda: call_once(lambda: self._processor(message), is_async=self._is_async)  # noqa: E731 - the work
-        try:
-            return (yield from retries.run(call, {"message_id": message.id}))
-        except Exception as error:
-            if not retries.is_final:
-                raise
-            yield from self._fail(message, error, retries)
-            raise HandledFailureError(f"{_DEAD_LETTER}{message.id}: {describe(error)}") from error
-
-    def _recognise(self, message: Message, claim: Claim) -> Outcome | None:
-        """Return an outcome if the dead-letter hook has already taken this message."""
-        start = f"{_DEAD_LETTER}{message.id}: "
-        if claim.last_error is None or not claim.last_error.startswith(start):
-            return None
-        logger = self._logger
-        logger.info("message is already a dead letter, skipped", extra=self._log_fields(message))
-        return Outcome(replayed=True, dead_letter=DeadLetteredError(claim.last_error.removeprefix(start)))
-
-    def _new_retries(self, retry_time: timedelta) -> RetryLoop:
-        deadline = self._clock() + retry_time.total_seconds()
-        return RetryLoop(self._retry, deadline, self._clock, self._sleep, self._rand, self._logger)
-
-    def _make_key(self, message: Message) -> Key:
-        key = to_key(self._identify(message)) or Key(message.id)
-        return replace(key, message_id=key.message_id or message.id)
-
-    def _log_return_to_queue(self, message: Message, error: Exception, retries: RetryLoop) -> None:
-        logger, fields = self._logger, self._log_fields(message)
-        if error is retries.error:
-            logger.warning(
-                "message failed, no time left to retry", exc_info=error, extra={**fields, "attempts": retries.attempts}
-            )
-        elif isinstance(error, RequestInProgressError):
-            logger.info("message already in progress", extra=fields)
-        elif isinstance(error, RetryableError):
-            logger.warning(
-                "idempotency store unavailable, message returned to queue", extra={**fields, "error": str(error)}
-            )
-        else:
-            logger.error("unexpected error, message returned to queue", exc_info=error, extra=fields)
-
-    def _fail(self, message: Message, error: Exception, retries: RetryLoop) -> Steps[Outcome]:
-        """Pass a failed message to the dead-letter hook; raise its error if there is no hook or the hook fails."""
-        logger, fields, hook = self._logger, self._log_fields(message), self._dead_letter
-        logger.error("message failed", exc_info=error, extra={**fields, "attempts": retries.attempts})
-        if hook is None:
-            raise error
-        try:
-            yield lambda: hook(message, error)
-        except Exception:
-            logger.exception("dead-letter hook failed, message returned to queue", extra=fields)
-        else:
-            return Outcome(dead_letter=error)
-        raise error
-
-    def _log_fields(self, message: Message) -> dict[str, Any]:
-        """Return the fields of every log line about a message."""
-        return {"message_id": message.id, "task_type": self._execution.name}
+            return (yield from self._processing.process(message, self._lease, self._lease))
+        return (yield from self._processing.process(message, remaining + LEASE_MARGIN, remaining - _TIME_RESERVE))
 
 
 class IdempotentConsumer(_Consumer):
@@ -390,13 +271,3 @@ class AsyncIdempotentConsumer(_Consumer):
 
 def _partial_response(failed: Sequence[str]) -> PartialResponse:
     return {"batchItemFailures": [{"itemIdentifier": identifier} for identifier in failed]}
-
-
-def _read_items(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:
-    """Return the JSON of each item by its id. Raises BadRequestError for an invalid or repeated id."""
-    items: dict[str, str] = {}
-    for identifier, payload in pairs:
-        if not isinstance(identifier, str) or not identifier or identifier in items:
-            raise BadRequestError("each item of a message must have its own id, a non-empty string")
-        items[identifier] = json.dumps(payload)
-    return items

@@ -7,8 +7,7 @@
       └────▶ store unavailable: OPEN runs the work unguarded and counts it, CLOSED raises
 
 If the work is done but the store does not take the result, the run still succeeds: an error would make the caller
-repeat the effect. What the store did not take is kept and written before the next check of the same process: the result
-of a run, unless another run has the key by then, and the release of a claim whose response was lost.
+repeat the effect. `late_records` writes what the store did not take before the next check of the same process.
 
 The engine contains no I/O; see `steps`.
 """
@@ -21,8 +20,6 @@ import inspect
 import logging
 import random
 import time
-import traceback
-from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -34,7 +31,6 @@ from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL
 from grantwire_idempotency.errors import (
     BadRequestError,
     CircuitOpenError,
-    ConfigError,
     InternalError,
     LeaseLostError,
     RejectedError,
@@ -42,11 +38,13 @@ from grantwire_idempotency.errors import (
     RetryableError,
 )
 from grantwire_idempotency.fail_mode import FailMode
+from grantwire_idempotency.late_records import LateRecords
 from grantwire_idempotency.logs import key_fingerprint
 from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.metrics import SafeMetrics, default_metrics
 from grantwire_idempotency.serializers import JsonSerializer
-from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, Claim, Duplicate, InProgress, Key
+from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, Claim, Duplicate, InProgress
+from grantwire_idempotency.work import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,18 +53,12 @@ if TYPE_CHECKING:
     from grantwire_idempotency.metrics import IdempotencyMetrics
     from grantwire_idempotency.serializers import Serializer
     from grantwire_idempotency.steps import Call, Steps
-    from grantwire_idempotency.stores.interface import AsyncStore, CheckResult, Store
+    from grantwire_idempotency.stores.interface import AsyncStore, CheckResult, Key, Store
 
 # Attempts to store the outcome of the work. The delays of 0.2 s and 0.4 s are long enough for a short interruption and
 # short enough for a waiting caller.
 _MAX_ATTEMPTS = 3
 _BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), timedelta(0), 1, 1)
-# A claim lasts this much longer than the remaining time of the Lambda function, so it outlives a run that times out.
-LEASE_MARGIN = timedelta(seconds=1)
-# Outcomes that the store did not take and that wait for the next check. Beyond it the oldest is dropped.
-_MAX_PENDING = 1_000
-# Between the two calls of the store that write a late result.
-_LATE_LEASE = timedelta(seconds=30)
 _JSON = JsonSerializer()
 
 
@@ -83,17 +75,6 @@ class Outcome:
     dead_letter: Exception | None = None
 
 
-class HandledFailureError(Exception):
-    """Work that failed and was handled, such as a message that the dead-letter hook took.
-
-    `stored_error` is stored as the failure of the key. A later check returns it with its claim.
-    """
-
-    def __init__(self, stored_error: str) -> None:
-        super().__init__(stored_error)
-        self.stored_error = stored_error
-
-
 @dataclass(frozen=True, slots=True)
 class ExecutionSettings:
     """What a job or a consumer decides about its runs; `metrics` and `logger` default to those of the library."""
@@ -105,15 +86,6 @@ class ExecutionSettings:
     metrics: IdempotencyMetrics | None = None
     serializer: Serializer = _JSON
     logger: LibraryLogger | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """An outcome that the store did not take: an error if there is one, else a result."""
-
-    claim: Claim
-    result: str | None = None
-    error: str | None = None
 
 
 class Execution:
@@ -132,7 +104,7 @@ class Execution:
         self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics)
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
         self._sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
-        self._pending: deque[_Pending] = deque(maxlen=_MAX_PENDING)
+        self._late = LateRecords(store, settings.name, settings.ttl, settings.order_ttl, self._logger)
 
     def run(
         self,
@@ -189,7 +161,7 @@ class Execution:
             result = None if value is None else self._settings.serializer.dump(value)
         except (TypeError, ValueError, RecursionError):
             result = None
-        self._pending.append(_Pending(claim, result))
+        self._late.add_result(claim, result)
         return Outcome(value)
 
     def _scope_key(self, key: Key) -> Key:
@@ -202,8 +174,8 @@ class Execution:
     def _check_key(self, claim: Claim, lease: timedelta) -> Steps[CheckResult | None]:
         """Check the key; return None if the store is unavailable and the fail mode is OPEN."""
         logger = self._logger
-        if self._pending:
-            yield from self._write_pending(claim.key.value)
+        if self._late:
+            yield from self._late.write(claim.key.value)
         started = time.perf_counter()
         try:
             check = yield from self._check_twice(claim, lease)
@@ -214,7 +186,7 @@ class Execution:
             fields = {"error": str(error), "task_type": self.name}
             if self._settings.fail_mode is FailMode.CLOSED:
                 if not isinstance(error, CircuitOpenError):
-                    self._pending.append(_Pending(claim, error="the check was not answered"))
+                    self._late.add_failure(claim, "the check was not answered")
                 logger.error("idempotency check failed", extra=fields)  # noqa: TRY400 - an outage needs no traceback
                 raise
             logger.warning("idempotency check failed, processing anyway", extra=fields)
@@ -224,8 +196,8 @@ class Execution:
         self._metrics.record_check(
             self.name, "duplicate" if isinstance(check, Duplicate | InProgress) else "new", seconds
         )
-        if self._pending:
-            yield from self._write_pending()
+        if self._late:
+            yield from self._late.write()
         return check
 
     def _check_twice(self, claim: Claim, lease: timedelta) -> Steps[CheckResult]:
@@ -237,37 +209,6 @@ class Execution:
             raise
         except RetryableError:
             return (yield call)  # type: ignore[no-any-return]
-
-    def _write_pending(self, key: str | None = None) -> Steps[None]:
-        """Write the outcomes that the store did not take, of one key or of all, as far as it takes them now."""
-        for outcome in list(self._pending):
-            if key is not None and outcome.claim.key.value != key:
-                continue
-            try:
-                self._pending.remove(outcome)
-            except ValueError:  # another thread writes it
-                continue
-            try:
-                yield from self._write_late(outcome)
-            except LeaseLostError:
-                continue  # a later run has the key
-            except RetryableError:
-                self._pending.append(outcome)
-                return
-            except Exception:
-                logger = self._logger
-                logger.exception("could not write late record", extra=self._log_fields(outcome.claim))
-
-    def _write_late(self, outcome: _Pending) -> Steps[None]:
-        """Write one outcome. A result needs a live claim, so the key is claimed again, unless another run has it."""
-        claim, settings = outcome.claim, self._settings
-        if outcome.error is not None:
-            error = outcome.error
-            yield lambda: self._store.store_failure(claim, error, settings.ttl)
-            return
-        check = yield lambda: self._store.check(claim.key, _LATE_LEASE, claim.token)
-        if isinstance(check, Claim):
-            yield lambda: self._store.store_result(check, outcome.result, settings.ttl, settings.order_ttl)
 
     def _complete(self, claim: Claim, value: Any) -> Steps[None]:
         try:
@@ -296,7 +237,7 @@ class Execution:
             )
             raise
         except RetryableError as error:
-            self._pending.append(_Pending(claim, result))
+            self._late.add_result(claim, result)
             logger.log(
                 logging.WARNING if self._settings.fail_mode is FailMode.OPEN else logging.ERROR,
                 "could not store result, duplicate runs again after claim expires",
@@ -311,7 +252,7 @@ class Execution:
             yield from self._call_store(lambda: self._store.store_failure(*arguments))
         except Exception as failure:
             if isinstance(failure, RetryableError):
-                self._pending.append(_Pending(claim, error=error))
+                self._late.add_failure(claim, error)
             logger.exception(
                 "could not release key after failure, retry must wait until claim expires",
                 extra=self._log_fields(claim),
@@ -345,38 +286,3 @@ class Execution:
 def is_async_store(store: object) -> bool:
     """Return whether the methods of a store are coroutine functions."""
     return inspect.iscoroutinefunction(getattr(store, "check", None))
-
-
-def call_once(work: Call, *, is_async: bool) -> Steps[Any]:
-    """Do the work. A plain function that returns an awaitable has done nothing yet: refuse it."""
-    value = yield work
-    if not is_async and hasattr(value, "__await__"):
-        if inspect.iscoroutine(value):
-            value.close()
-        raise ConfigError(
-            ["the function returned an awaitable, so its work was not done: decorate a coroutine function"]
-        )
-    return value
-
-
-def to_key(key: Key | str | None) -> Key | None:
-    """Convert the return value of a key function into a Key; "" and None mean that there is no key."""
-    if key is None or key == "":
-        return None
-    return key if isinstance(key, Key) else Key(key)
-
-
-def remaining_time(*arguments: object) -> timedelta | None:
-    """Return the remaining time of the Lambda function; None if no argument is a Lambda context."""
-    for argument in arguments:
-        get_remaining = getattr(argument, "get_remaining_time_in_millis", None)
-        if callable(get_remaining):
-            return timedelta(milliseconds=max(0, get_remaining()))
-    return None
-
-
-def describe(error: BaseException) -> str:
-    """Return the text of an error that is stored: its type and its message."""
-    if isinstance(error, HandledFailureError):
-        return error.stored_error
-    return "".join(traceback.format_exception_only(error)).strip()

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL, DEFAULT_TTL
 from grantwire_idempotency.duplicates import by_message_id
 from grantwire_idempotency.errors import InternalError, RequestInProgressError
-from grantwire_idempotency.execution import Outcome, to_key
+from grantwire_idempotency.execution import Outcome
 from grantwire_idempotency.guards import only_guard
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.stores.interface import Key, clamp_ttl, completion_ttl, validate_result
-from grantwire_idempotency.wiring import callable_rule, duration_rule, name_rule, require, serializer_rule
+from grantwire_idempotency.wiring import callable_rule, duration_rule, logger_rule, name_rule, require, serializer_rule
+from grantwire_idempotency.work import to_key
 
 with optional_package("psycopg", used_by="InboxGuard"):
-    from grantwire_idempotency.postgres.sources import PsycopgDatabase, transaction_runner
+    from grantwire_idempotency.postgres.databases import PsycopgDatabase, transaction_runner
     from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class InboxGuard:
             duration_rule("order_ttl", order_ttl),
             duration_rule("lock_wait", lock_wait),
             serializer_rule(serializer),
+            logger_rule(logger),
         )
         self._database = transaction_runner(database, "InboxGuard", logger)
         self._name = name

@@ -22,7 +22,7 @@ from grantwire_idempotency.requests import GuardSettings, StoredResponse, raise_
 from grantwire_idempotency.wiring import duration_rule, logger_rule, require
 
 with optional_package("psycopg", used_by="TransactionGuard"):
-    from grantwire_idempotency.postgres.sources import PsycopgDatabase, transaction_runner
+    from grantwire_idempotency.postgres.databases import PsycopgDatabase, transaction_runner
     from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:

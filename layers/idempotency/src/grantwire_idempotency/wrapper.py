@@ -17,15 +17,7 @@ import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from grantwire_idempotency.defaults import DEFAULT_LEASE, DEFAULT_ORDER_TTL, DEFAULT_TTL
-from grantwire_idempotency.execution import (
-    LEASE_MARGIN,
-    Execution,
-    ExecutionSettings,
-    Outcome,
-    call_once,
-    remaining_time,
-    to_key,
-)
+from grantwire_idempotency.execution import Execution, ExecutionSettings, Outcome
 from grantwire_idempotency.fail_mode import FailMode, choose_fail_mode
 from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.serializers import JsonSerializer
@@ -46,6 +38,7 @@ from grantwire_idempotency.wiring import (
     store_rule,
     sync_store_rule,
 )
+from grantwire_idempotency.work import LEASE_MARGIN, call_once, remaining_time, to_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

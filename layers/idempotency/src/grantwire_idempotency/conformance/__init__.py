@@ -4,3 +4,10 @@
 `module:function`. The function returns a `Harness`. Without the variable, the memory store is tested. Or derive a test
 class from `StoreConformance` and write a fixture `harness`.
 """
+
+import pytest
+
+# Without it, a failed test of the suite would not show the values that it compared.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{module}" for module in ("calls", "concurrency", "entries", "faults", "limits", "versions"))
+)

@@ -10,7 +10,7 @@ from grantwire_idempotency.locks.interface import LockManager
 from grantwire_idempotency.optional import optional_package
 
 with optional_package("psycopg", used_by="PostgresLocks"):
-    from grantwire_idempotency.postgres.sources import PsycopgDatabase, statement_runner
+    from grantwire_idempotency.postgres.databases import PsycopgDatabase, statement_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ from grantwire_idempotency.stores.interface import (
 )
 
 with optional_package("psycopg", used_by="PostgresStore"):
-    from grantwire_idempotency.postgres.sources import (
+    from grantwire_idempotency.postgres.databases import (
         AsyncPsycopgDatabase,
         PsycopgDatabase,
         async_statement_runner,

@@ -1,0 +1,62 @@
+"""A Lambda function behind API Gateway: the order, its key and its response are committed together.
+
+Run it without Lambda: DATABASE_URL=postgresql://… python lambda_api.py
+
+    201 {"order_id": 1}
+    201 {"order_id": 1}
+    409 {"code": "IDEMPOTENCY_KEY_CONFLICT"}
+    422 {"code": "CREDIT_EXCEEDED"}
+"""
+
+# shown from here
+import json
+import os
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+
+from grantwire_idempotency import RequestIdentity, StoredResponse, TransactionGuard
+from grantwire_idempotency.errors import BadRequestError, KeyConflictError, RetryableError
+
+guard = TransactionGuard(os.environ["DATABASE_URL"])
+
+
+def take_order(tx: Connection[Any], caller: str, order: dict[str, Any]) -> StoredResponse:
+    if order["total"] > 1_000:
+        return StoredResponse(422, json.dumps({"code": "CREDIT_EXCEEDED"}))  # final for this key
+    row = tx.execute(
+        "INSERT INTO lambda_orders (customer, total) VALUES (%s, %s) RETURNING id", (caller, order["total"])
+    ).fetchone()
+    return StoredResponse(201, json.dumps({"order_id": row[0] if row else None}))
+
+
+def handler(event: dict[str, Any], _context: object = None) -> dict[str, Any]:
+    caller = event["requestContext"]["authorizer"]["principalId"]
+    try:
+        order = json.loads(event["body"])
+        identity = RequestIdentity.create(caller, "POST /orders", event["headers"]["Idempotency-Key"], order)
+        stored = guard.run(identity, lambda tx: take_order(tx, caller, order))
+    except BadRequestError as error:
+        return {"statusCode": 400, "body": json.dumps({"code": error.code})}
+    except KeyConflictError as error:
+        return {"statusCode": 409, "body": json.dumps({"code": error.code})}
+    except RetryableError as error:
+        return {"statusCode": 503, "headers": {"Retry-After": str(error.retry_after)}, "body": ""}
+    return {"statusCode": stored.status_code, "body": stored.body}
+
+
+# shown to here
+
+
+if __name__ == "__main__":
+    with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS lambda_orders (id serial, customer text, total int)")
+    for key, total in (("k1", 5), ("k1", 5), ("k1", 6), ("k2", 5_000)):
+        request = {
+            "requestContext": {"authorizer": {"principalId": "bob"}},
+            "headers": {"Idempotency-Key": key},
+            "body": json.dumps({"total": total}),
+        }
+        response = handler(request)
+        print(response["statusCode"], response["body"])
