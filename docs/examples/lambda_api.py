@@ -6,6 +6,7 @@ Run it without Lambda: DATABASE_URL=postgresql://… python lambda_api.py
     201 {"order_id": 1}
     409 {"code": "IDEMPOTENCY_KEY_CONFLICT"}
     422 {"code": "CREDIT_EXCEEDED"}
+    400 {"code": "BAD_REQUEST"}
 """
 
 # shown from here
@@ -32,13 +33,14 @@ def take_order(tx: Connection[Any], caller: str, order: dict[str, Any]) -> Store
 
 
 def handler(event: dict[str, Any], _context: object = None) -> dict[str, Any]:
-    caller = event["requestContext"]["authorizer"]["principalId"]
+    caller = event["requestContext"]["authorizer"]["principalId"]  # from your own authorizer
+    headers = {name.lower(): value for name, value in event["headers"].items()}
     try:
         order = json.loads(event["body"])
-        identity = RequestIdentity.create(caller, "POST /orders", event["headers"]["Idempotency-Key"], order)
+        identity = RequestIdentity.create(caller, "POST /orders", headers.get("idempotency-key", ""), order)
         stored = guard.run(identity, lambda tx: take_order(tx, caller, order))
-    except BadRequestError as error:
-        return {"statusCode": 400, "body": json.dumps({"code": error.code})}
+    except (json.JSONDecodeError, BadRequestError):
+        return {"statusCode": 400, "body": json.dumps({"code": "BAD_REQUEST"})}
     except KeyConflictError as error:
         return {"statusCode": 409, "body": json.dumps({"code": error.code})}
     except RetryableError as error:
@@ -52,7 +54,7 @@ def handler(event: dict[str, Any], _context: object = None) -> dict[str, Any]:
 if __name__ == "__main__":
     with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS lambda_orders (id serial, customer text, total int)")
-    for key, total in (("k1", 5), ("k1", 5), ("k1", 6), ("k2", 5_000)):
+    for key, total in (("k1", 5), ("k1", 5), ("k1", 6), ("k2", 5_000), ("", 5)):
         request = {
             "requestContext": {"authorizer": {"principalId": "bob"}},
             "headers": {"Idempotency-Key": key},
