@@ -29,7 +29,11 @@ def test_grant_with_times_shows_and_stores_them(client: Client, rows: Rows) -> N
     }
     (entitlement,) = rows.execute("SELECT * FROM entitlements").fetchall()
     assert {name: entitlement[name] for name in times} == times
-    assert (entitlement["status"], entitlement["purchase_id"], entitlement["start_pending"]) == ("ACTIVE", "p_456", True)
+    assert (entitlement["status"], entitlement["purchase_id"], entitlement["start_pending"]) == (
+        "ACTIVE",
+        "p_456",
+        True,
+    )
     (audit,) = rows.execute("SELECT * FROM entitlement_audit").fetchall()
     assert {name: audit[name] for name in times} == times
     (event,) = rows.execute("SELECT payload FROM outbox_events").fetchall()

@@ -49,7 +49,11 @@ def history(rows: psycopg.Connection[Any]) -> list[tuple[str, int, str]]:
     return [(row["operation"], row["version"], row["status"]) for row in applied]
 
 
-def events(rows: psycopg.Connection[Any]) -> list[tuple[str, int]]:
-    """Return type and version of every event, in order of version."""
-    listed = rows.execute("SELECT event_type, aggregate_version FROM outbox_events ORDER BY aggregate_key, aggregate_version")
+def events(rows: psycopg.Connection[Any], aggregate_key: str | None = None) -> list[tuple[str, int]]:
+    """Return type and version of every event, or of those of one entitlement, in order of version."""
+    listed = rows.execute(
+        "SELECT event_type, aggregate_version FROM outbox_events WHERE aggregate_key = coalesce(%s, aggregate_key)"
+        " ORDER BY aggregate_key, aggregate_version",
+        (aggregate_key,),
+    )
     return [(row["event_type"], row["aggregate_version"]) for row in listed]

@@ -82,11 +82,11 @@ class ChangeCommand(NamedTuple):
         for name in allowed:
             if name not in fields and name in operation.required_fields:
                 raise BadRequestError(f"{name} is missing")
-        texts = [clean_text(name, fields[name], max_length=limit) for name, limit in _MAX_LENGTHS.items()]
+        texts = {name: clean_text(name, fields[name], max_length=limit) for name, limit in _MAX_LENGTHS.items()}
         starts_at, expires_at = (_parse_optional_time(name, fields.get(name)) for name in ("starts_at", "expires_at"))
         if starts_at is not None and expires_at is not None and expires_at <= starts_at:
             raise BadRequestError("expires_at must be after starts_at")
-        return cls(operation, *texts, starts_at=starts_at, expires_at=expires_at)
+        return cls(operation, **texts, starts_at=starts_at, expires_at=expires_at)
 
     def fields(self) -> dict[str, str]:
         """Return the fields by name. Two requests are the same if these fields are equal.

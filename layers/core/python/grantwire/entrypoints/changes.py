@@ -19,8 +19,6 @@ def change_handler(route: str, operation: Operation) -> HttpHandler[ApiRuntime]:
     def handle(request: Request, rt: ApiRuntime) -> Response:
         command = ChangeCommand.parse(operation, request.json_object())
         identity = request.identity(command.fields())
-        return Response.from_stored(
-            rt.entitlements.change(command, identity, request.trace_id, request.source_address)
-        )
+        return Response.from_stored(rt.entitlements.change(command, identity, request.trace_id, request.source_address))
 
     return HttpHandler({route: handle}, ApiRuntime.build)
