@@ -100,7 +100,10 @@ def test_change_records_the_same_events_as_the_worker(client: Client, rows: Rows
 
 
 def test_notice_is_once_for_each_end(client: Client, rows: Rows, database_url: str) -> None:
-    """K4: an extension gets a notice of its own; an end that is nearer than the notice gets none."""
+    """K4: an extension gets a notice of its own; an end that is nearer than the notice gets none.
+
+    Neither does one whose notice would precede the start, after a grant or an extension.
+    """
     client.grant("k1", expires_at=in_hours(100))
     pass_time(rows, 50)
     assert run_expiry(database_url) == NOTHING | {"expiring": 1}
@@ -110,9 +113,10 @@ def test_notice_is_once_for_each_end(client: Client, rows: Rows, database_url: s
     client.extend("k3", in_hours(71))
     client.grant("k4", user_id="short", expires_at=in_hours(71))
     client.grant("k5", user_id="late", starts_at=in_hours(50), expires_at=in_hours(100))
+    client.extend("k6", in_hours(101), user_id="late")
     pass_time(rows, 49)
     assert run_expiry(database_url) == NOTHING
-    client.extend("k6", in_hours(100), user_id="late")
+    client.extend("k7", in_hours(100), user_id="late")
     pass_time(rows, 30)
     assert run_expiry(database_url) == NOTHING | {"started": 1, "expiring": 1, "expired": 2}
 
@@ -127,6 +131,17 @@ def test_notice_can_be_disabled(database_url: str, rows: Rows) -> None:
         client.grant("k2", user_id="u2", expires_at=in_hours(100))
     pass_time(rows, 49)
     assert run_expiry(database_url) == NOTHING | {"expiring": 1}
+
+
+def test_disabled_notice_is_not_recorded_during_the_grace(database_url: str, rows: Rows) -> None:
+    """K4, K5: neither by the worker nor by a change that meets the entitlement after its expires_at."""
+    with Client(database_url) as client:
+        client.grant("k1", expires_at=in_hours(100))
+    pass_time(rows, 101)
+    settings = {"ENTITLEMENT_EXPIRY_NOTICE": "0s", "ENTITLEMENT_GRACE": "3h"}
+    assert run_expiry(database_url, **settings) == NOTHING
+    with Client(database_url, **settings) as client:
+        assert client.revoke("k2").json["version"] == 2
 
 
 def test_grace_delays_the_recorded_end(client: Client, rows: Rows, database_url: str) -> None:

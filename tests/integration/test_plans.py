@@ -148,10 +148,13 @@ def test_expiry_reads_only_the_indexes_of_times(planned: Rows, due: int) -> None
     planned.execute(_RECORD_DUE)
     planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
     planned.execute(_INSERT_TIMES, {"count": ROW_COUNT, "due": due})
+    times = {"entitlements_starting": 1, "entitlements_ending": 1, "entitlements_expiring": 1}
+    with _record_scans(planned, "entitlements") as scanned:
+        planned.execute(_RECORD_DUE.replace("'0'", "'2 days'"))
+    assert scanned == times  # an entitlement in its grace is not read
     with _record_scans(planned, "entitlements") as scanned:
         row = planned.execute(_RECORD_DUE).fetchone()
     assert row == {"started": 0, "expiring": 0, "expired": due}
-    times = {"entitlements_starting": 1, "entitlements_ending": 1, "entitlements_expiring": 1}
     assert scanned == times | ({"entitlements_pkey": 2 * due} if due else {})
 
 
