@@ -6,15 +6,14 @@ BEGIN
         USING ERRCODE = 'restrict_violation';
 END
 $$;
-CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL::inet, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
+CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL::inet, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_grace interval DEFAULT '00:00:00'::interval, p_notice interval DEFAULT '00:00:00'::interval, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    transition  record;
-    new_version bigint;
-    event_type  text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
-    detail      jsonb := jsonb_build_object(
-        'reason', p_reason, 'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
+    operation  text := CASE p_operation WHEN 'ACTIVE' THEN 'GRANT' WHEN 'REVOKED' THEN 'REVOKE' ELSE p_operation END;
+    transition record;
+    detail     jsonb := jsonb_build_object(
+        'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
 BEGIN
     SELECT b.decision, b.status_code, b.body INTO outcome, status_code, body
       FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
@@ -22,16 +21,20 @@ BEGIN
         RETURN;
     END IF;
     IF outcome = 'PROCEED' THEN
-        SELECT * INTO transition FROM entitlement_transition(p_status, p_user_id, p_sku);
-        IF transition.refusal IS NULL THEN
+        SELECT * INTO transition FROM entitlement_transition(
+            operation, p_user_id, p_sku, p_purchase_id, p_starts_at, p_expires_at, p_grace, p_notice, p_trace_id);
+        IF transition.invalid IS NOT NULL THEN
+            outcome     := 'BAD_REQUEST';
+            status_code := 400;
+            body        := '{"code":"BAD_REQUEST","message":' || to_json(transition.invalid) || '}';
+            RETURN;
+        ELSIF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
-            new_version := transition.new_version;
             status_code := 200;
-            body        := '{"user_id":' || to_json(p_user_id)
-                        || ',"stock_keeping_unit":' || to_json(p_sku)
-                        || ',"status":"' || p_status
-                        || '","version":' || new_version
-                        || ',"updated_at":"' || rfc3339(transition.changed_at) || '"}';
+            body        := entitlement_change_response(transition.entitlement, operation);
+            PERFORM entitlement_record_change(
+                transition.entitlement, operation, p_operation_id, p_caller, p_reason, p_purchase_id, p_trace_id,
+                detail, p_source_address);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
@@ -39,26 +42,17 @@ BEGIN
             detail      := detail || jsonb_build_object('refusal', transition.refusal);
         END IF;
         PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, status_code, body, p_ttl);
-    END IF;
-    IF outcome = 'IDEMPOTENCY_KEY_CONFLICT'
-       AND key_conflict_count(p_caller, p_route, p_key, p_operation_id) > 1 THEN
+        IF outcome = 'APPLIED' THEN
+            RETURN;
+        END IF;
+    ELSIF key_conflict_count(p_caller, p_route, p_key, p_operation_id) > 1 THEN
         RETURN;
     END IF;
     INSERT INTO entitlement_audit
-           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
-            version, status, purchase_id, source_address)
-    VALUES (p_operation_id, p_caller, CASE p_status WHEN 'ACTIVE' THEN 'GRANT' ELSE 'REVOKE' END,
-            outcome, p_user_id, p_sku, p_trace_id, detail,
-            new_version, CASE outcome WHEN 'APPLIED' THEN p_status END, p_purchase_id, p_source_address);
-    IF outcome = 'APPLIED' THEN
-        PERFORM outbox_enqueue(
-            p_operation_id, event_type, entitlement_aggregate_key(p_user_id, p_sku), new_version,
-            jsonb_build_object(
-                'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(transition.changed_at),
-                'user_id', p_user_id, 'stock_keeping_unit', p_sku,
-                'source', p_reason, 'source_id', p_purchase_id, 'version', new_version),
-            p_trace_id);
-    END IF;
+           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, purchase_id,
+            source_address)
+    VALUES (p_operation_id, p_caller, operation, outcome, p_user_id, p_sku, p_trace_id,
+            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address);
 END
 $$;
 CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT granted integer, OUT retry_after double precision) RETURNS record
@@ -178,46 +172,252 @@ BEGIN
     END LOOP;
 END
 $$;
+CREATE TABLE public.entitlements (
+    user_id text NOT NULL COLLATE pg_catalog."C",
+    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
+    status text NOT NULL,
+    version bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    purchase_id text,
+    start_pending boolean DEFAULT false NOT NULL,
+    expiring_pending boolean DEFAULT false NOT NULL,
+    CONSTRAINT entitlements_expired CHECK (((status <> 'EXPIRED'::text) OR (expires_at IS NOT NULL))),
+    CONSTRAINT entitlements_pending CHECK ((((NOT start_pending) OR ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL) AND (purchase_id IS NOT NULL))) AND ((NOT expiring_pending) OR ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL) AND (purchase_id IS NOT NULL))))),
+    CONSTRAINT entitlements_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
+    CONSTRAINT entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
+    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
+    CONSTRAINT entitlements_times CHECK ((expires_at > starts_at)),
+    CONSTRAINT entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
+    CONSTRAINT entitlements_version CHECK ((version >= 1))
+)
+WITH (fillfactor='80');
+COMMENT ON COLUMN public.entitlements.status IS 'The recorded status. Readers use the SQL function entitlement_state.';
+CREATE FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    e     entitlements := p_entitlement;
+    times text := '';
+BEGIN
+    IF p_operation <> 'REVOKE' THEN
+        times := coalesce(',"starts_at":"' || rfc3339(e.starts_at) || '"', '')
+              || coalesce(',"expires_at":"' || rfc3339(e.expires_at) || '"', '');
+    END IF;
+    RETURN '{"user_id":' || to_json(e.user_id)
+        || ',"stock_keeping_unit":' || to_json(e.stock_keeping_unit)
+        || ',"status":"' || CASE WHEN e.start_pending THEN 'SCHEDULED' ELSE e.status END
+        || '","version":' || e.version
+        || ',"updated_at":"' || rfc3339(e.updated_at) || '"' || times || '}';
+END
+$$;
+CREATE FUNCTION public.entitlement_event_type(p_operation text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE p_operation WHEN 'GRANT'::text THEN 'EntitlementGranted'::text WHEN 'REVOKE'::text THEN 'EntitlementRevoked'::text WHEN 'EXTEND'::text THEN 'EntitlementExtended'::text WHEN 'START'::text THEN 'EntitlementStarted'::text WHEN 'EXPIRING'::text THEN 'EntitlementExpiring'::text WHEN 'EXPIRE'::text THEN 'EntitlementExpired'::text ELSE NULL::text END;
+CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    event_type text := entitlement_event_type(p_operation);
+    payload    jsonb := jsonb_build_object(
+        'event_id', p_operation_id, 'event_type', event_type, 'occurred_at', rfc3339(p_entitlement.updated_at),
+        'user_id', p_entitlement.user_id, 'stock_keeping_unit', p_entitlement.stock_keeping_unit,
+        'source', p_reason, 'source_id', p_purchase_id, 'version', p_entitlement.version);
+BEGIN
+    IF p_entitlement.starts_at IS NOT NULL THEN
+        payload := payload || jsonb_build_object('starts_at', rfc3339(p_entitlement.starts_at));
+    END IF;
+    IF p_entitlement.expires_at IS NOT NULL THEN
+        payload := payload || jsonb_build_object('expires_at', rfc3339(p_entitlement.expires_at));
+    END IF;
+    INSERT INTO entitlement_audit
+           (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
+            version, status, purchase_id, source_address, starts_at, expires_at)
+    VALUES (p_operation_id, p_caller, p_operation, 'APPLIED', p_entitlement.user_id, p_entitlement.stock_keeping_unit,
+            p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
+            p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
+            p_entitlement.starts_at, p_entitlement.expires_at);
+    PERFORM outbox_enqueue(
+        p_operation_id, event_type,
+        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
+        payload, p_trace_id);
+END
+$$;
+CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) RETURNS public.entitlements
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    known  entitlements := p_entitlement;
+    moment timestamptz := clock_timestamp();
+    state  text;
+BEGIN
+    IF NOT known.start_pending AND (known.status <> 'ACTIVE' OR known.expires_at IS NULL) THEN
+        RETURN known;
+    END IF;
+    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, moment);
+    IF known.start_pending AND state <> 'SCHEDULED' THEN
+        known := entitlement_record_time(known, 'START', p_trace_id);
+    END IF;
+    IF state = 'EXPIRED' THEN
+        known := entitlement_record_time(known, 'EXPIRE', p_trace_id);
+    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= moment THEN
+        known := entitlement_record_time(known, 'EXPIRING', p_trace_id);
+    END IF;
+    RETURN known;
+END
+$$;
+CREATE FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) RETURNS public.entitlements
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    changed entitlements;
+BEGIN
+    UPDATE entitlements e
+       SET status           = CASE p_operation WHEN 'EXPIRE' THEN 'EXPIRED' ELSE e.status END,
+           version          = e.version + 1,
+           updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+           start_pending    = e.start_pending AND p_operation = 'EXPIRING',
+           expiring_pending = e.expiring_pending AND p_operation = 'START'
+     WHERE e.user_id = p_entitlement.user_id AND e.stock_keeping_unit = p_entitlement.stock_keeping_unit
+    RETURNING e.* INTO changed;
+    PERFORM entitlement_record_change(
+        changed, p_operation, gen_random_uuid(), 'grantwire', 'schedule', changed.purchase_id, p_trace_id, '{}', NULL);
+    RETURN changed;
+END
+$$;
 CREATE FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN CASE WHEN (p_status IS NULL) THEN 'NONE'::text WHEN (p_status <> 'ACTIVE'::text) THEN p_status WHEN (p_starts_at > p_now) THEN 'SCHEDULED'::text WHEN ((p_expires_at + p_grace) <= p_now) THEN 'EXPIRED'::text ELSE 'ACTIVE'::text END;
 CREATE FUNCTION public.entitlement_status_after(p_event_type text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_event_type WHEN 'EntitlementGranted'::text THEN 'ACTIVE'::text WHEN 'EntitlementRevoked'::text THEN 'REVOKED'::text ELSE NULL::text END;
-CREATE FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) RETURNS record
+CREATE FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    current_status text;
+    moment          timestamptz := clock_timestamp();
+    -- A start in the past means now.
+    effective_start timestamptz := CASE WHEN p_starts_at IS NOT NULL THEN greatest(p_starts_at, moment) END;
+    -- Whether EntitlementExpiring will be recorded. An end that is nearer than the notice, or whose notice would come
+    -- before the start, has none.
+    has_notice      boolean := coalesce(
+        p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, moment), false);
+    known           entitlements;
 BEGIN
-    IF p_status = 'ACTIVE' THEN
-        INSERT INTO entitlements AS e (user_id, stock_keeping_unit, status, version, updated_at)
-        VALUES (p_user_id, p_sku, 'ACTIVE', 1, clock_timestamp())
-        ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
-           SET status     = EXCLUDED.status,
-               version    = e.version + 1,
-               updated_at = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond')
-         WHERE e.status <> EXCLUDED.status
-        RETURNING version, updated_at INTO new_version, changed_at;
-        IF NOT FOUND THEN
-            refusal := 'already ACTIVE';
-        END IF;
+    IF p_expires_at <= moment THEN
+        invalid := 'expires_at must be in the future';
         RETURN;
     END IF;
-    SELECT e.status INTO current_status FROM entitlements e
+    IF p_operation = 'GRANT' THEN
+        -- At most twice: a row that is recorded as ACTIVE may have ended.
+        FOR attempt IN 1..2 LOOP
+            INSERT INTO entitlements AS e
+                   (user_id, stock_keeping_unit, status, version, updated_at,
+                    starts_at, expires_at, purchase_id, start_pending, expiring_pending)
+            VALUES (p_user_id, p_sku, 'ACTIVE', 1, moment,
+                    effective_start, p_expires_at, p_purchase_id, coalesce(effective_start > moment, false), has_notice)
+            ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
+               SET status           = EXCLUDED.status,
+                   version          = e.version + 1,
+                   updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+                   starts_at        = EXCLUDED.starts_at,
+                   expires_at       = EXCLUDED.expires_at,
+                   purchase_id      = EXCLUDED.purchase_id,
+                   start_pending    = EXCLUDED.start_pending,
+                   expiring_pending = EXCLUDED.expiring_pending
+             WHERE e.status <> EXCLUDED.status
+            RETURNING e.* INTO entitlement;
+            IF FOUND THEN
+                RETURN;
+            END IF;
+            SELECT e.* INTO known FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
+            known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
+            EXIT WHEN known.status = 'ACTIVE';
+        END LOOP;
+        refusal := 'already ' || entitlement_state(
+            known.status, known.starts_at, known.expires_at, p_grace, clock_timestamp());
+        RETURN;
+    END IF;
+    SELECT e.* INTO known FROM entitlements e
      WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
     IF NOT FOUND THEN
         refusal := 'not granted';
-    ELSIF current_status = p_status THEN
-        refusal := 'already REVOKED';
+        RETURN;
+    END IF;
+    known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
+    IF known.status <> 'ACTIVE' THEN
+        refusal := 'already ' || known.status;
+    ELSIF p_operation = 'REVOKE' THEN
+        UPDATE entitlements e
+           SET status           = 'REVOKED',
+               version          = e.version + 1,
+               updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+               start_pending    = false,
+               expiring_pending = false
+         WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+        RETURNING e.* INTO entitlement;
+    ELSIF p_expires_at IS NOT DISTINCT FROM known.expires_at THEN
+        refusal := coalesce('already ends at ' || rfc3339(known.expires_at), 'already has no end');
+    ELSIF p_expires_at <= known.starts_at THEN
+        refusal := 'starts at ' || rfc3339(known.starts_at) || ', so it cannot end earlier';
     ELSE
         UPDATE entitlements e
-           SET status     = p_status,
-               version    = e.version + 1,
-               updated_at = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond')
+           SET version          = e.version + 1,
+               updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+               expires_at       = p_expires_at,
+               purchase_id      = p_purchase_id,
+               expiring_pending = has_notice AND coalesce(p_expires_at - p_notice > e.starts_at, true)
          WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
-        RETURNING e.version, e.updated_at INTO new_version, changed_at;
+        RETURNING e.* INTO entitlement;
     END IF;
+END
+$$;
+CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) RETURNS record
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    due    record;
+    before entitlements;
+    after  entitlements;
+BEGIN
+    started := 0;
+    expiring := 0;
+    expired := 0;
+    failed := 0;
+    FOR due IN
+        (SELECT user_id, stock_keeping_unit FROM entitlements
+          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit)
+        UNION
+        (SELECT user_id, stock_keeping_unit FROM entitlements
+          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at LIMIT p_limit)
+        UNION
+        (SELECT user_id, stock_keeping_unit FROM entitlements
+          WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
+          ORDER BY expires_at LIMIT p_limit)
+    LOOP
+        SELECT e.* INTO before FROM entitlements e
+         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
+           FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        IF p_isolate THEN
+            BEGIN
+                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+            EXCEPTION WHEN OTHERS THEN
+                failed := failed + 1;
+                error := SQLERRM || ' (' || SQLSTATE || ')';
+                CONTINUE;
+            END;
+        ELSE
+            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+        END IF;
+        started  := started + (before.start_pending AND NOT after.start_pending)::integer;
+        expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
+                                AND after.status = 'ACTIVE')::integer;
+        expired  := expired + (before.status = 'ACTIVE' AND after.status = 'EXPIRED')::integer;
+    END LOOP;
 END
 $$;
 CREATE FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) RETURNS integer[]
@@ -1088,28 +1288,6 @@ END)),
     CONSTRAINT entitlement_audit_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
     CONSTRAINT entitlement_audit_version CHECK ((version >= 1))
 );
-CREATE TABLE public.entitlements (
-    user_id text NOT NULL COLLATE pg_catalog."C",
-    stock_keeping_unit text NOT NULL COLLATE pg_catalog."C",
-    status text NOT NULL,
-    version bigint NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    starts_at timestamp with time zone,
-    expires_at timestamp with time zone,
-    purchase_id text,
-    start_pending boolean DEFAULT false NOT NULL,
-    expiring_pending boolean DEFAULT false NOT NULL,
-    CONSTRAINT entitlements_expired CHECK (((status <> 'EXPIRED'::text) OR (expires_at IS NOT NULL))),
-    CONSTRAINT entitlements_pending CHECK ((((NOT start_pending) OR ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL) AND (purchase_id IS NOT NULL))) AND ((NOT expiring_pending) OR ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL) AND (purchase_id IS NOT NULL))))),
-    CONSTRAINT entitlements_purchase_id_length CHECK (((char_length(purchase_id) >= 1) AND (char_length(purchase_id) <= 128))),
-    CONSTRAINT entitlements_sku_length CHECK (((char_length(stock_keeping_unit) >= 1) AND (char_length(stock_keeping_unit) <= 128))),
-    CONSTRAINT entitlements_status CHECK ((status = ANY (ARRAY['ACTIVE'::text, 'REVOKED'::text, 'EXPIRED'::text]))),
-    CONSTRAINT entitlements_times CHECK ((expires_at > starts_at)),
-    CONSTRAINT entitlements_user_id_length CHECK (((char_length(user_id) >= 1) AND (char_length(user_id) <= 128))),
-    CONSTRAINT entitlements_version CHECK ((version >= 1))
-)
-WITH (fillfactor='80');
-COMMENT ON COLUMN public.entitlements.status IS 'The recorded status. Readers use the SQL function entitlement_state.';
 CREATE UNLOGGED TABLE public.guarded_transactions (
     guard text NOT NULL COLLATE pg_catalog."C"
 );
@@ -1372,8 +1550,8 @@ CREATE TRIGGER user_entitlements_updated AFTER UPDATE ON public.user_entitlement
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
 GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
-REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
@@ -1384,12 +1562,33 @@ REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months intege
 GRANT ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_ensure_partitions(p_months_ahead integer, p_now timestamp with time zone) TO grantwire_functions;
+GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(starts_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(expires_at) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(purchase_id) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(start_pending) ON TABLE public.entitlements TO grantwire_functions;
+GRANT UPDATE(expiring_pending) ON TABLE public.entitlements TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_event_type(p_operation text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_event_type(p_operation text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_transition(p_status text, p_user_id text, p_sku text, OUT refusal text, OUT new_version bigint, OUT changed_at timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) FROM PUBLIC;
@@ -1511,15 +1710,6 @@ GRANT INSERT(source_address) ON TABLE public.entitlement_audit TO grantwire_func
 GRANT INSERT(starts_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(expires_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT SELECT(occurred_at) ON TABLE public.entitlement_audit_default TO grantwire_functions;
-GRANT SELECT,INSERT ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(status) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(version) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(updated_at) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(starts_at) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(expires_at) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(purchase_id) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(start_pending) ON TABLE public.entitlements TO grantwire_functions;
-GRANT UPDATE(expiring_pending) ON TABLE public.entitlements TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.guarded_transactions TO grantwire_functions;
 GRANT USAGE ON SEQUENCE public.idempotency_fences TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.idempotency_keys TO grantwire_functions;

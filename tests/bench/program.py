@@ -40,6 +40,7 @@ SECTIONS = {
     "relay": "tests.bench.paths.relay",
     "bridge": "tests.bench.paths.bridge",
     "sweep": "tests.bench.paths.sweep",
+    "expiry": "tests.bench.paths.expiry",
     "growth": "tests.bench.growth",
     "cold_start": "tests.bench.cold_start",
     "end_to_end": "tests.bench.end_to_end",

@@ -46,3 +46,10 @@ def make_sweep_call(_number: int) -> Call:
     handler = load_handler("sweep_retention")
     turns = itertools.count()
     return lambda: handler(_UNTIL_IDLE, None) if next(turns) else None
+
+
+def make_expiry_call(_number: int) -> Call:
+    """Return a call that records every end that is due. The first call does nothing, so that the second finds them."""
+    handler = load_handler("expire_entitlements")
+    turns = itertools.count()
+    return lambda: handler(_UNTIL_IDLE, None) if next(turns) else None

@@ -73,6 +73,15 @@ _FIND_GENUINE = """
 SELECT genuine_events(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[], %s::bytea[])
        AS positions
 """
+_INSERT_TIMES = """
+INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at, expires_at, purchase_id,
+                          expiring_pending)
+SELECT 'timed' || n, 'item1', CASE WHEN n %% 2 = 0 AND n > %(due)s THEN 'EXPIRED' ELSE 'ACTIVE' END, 1, now(),
+       CASE WHEN n %% 2 = 0 OR n <= %(due)s THEN now() - interval '1 day' ELSE now() + interval '30 days' END, 'p',
+       n %% 2 = 1 AND n > %(due)s
+  FROM generate_series(1, %(count)s) n
+"""
+_RECORD_DUE = "SELECT started, expiring, expired FROM entitlements_record_due(100, '0', '72 hours', 't', false)"
 _SELECT_SCAN_COUNTS = """
 SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
   FROM (SELECT indexrelid::regclass FROM pg_index WHERE indrelid = ANY (%(tables)s::regclass[])
@@ -131,6 +140,22 @@ def test_grant_reads_only_indexes(planned: Rows) -> None:
     with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
         assert _change(planned, "new") == "APPLIED"
     assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
+
+
+@pytest.mark.parametrize("due", [0, 3])
+def test_expiry_reads_only_the_indexes_of_times(planned: Rows, due: int) -> None:
+    """K4: however many entitlements have no times, have ended or end later; also with a plan for an empty table."""
+    planned.execute(_RECORD_DUE)
+    planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
+    planned.execute(_INSERT_TIMES, {"count": ROW_COUNT, "due": due})
+    times = {"entitlements_starting": 1, "entitlements_ending": 1, "entitlements_expiring": 1}
+    with _record_scans(planned, "entitlements") as scanned:
+        planned.execute(_RECORD_DUE.replace("'0'", "'2 days'"))
+    assert scanned == times  # an entitlement in its grace is not read
+    with _record_scans(planned, "entitlements") as scanned:
+        row = planned.execute(_RECORD_DUE).fetchone()
+    assert row == {"started": 0, "expiring": 0, "expired": due}
+    assert scanned == times | ({"entitlements_pkey": 2 * due} if due else {})
 
 
 @pytest.mark.parametrize("backlog", [_INSERT_PUBLISHED, _INSERT_PARKED], ids=["published", "parked"])
@@ -242,7 +267,11 @@ def _change(rows: Rows, key: str) -> str:
         "request_hash": "v1:0",
         "ttl": timedelta(days=1),
         "lock_wait_ms": 2000,
-        "status": "ACTIVE",
+        "operation": "GRANT",
+        "starts_at": None,
+        "expires_at": None,
+        "grace": "0 seconds",
+        "notice": "0 seconds",
         "user_id": "new",
         "stock_keeping_unit": "item",
         "reason": "purchase",

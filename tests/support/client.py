@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from functions.extend.handler import handler as extend
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
 from functions.revoke.handler import handler as revoke
 from grantwire.clients.scopes import Scope
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.entrypoints.request import Request
 from grantwire.idempotency import IdempotencySettings
 from grantwire.runtime.api import ApiRuntime
@@ -29,13 +31,19 @@ if TYPE_CHECKING:
 
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
+EXTENSIONS = "/v1/entitlements/extensions"
 ENTITLEMENTS = "/v1/users/{user_id}/entitlements"
 SUMMARY = "/v1/users/{user_id}/summary"
 INBOX = "/debug/notification/inbox/{user_id}"
 CALLER = {"principalId": "tests", "scopes": " ".join(Scope)}
 CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
 
-_HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {GRANTS: grant, REVOKES: revoke, ENTITLEMENTS: query}
+_HANDLERS: dict[str, HttpHandler[ApiRuntime]] = {
+    GRANTS: grant,
+    REVOKES: revoke,
+    EXTENSIONS: extend,
+    ENTITLEMENTS: query,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,9 @@ class Client:
     def __init__(self, database_url: str, **environ: str) -> None:
         environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
         self.database = Database(load(DatabaseSettings, environ))
-        self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ)))
+        self.runtime = ApiRuntime(
+            Entitlements(self.database, load(IdempotencySettings, environ), load(TimeSettings, environ))
+        )
 
     def __enter__(self) -> Self:
         """Do nothing: the runtime connects on first use."""
@@ -112,6 +122,10 @@ class Client:
     def revoke(self, key: str, **fields: Any) -> Response:
         """POST a revoke; `fields` replace those of `CHANGE`."""
         return self.change(REVOKES, key, **fields)
+
+    def extend(self, key: str, expires_at: str | None, **fields: Any) -> Response:
+        """POST an extension; `fields` replace those of `CHANGE`."""
+        return self.change(EXTENSIONS, key, expires_at=expires_at, **fields)
 
     def change(self, path: str, key: str, *, caller: str | None = None, **fields: Any) -> Response:
         """POST a change as `caller`."""

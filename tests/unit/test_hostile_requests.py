@@ -59,14 +59,13 @@ class FakeEntitlements(Entitlements):
 
     def change(
         self,
-        operation: Operation,
         command: ChangeCommand,
         identity: RequestIdentity,
         trace_id: str,
         source_address: str | None = None,  # noqa: ARG002 - the signature of Entitlements.change
     ) -> StoredResponse:
         """Record the change and return a response with status 200."""
-        assert (operation, bool(trace_id)) == (Operation.GRANT, True)
+        assert (command.operation, bool(trace_id)) == (Operation.GRANT, True)
         self.changes.append((command, identity))
         return StoredResponse(200, "{}")
 

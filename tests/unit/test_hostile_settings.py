@@ -15,6 +15,7 @@ from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
+from grantwire.runtime.expiry import ExpireSettings
 from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
@@ -33,6 +34,7 @@ SETTINGS_CLASSES: list[type[Any]] = [
     CallerSettings,
     ConfigurationSettings,
     DeliverySettings,
+    ExpireSettings,
     GatewaySettings,
     NotificationListSettings,
     MigrationSettings,

@@ -26,6 +26,7 @@ from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
+from grantwire.runtime.expiry import ExpireSettings
 from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
@@ -61,6 +62,8 @@ SETTINGS: dict[str, type] = {
     "manage_clients": CallerSettings,
     "grant": ApiSettings,
     "revoke": ApiSettings,
+    "extend": ApiSettings,
+    "expire_entitlements": ExpireSettings,
     "query": ApiSettings,
     "show_summary": SummarySettings,
     "show_inbox": NotificationListSettings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import http.client
 import json
 import secrets
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
 INBOX = "/debug/notification/inbox"
+RENTAL_SECONDS = 4
 DELIVERY_TIMEOUT_SECONDS = 20.0  # the workers may have to start first
 
 # The time of each step of an event, by the database's clock.
@@ -98,15 +100,34 @@ def demo(_arguments: Sequence[str], progress: Progress) -> int:
     post("New key, but the entitlement is already ACTIVE: a state conflict.", GRANTS, f"{key}b", body)
     post("Revoke the entitlement.", REVOKES, revoke_key, refund)
     post("Repeat the first request: its stored response is still replayed.", GRANTS, key, body)
+    _show_an_end(client, user, progress)
     progress.print_line(f"\nList the user's entitlements.\n  GET /v1/users/{user}/entitlements")
     _print_response(client.send("GET", f"/v1/users/{user}/entitlements"), progress)
-    progress.print_line("\nThe two events, from commit to delivery.")
+    progress.print_line("\nThe events, from commit to delivery.")
     _print_event_steps(stack["database_url"], user, progress)
     progress.print_line(f"\nThe user's summary, from the read model.\n  GET /v1/users/{user}/summary")
     _print_response(client.send("GET", f"/v1/users/{user}/summary"), progress)
     progress.print_line(f"\nThe user's notifications.\n  GET {INBOX}/{user}")
     _print_response(client.send("GET", f"{INBOX}/{user}"), progress)
     return 0
+
+
+def _show_an_end(client: Client, user: str, progress: Progress) -> None:
+    """Grant an entitlement that ends within seconds, and print its status until it has ended."""
+    expires_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=RENTAL_SECONDS)
+    body = {"user_id": user, "stock_keeping_unit": "sku_rental", "reason": "PURCHASE", "purchase_id": f"rental_{user}"}
+    end = expires_at.isoformat(timespec="seconds").replace("+00:00", "Z")
+    progress.print_line(f"\nGrant an entitlement that ends in {RENTAL_SECONDS} seconds.\n  POST {GRANTS}")
+    _print_response(client.send("POST", GRANTS, key=body["purchase_id"], body={**body, "expires_at": end}), progress)
+    progress.print_line("\nIts status until it has ended, by the database's clock.")
+    status, deadline = "", time.monotonic() + RENTAL_SECONDS + 5
+    while status != "EXPIRED" and time.monotonic() < deadline:
+        listed = json.loads(client.send("GET", f"/v1/users/{user}/entitlements").body)["entitlements"]
+        now = next(each["status"] for each in listed if each["stock_keeping_unit"] == "sku_rental")
+        if now != status:
+            progress.print_line(f"  {dt.datetime.now(dt.UTC):%H:%M:%S.%f} UTC  {now}")
+        status = now
+        time.sleep(0.1)
 
 
 def _print_response(response: Response, progress: Progress) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, LiteralString
-from urllib.parse import urlsplit
 
 import psycopg
-from psycopg import sql
 
+from tests.bench.copies import CopiedDatabase
 from tests.bench.fleet import Fleet
 from tests.bench.results import Finding, Row, Section
 from tests.bench.rounds import Spread, run_rounds
@@ -27,7 +24,6 @@ _SWEEP = "sweep"
 _LIMIT = "one DELETE"
 _UNEXPIRED_ROWS = 1_000
 _MAX_STATEMENT_MS = 200
-_DURATION = re.compile(r"duration: ([\d.]+) ms")
 _METHOD = (
     "The sweep deletes the oldest rows first, in batches, each in its own transaction. Its limit is one DELETE of all"
     " rows, which holds its locks and blocks VACUUM until it ends. Both work on a fresh copy of the same database."
@@ -65,23 +61,18 @@ class _Keys:
     def __init__(self, servers: Servers, expired: int) -> None:
         self._servers = servers
         self._expired = expired
-        self._full = servers.database()
-        self._log = servers.postgres.log
+        self._full = CopiedDatabase(servers, servers.database())
         self.longest: list[float] = []  # milliseconds of each sweep's longest statement
-        self._sweep(self._full)  # creates the audit partitions, which is not measured
-        with servers.owner(self._full) as owner:
+        self._sweep(self._full.url)  # creates the audit partitions, which is not measured
+        with servers.owner(self._full.url) as owner:
             owner.execute(_FILL, {"expired": expired, "live": _UNEXPIRED_ROWS})
             owner.execute("VACUUM (ANALYZE, FREEZE) idempotency_keys")
 
     def grantwire(self) -> float:
         """Let a sweep delete the expired rows, and return the rows per second."""
         with self._copy() as url:
-            before = self._log.stat().st_size
-            seconds = self._sweep(url)
-            with self._log.open("rb") as log:
-                log.seek(before)
-                statements = _DURATION.findall(log.read().decode(errors="replace"))
-            self.longest.append(max(map(float, statements)))
+            seconds, longest = self._full.time_longest_statement(lambda: self._sweep(url))
+            self.longest.append(longest)
         return self._expired / seconds
 
     def limit(self) -> float:
@@ -98,20 +89,9 @@ class _Keys:
     @contextmanager
     def _copy(self) -> Iterator[str]:
         """Create a copy, and check at the end that only the unexpired rows remain."""
-        name = f"gw_{uuid.uuid4().hex[:12]}"
-        place = urlsplit(self._full)
-        url = place._replace(path=name).geturl()
-        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
-        with psycopg.connect(self._servers.postgres.url("postgres"), autocommit=True) as admin:
-            admin.execute(create.format(sql.Identifier(name), sql.Identifier(place.path.lstrip("/"))))
-            # PostgreSQL logs the duration of each statement.
-            admin.execute(sql.SQL("ALTER DATABASE {} SET log_min_duration_statement = 0").format(sql.Identifier(name)))
-            admin.execute("CHECKPOINT")
-            try:
-                yield url
-                with self._servers.owner(url) as owner:
-                    remaining = owner.execute(_REMAINING).fetchone()
-                if remaining != (0, _UNEXPIRED_ROWS):
-                    raise RuntimeError(f"expired rows and all rows that remain: {remaining}")
-            finally:
-                admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        with self._full.copy() as url:
+            yield url
+            with self._servers.owner(url) as owner:
+                remaining = owner.execute(_REMAINING).fetchone()
+            if remaining != (0, _UNEXPIRED_ROWS):
+                raise RuntimeError(f"expired rows and all rows that remain: {remaining}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
+from grantwire.errors import BadRequestError
 from grantwire.idempotency.requests import StoredResponse, raise_for_outcome
 from grantwire.identifiers import uuid7_text
 from grantwire.observability import key_fingerprint, logger
 
 if TYPE_CHECKING:
     from grantwire.database import Database
-    from grantwire.entitlements.commands import ChangeCommand, Operation
+    from grantwire.entitlements.commands import ChangeCommand
+    from grantwire.entitlements.settings import TimeSettings
     from grantwire.idempotency.requests import IdempotencySettings, RequestIdentity
     from grantwire.validation import PageRequest
 
@@ -27,8 +30,9 @@ UNION ALL
 SELECT outcome, status_code, body
   FROM change_entitlement(
          %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(ttl)s, %(lock_wait_ms)s::integer,
-         %(status)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s, %(trace_id)s,
-         %(source_address)s::inet)
+         %(operation)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s,
+         %(trace_id)s, %(source_address)s::inet, %(starts_at)s::timestamptz, %(expires_at)s::timestamptz,
+         %(grace)s, %(notice)s)
  LIMIT 1
 """
 
@@ -58,20 +62,21 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"entitlements":['
 class Entitlements:
     """The entitlements in the system of record."""
 
-    def __init__(self, database: Database, settings: IdempotencySettings) -> None:
+    def __init__(self, database: Database, settings: IdempotencySettings, times: TimeSettings) -> None:
         self._database = database
+        self._grace = times.grace_interval
+        self._notice = times.notice_interval
         self._ttl = f"{settings.ttl.total_seconds()} seconds"
         self._lock_wait = str(int(settings.lock_wait.total_seconds() * 1000))
 
     def change(
         self,
-        operation: Operation,
         command: ChangeCommand,
         identity: RequestIdentity,
         trace_id: str,
         source_address: str | None = None,
     ) -> StoredResponse:
-        """Grant or revoke an entitlement, at most once for `identity.key`.
+        """Grant, revoke or extend an entitlement, at most once for `identity.key`.
 
         `source_address` is the address that the request came from, if it is known; it is kept in the audit.
         The docstring of the package states the guarantees and the errors raised.
@@ -85,8 +90,10 @@ class Entitlements:
                 "request_hash": identity.request_hash,
                 "ttl": self._ttl,
                 "lock_wait_ms": self._lock_wait,
-                "status": operation.value,
-                **command.fields(),
+                **command._asdict(),
+                "operation": command.operation.value,
+                "grace": self._grace,
+                "notice": self._notice,
                 "operation_id": uuid7_text(),
                 "trace_id": trace_id,
                 "source_address": source_address,
@@ -95,6 +102,8 @@ class Entitlements:
         if logger.log_level <= logging.DEBUG:
             logger.debug("entitlement command executed", outcome=outcome, key=key_fingerprint(identity.key))
         raise_for_outcome(str(outcome))
+        if outcome == BadRequestError.code:
+            raise BadRequestError(str(json.loads(str(body))["message"]))
         return StoredResponse(int(status_code or 0), str(body), str(outcome))
 
     def list_for_user(self, page: PageRequest) -> str:

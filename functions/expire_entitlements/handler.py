@@ -1,0 +1,6 @@
+"""Record the starts, notices and ends of entitlements when their time comes."""
+
+from grantwire.entrypoints.worker import WorkerHandler
+from grantwire.runtime.expiry import ExpiryRuntime
+
+handler = WorkerHandler("expire_entitlements", ExpiryRuntime.build)

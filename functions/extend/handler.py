@@ -1,0 +1,6 @@
+"""Move or remove the end of an entitlement, at most once for each idempotency key."""
+
+from grantwire.entitlements import Operation
+from grantwire.entrypoints.changes import change_handler
+
+handler = change_handler("POST /v1/entitlements/extensions", Operation.EXTEND)

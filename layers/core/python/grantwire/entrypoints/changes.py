@@ -1,0 +1,24 @@
+"""The handler of the routes that change one entitlement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grantwire.entitlements import ChangeCommand
+from grantwire.entrypoints.http import HttpHandler, Response
+from grantwire.runtime.api import ApiRuntime
+
+if TYPE_CHECKING:
+    from grantwire.entitlements import Operation
+    from grantwire.entrypoints.request import Request
+
+
+def change_handler(route: str, operation: Operation) -> HttpHandler[ApiRuntime]:
+    """Return the handler of a route that executes `operation` in one transaction and one round trip."""
+
+    def handle(request: Request, rt: ApiRuntime) -> Response:
+        command = ChangeCommand.parse(operation, request.json_object())
+        identity = request.identity(command.fields())
+        return Response.from_stored(rt.entitlements.change(command, identity, request.trace_id, request.source_address))
+
+    return HttpHandler({route: handle}, ApiRuntime.build)
