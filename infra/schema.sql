@@ -291,7 +291,7 @@ CREATE FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp wi
     RETURN CASE WHEN (p_status IS NULL) THEN 'NONE'::text WHEN (p_status <> 'ACTIVE'::text) THEN p_status WHEN (p_starts_at > p_now) THEN 'SCHEDULED'::text WHEN ((p_expires_at + p_grace) <= p_now) THEN 'EXPIRED'::text ELSE 'ACTIVE'::text END;
 CREATE FUNCTION public.entitlement_status_after(p_event_type text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE p_event_type WHEN 'EntitlementGranted'::text THEN 'ACTIVE'::text WHEN 'EntitlementRevoked'::text THEN 'REVOKED'::text ELSE NULL::text END;
+    RETURN CASE p_event_type WHEN 'EntitlementGranted'::text THEN 'ACTIVE'::text WHEN 'EntitlementRevoked'::text THEN 'REVOKED'::text WHEN 'EntitlementExtended'::text THEN 'ACTIVE'::text WHEN 'EntitlementStarted'::text THEN 'ACTIVE'::text WHEN 'EntitlementExpiring'::text THEN 'ACTIVE'::text WHEN 'EntitlementExpired'::text THEN 'EXPIRED'::text ELSE NULL::text END;
 CREATE FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -420,7 +420,7 @@ BEGIN
     END LOOP;
 END
 $$;
-CREATE FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) RETURNS integer[]
+CREATE FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], p_expires_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
@@ -435,8 +435,9 @@ BEGIN
     END IF;
     positions := ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times)
-               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, occurred_at, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times, p_starts_at, p_expires_at)
+               WITH ORDINALITY AS e (
+                   event_id, user_id, sku, event_type, version, occurred_at, starts_at, expires_at, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
@@ -444,23 +445,25 @@ BEGIN
                   AND a.occurred_at < e.occurred_at + interval '1 day'
                   AND a.outcome = 'APPLIED'
                   AND coalesce(a.version, (a.detail->>'version')::bigint) = e.version
-                  AND coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
-                      = entitlement_status_after(e.event_type)
+                  AND entitlement_event_type(a.operation) = e.event_type
+                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
+                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
                 LIMIT 1) AS audited);
     IF cardinality(positions) = cardinality(p_event_ids) THEN
         RETURN positions;
     END IF;
     positions := positions || ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions)
-               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_starts_at, p_expires_at)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, starts_at, expires_at, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
                   AND a.outcome = 'APPLIED'
                   AND coalesce(a.version, (a.detail->>'version')::bigint) = e.version
-                  AND coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
-                      = entitlement_status_after(e.event_type)
+                  AND entitlement_event_type(a.operation) = e.event_type
+                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
+                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
                 LIMIT 1) AS audited
          WHERE e.position <> ALL (positions));
     RETURN positions || ARRAY(
@@ -925,20 +928,22 @@ $$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
-CREATE FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) RETURNS integer
+CREATE FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[], p_expires_at timestamp with time zone[] DEFAULT NULL::timestamp with time zone[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 DECLARE
     changed integer;
 BEGIN
-    INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
+    INSERT INTO user_entitlements AS known
+           (user_id, stock_keeping_unit, status, version, changed_at, starts_at, expires_at)
     SELECT DISTINCT ON (e.user_id COLLATE "C", e.sku COLLATE "C")
-           e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at
-      FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times)
-           AS e (user_id, sku, event_type, version, occurred_at)
+           e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at, e.starts_at, e.expires_at
+      FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times, p_starts_at, p_expires_at)
+           AS e (user_id, sku, event_type, version, occurred_at, starts_at, expires_at)
      ORDER BY e.user_id COLLATE "C", e.sku COLLATE "C", e.version DESC
         ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
-       SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at
+       SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at,
+           starts_at = EXCLUDED.starts_at, expires_at = EXCLUDED.expires_at
      WHERE known.version < EXCLUDED.version;
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
@@ -1112,6 +1117,8 @@ CREATE TABLE public.notification_dlq (
     failed_at timestamp with time zone DEFAULT now() NOT NULL,
     status text DEFAULT 'OPEN'::text NOT NULL,
     closed_at timestamp with time zone,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
     CONSTRAINT notification_dlq_closed CHECK (((status = 'OPEN'::text) = (closed_at IS NULL))),
     CONSTRAINT notification_dlq_status CHECK ((status = ANY (ARRAY['OPEN'::text, 'REDRIVEN'::text, 'DISCARDED'::text])))
 );
@@ -1344,6 +1351,8 @@ CREATE TABLE public.notifications (
     last_error text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     sent_at timestamp with time zone,
+    starts_at timestamp with time zone,
+    expires_at timestamp with time zone,
     CONSTRAINT notifications_attempts CHECK ((attempt_count >= 0)),
     CONSTRAINT notifications_event_type CHECK ((public.entitlement_status_after(event_type) IS NOT NULL)),
     CONSTRAINT notifications_leased CHECK (((status = 'PROCESSING'::text) = ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
@@ -1589,8 +1598,8 @@ REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id
 GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_end(p_guard text) FROM PUBLIC;
@@ -1638,8 +1647,8 @@ REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, 
 GRANT ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;
 GRANT UPDATE(status) ON TABLE public.user_entitlements TO grantwire_functions;
 GRANT UPDATE(version) ON TABLE public.user_entitlements TO grantwire_functions;

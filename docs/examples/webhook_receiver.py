@@ -2,9 +2,9 @@
 
 Run it: python webhook_receiver.py
 
-    204 [('u_1', 'item1', 12, 1)]
-    204 [('u_1', 'item1', 12, 1)]
-    401 [('u_1', 'item1', 12, 1)]
+    204 [('u_1', 'item1', 12, 1, None, '2027-02-01T00:00:00.000000Z')]
+    204 [('u_1', 'item1', 12, 1, None, '2027-02-01T00:00:00.000000Z')]
+    401 [('u_1', 'item1', 12, 1, None, '2027-02-01T00:00:00.000000Z')]
 """
 
 # shown from here
@@ -15,8 +15,19 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 SCHEMA = """
 CREATE TABLE received (webhook_id TEXT PRIMARY KEY);
-CREATE TABLE owned (user_id TEXT, sku TEXT, version INTEGER, granted INTEGER, PRIMARY KEY (user_id, sku));
+CREATE TABLE owned (
+  user_id TEXT, sku TEXT, version INTEGER, granted INTEGER, starts_at TEXT, expires_at TEXT, PRIMARY KEY (user_id, sku)
+);
 """
+# Whether the user has the entitlement after an event, from starts_at to expires_at where the event has them.
+GRANTED = {
+    "EntitlementGranted": True,
+    "EntitlementExtended": True,
+    "EntitlementStarted": True,
+    "EntitlementExpiring": True,
+    "EntitlementExpired": False,
+    "EntitlementRevoked": False,
+}
 
 
 def receive(body: bytes, headers: Mapping[str, str], keys: list[str], database: sqlite3.Connection) -> int:
@@ -30,20 +41,26 @@ def receive(body: bytes, headers: Mapping[str, str], keys: list[str], database: 
     else:
         return 401  # the sender reads its keys again and retries
 
+    if event["event_type"] not in GRANTED:
+        return 204  # a type of a later release
     with database:  # one transaction for the id and the effect
         try:
             database.execute("INSERT INTO received (webhook_id) VALUES (?)", (headers["webhook-id"],))
         except sqlite3.IntegrityError:
             return 204  # a repeat: the first one had the effect
         database.execute(
-            """INSERT INTO owned (user_id, sku, version, granted) VALUES (?, ?, ?, ?)
-               ON CONFLICT (user_id, sku) DO UPDATE SET version = excluded.version, granted = excluded.granted
+            """INSERT INTO owned VALUES (?, ?, ?, ?, ?, ?)
+               ON CONFLICT (user_id, sku) DO UPDATE
+               SET version = excluded.version, granted = excluded.granted,
+                   starts_at = excluded.starts_at, expires_at = excluded.expires_at
                WHERE excluded.version > owned.version""",  # notifications can arrive out of order
             (
                 event["user_id"],
                 event["stock_keeping_unit"],
                 event["version"],
-                event["event_type"] == "EntitlementGranted",
+                GRANTED[event["event_type"]],
+                event.get("starts_at"),
+                event.get("expires_at"),
             ),
         )
     return 204
@@ -58,7 +75,13 @@ if __name__ == "__main__":
 
     key, forged = "whsec_" + "A" * 40, "whsec_" + "B" * 40
     body = json.dumps(
-        {"user_id": "u_1", "stock_keeping_unit": "item1", "version": 12, "event_type": "EntitlementGranted"}
+        {
+            "user_id": "u_1",
+            "stock_keeping_unit": "item1",
+            "version": 12,
+            "event_type": "EntitlementGranted",
+            "expires_at": "2027-02-01T00:00:00.000000Z",
+        }
     )
     with sqlite3.connect(":memory:") as database:
         database.executescript(SCHEMA)

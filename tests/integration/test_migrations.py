@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import threading
 import time
@@ -285,6 +286,23 @@ def test_changed_arguments_require_dropping_the_old_signature(empty_url: str, sq
                    EXISTS (SELECT FROM aclexplode(proacl) a WHERE a.grantee = 0)
               FROM pg_proc WHERE proname = 'entitlement_aggregate_key'""").fetchall()
     assert signatures == [("p_user_id text, p_sku text, p_tenant text", True, False)]
+
+
+def test_new_event_type_is_accepted_in_an_existing_database(empty_url: str, sql: Path) -> None:
+    """N1, K4: the check on notifications calls the SQL function, so that a new type needs no migration."""
+    file = sql / "functions" / "entitlement_status_after.sql"
+    kept = [line for line in file.read_text().splitlines() if "WHEN" not in line or re.search("Granted|Revoked", line)]
+    file.write_text("\n".join(kept))
+    migrate(empty_url, MIGRATIONS, sql)
+    insert = """
+        INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
+        VALUES (gen_random_uuid(), gen_random_uuid(), %s, 'u', 's', 1, '{}')"""
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(insert, ("EntitlementRevoked",), prepare=True)
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute(insert, ("EntitlementExpired",), prepare=True)
+        migrate(empty_url, MIGRATIONS)
+        connection.execute(insert, ("EntitlementExpired",), prepare=True)
 
 
 def test_function_contains_and_applies_the_same_files(empty_url: str) -> None:

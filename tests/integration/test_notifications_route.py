@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -76,6 +77,18 @@ def test_notifications_are_listed_newest_first(database_url: str, rows: Rows) ->
     assert oldest["status"] == "SENT"
     assert oldest["sent_at"].endswith("Z")
     assert oldest["created_at"] < newest["created_at"]
+
+
+def test_times_are_listed_where_the_entitlement_has_them(database_url: str) -> None:
+    """D4, K3: after the other fields, and as the event has them."""
+    start, end = datetime(2027, 1, 1, tzinfo=UTC), datetime(2027, 1, 31, 1, 2, 3, 456789, tzinfo=UTC)
+    for version, times in enumerate(({}, {"starts_at": start}, {"starts_at": start, "expires_at": end}), start=1):
+        add(database_url, version=version, **times)
+    both, started, plain = get(database_url)[1]["notifications"]
+    assert list(both)[-3:] == ["sent_at", "starts_at", "expires_at"]
+    assert (both["starts_at"], both["expires_at"]) == ("2027-01-01T00:00:00.000000Z", "2027-01-31T01:02:03.456789Z")
+    assert started.keys() - plain.keys() == {"starts_at"}
+    assert "expires_at" not in plain
 
 
 def test_notifications_of_one_batch_are_ordered_by_version(database_url: str) -> None:

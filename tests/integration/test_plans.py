@@ -20,6 +20,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
+from grantwire.read_model.summary import SUMMARIZE
 from grantwire.retention.checks import SELECT_AHEAD
 from grantwire.runtime.relay import SESSION
 from grantwire.settings import load
@@ -58,20 +59,27 @@ SELECT 'local', 'route', 'k' || n, 'v1:0', 200, '{}', now(), now() + interval '1
 _INSERT_ENTITLEMENTS = """
 INSERT INTO entitlements SELECT 'u' || n %% 100, 's' || n, 'ACTIVE', 1, now() FROM generate_series(1, %s) n
 """
+# All have started and none has ended.
+_INSERT_TIMED = """
+INSERT INTO user_entitlements
+SELECT 'u' || n %% 10, 's' || n, 'ACTIVE', 1, now(), now() - interval '1 day', now() + n * interval '1 hour'
+  FROM generate_series(1, %s) n
+"""
 _INSERT_AUDIT = """
 INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
-                               status, occurred_at)
-SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{}', 1, 'ACTIVE', %(day)s::timestamptz
+                               status, occurred_at, expires_at)
+SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{}', 1, 'ACTIVE', %(day)s::timestamptz,
+       CASE n %% 2 WHEN 0 THEN %(day)s::timestamptz + interval '30 days' END
   FROM generate_series(1, %(count)s) n
 """
 _SELECT_AUDITED = """
 SELECT operation_id, user_id, stock_keeping_unit, 'EntitlementGranted' AS event_type, version, occurred_at,
-       ''::bytea AS digest
+       ''::bytea AS digest, starts_at, expires_at
   FROM entitlement_audit WHERE occurred_at = %(day)s::timestamptz LIMIT 200
 """
 _FIND_GENUINE = """
-SELECT genuine_events(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[], %s::bytea[])
-       AS positions
+SELECT genuine_events(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[], %s::bytea[],
+                      %s::timestamptz[], %s::timestamptz[]) AS positions
 """
 _INSERT_TIMES = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at, expires_at, purchase_id,
@@ -224,6 +232,28 @@ def test_genuine_events_planned_on_empty_partitions_still_read_the_index(rows: R
     assert scanned == {"entitlement_audit_y2031m01_pkey": 200}
 
 
+@pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "planned on an empty table"])
+def test_summary_reads_the_indexes_of_starts_and_ends(planned: Rows, analysed: bool) -> None:
+    """K3: only entitlements that are scheduled or have reached their end are read, among many with other times."""
+    statement = SUMMARIZE
+    for number, name in enumerate(("user_id", "after", "limit", "grace", "now"), start=1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    planned.execute(f"PREPARE summary (text, text, bigint, interval, timestamptz) AS {statement}")
+    planned.execute("EXECUTE summary ('u7', '', 10, '1 hour', NULL)")
+    planned.execute(_INSERT_TIMED, (ROW_COUNT,))
+    if analysed:
+        planned.execute("ANALYZE user_entitlements, user_summaries")
+    scans = list(_scans(planned, "EXECUTE summary ('u7', '', 10, '1 hour', NULL)"))
+    conditions = {
+        scan["Index Name"]: scan["Index Cond"] for scan in scans if scan.get("Relation Name") != "user_summaries"
+    }
+    assert conditions.keys() == {
+        *("user_entitlements_starting", "user_entitlements_ending", "user_entitlements_active"),
+    }
+    assert "starts_at >" in conditions["user_entitlements_starting"]
+    assert "expires_at <=" in conditions["user_entitlements_ending"]
+
+
 def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
     """G1: a page is a range of the primary key, and its entitlements are read by index, however many rows there are."""
     planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
@@ -249,7 +279,10 @@ def _fill_audit(rows: Rows) -> list[str]:
 
 
 def _find_genuine(rows: Rows, events: Sequence[dict[str, Any]]) -> list[int]:
-    names = ("operation_id", "user_id", "stock_keeping_unit", "event_type", "version", "occurred_at", "digest")
+    names = (
+        *("operation_id", "user_id", "stock_keeping_unit", "event_type", "version", "occurred_at", "digest"),
+        *("starts_at", "expires_at"),
+    )
     columns = [[event[name] for event in events] for name in names]
     (row,) = rows.execute(_FIND_GENUINE, columns).fetchall()
     return list(row["positions"])

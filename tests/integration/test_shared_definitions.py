@@ -25,6 +25,10 @@ SELECT conname AS name, pg_get_constraintdef(oid) AS definition FROM pg_constrai
  WHERE contype = 'c' AND connamespace = 'public'::regnamespace AND pg_get_constraintdef(oid) ~ 'char_length'
    AND conrelid = ANY ('{entitlements, notifications, user_entitlements, api_clients}'::regclass[])
 """
+_OPERATIONS = """
+SELECT pg_get_constraintdef(oid) AS definition FROM pg_constraint
+ WHERE conrelid = 'entitlement_audit'::regclass AND conname = 'entitlement_audit_operation'
+"""
 _NOTIFICATION = """
 INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)
 VALUES (gen_random_uuid(), gen_random_uuid(), %s, 'u', 's', 1, '{}')
@@ -56,6 +60,15 @@ def test_event_types_are_equal_in_python_and_sql(rows: Rows) -> None:
     assert set(re.findall(r"WHEN '(\w+)'", row["text"])) == EVENT_TYPES
     (other,) = rows.execute("SELECT entitlement_status_after('EntitlementForgotten') AS status").fetchall()
     assert other == {"status": None}
+
+
+def test_every_operation_of_the_audit_has_an_event_type(rows: Rows) -> None:
+    """G1, K4: the operations that the audit accepts, and no other, each with its own type."""
+    (constraint,) = rows.execute(_OPERATIONS).fetchall()
+    operations = set(re.findall(r"'(\w+)'", constraint["definition"]))
+    types = rows.execute("SELECT entitlement_event_type(unnest(%s::text[])) AS name", (sorted(operations),)).fetchall()
+    assert sorted(row["name"] for row in types) == sorted(EVENT_TYPES)
+    assert rows.execute("SELECT entitlement_event_type('PAINT') AS name").fetchall() == [{"name": None}]
 
 
 def test_database_rejects_notifications_of_unknown_event_types(rows: Rows) -> None:

@@ -14,12 +14,24 @@ if TYPE_CHECKING:
 
 _INSERT = """
 INSERT INTO entitlement_audit
-       (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version, status, purchase_id)
-SELECT e.event_id, 'tests', CASE e.event_type WHEN 'EntitlementGranted' THEN 'GRANT' ELSE 'REVOKE' END, 'APPLIED',
-       e.user_id, e.sku, '{}', e.version, entitlement_status_after(e.event_type), 'p_456'
-  FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[])
-       AS e (event_id, event_type, user_id, sku, version)
+       (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version, status, purchase_id,
+        starts_at, expires_at)
+SELECT e.event_id, 'tests', e.operation, 'APPLIED', e.user_id, e.sku, '{}', e.version,
+       entitlement_status_after(e.event_type), 'p_456', e.starts_at, e.expires_at
+  FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::timestamptz[],
+              %s::timestamptz[])
+       AS e (event_id, event_type, user_id, sku, version, operation, starts_at, expires_at)
 """
+
+# The operation in the audit that causes events of each type.
+OPERATIONS = {
+    "EntitlementGranted": "GRANT",
+    "EntitlementRevoked": "REVOKE",
+    "EntitlementExtended": "EXTEND",
+    "EntitlementStarted": "START",
+    "EntitlementExpiring": "EXPIRING",
+    "EntitlementExpired": "EXPIRE",
+}
 
 
 def audit_messages(connection: psycopg.Connection[Any], messages: Iterable[bytes]) -> None:
@@ -39,4 +51,7 @@ def audit_payloads(connection: psycopg.Connection[Any], payloads: Iterable[Mappi
     """Write the audit row of each event; events with the same id have one row."""
     events = {payload["event_id"]: payload for payload in payloads}
     names = ("event_id", "event_type", "user_id", "stock_keeping_unit", "version")
-    connection.execute(_INSERT, [[event[name] for event in events.values()] for name in names])
+    columns = [[event[name] for event in events.values()] for name in names]
+    columns.append([OPERATIONS[event["event_type"]] for event in events.values()])
+    columns += [[event.get(name) for event in events.values()] for name in ("starts_at", "expires_at")]
+    connection.execute(_INSERT, columns)

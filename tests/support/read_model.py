@@ -24,6 +24,8 @@ _SELECT_RECORD = f"SELECT {_COLUMNS} FROM entitlements ORDER BY 1, 2"  # noqa: S
 _INSERT = f"INSERT INTO entitlements ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s)"  # noqa: S608
 _SELECT_READ_MODEL = "SELECT * FROM user_entitlements ORDER BY 1, 2"
 
+_EVENT_TYPES = {"ACTIVE": "EntitlementGranted", "REVOKED": "EntitlementRevoked", "EXPIRED": "EntitlementExpired"}
+
 # The tables that the bridge writes for an event, in one transaction.
 BRIDGE_TABLES = ("processed_events", "notifications", "user_entitlements")
 
@@ -33,6 +35,8 @@ DAMAGE = {
     "behind": "UPDATE user_entitlements SET version = version - 1, status = 'ACTIVE' WHERE user_id = %s",
     "wrong status": "UPDATE user_entitlements SET status = 'ACTIVE' WHERE user_id = %s",
     "wrong time": "UPDATE user_entitlements SET changed_at = changed_at + interval '1 microsecond' WHERE user_id = %s",
+    "wrong end": "UPDATE user_entitlements SET expires_at = 'tomorrow' WHERE user_id = %s",
+    "wrong start": "UPDATE user_entitlements SET starts_at = 'tomorrow' WHERE user_id = %s",
     "ahead": "UPDATE user_entitlements SET version = version + 50 WHERE user_id = %s",
     "extra": "INSERT INTO user_entitlements VALUES (%s, 'never granted', 'ACTIVE', 1, now())",
 }
@@ -58,12 +62,14 @@ def entitlement(user_id: str, version: int, stock_keeping_unit: str = "item1") -
 
 def event_for(entitlement: Entitlement) -> EntitlementEvent:
     """Return the event of the change that led to an entitlement's version."""
+    times = {"starts_at": entitlement.starts_at, "expires_at": entitlement.expires_at}
     return event(
-        event_type="EntitlementGranted" if entitlement.status == "ACTIVE" else "EntitlementRevoked",
+        event_type=_EVENT_TYPES[entitlement.status],
         user_id=entitlement.user_id,
         stock_keeping_unit=entitlement.stock_keeping_unit,
         version=entitlement.version,
         occurred_at=entitlement.time,
+        **{name: time for name, time in times.items() if time is not None},
     )
 
 

@@ -51,7 +51,11 @@ EVENTS = st.builds(
     source_id=UTF8_TEXT,
     version=st.integers(-(2**63), 2**63 - 1),
 )
-SECONDS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-70_000_000_000, 260_000_000_000)
+SECONDS = st.integers(-(2**63), 2**63 - 1) | st.integers(-70_000_000_000, 260_000_000_000)
+TIMES = st.dictionaries(
+    st.sampled_from(["occurred_at", "starts_at", "expires_at"]),
+    st.tuples(SECONDS, st.integers(-(2**31), 2**31 - 1) | st.just(0)),
+)
 
 
 def _parse_or_reject(parse: Callable[[], T]) -> T | None:
@@ -64,9 +68,9 @@ def _parse_or_reject(parse: Callable[[], T]) -> T | None:
     return None
 
 
-def _serialize(message: EntitlementEvent, seconds: int | None, nanos: int) -> bytes:
-    if seconds is not None:
-        message.occurred_at.seconds, message.occurred_at.nanos = seconds, nanos
+def _serialize(message: EntitlementEvent, times: dict[str, tuple[int, int]]) -> bytes:
+    for name, (seconds, nanos) in times.items():
+        getattr(message, name).seconds, getattr(message, name).nanos = seconds, nanos
     return message.SerializeToString()
 
 
@@ -77,7 +81,8 @@ def _assert_event_or_rejected(data: bytes, headers: dict[str, str]) -> None:
     assert event.payload["event_type"] in EVENT_TYPES
     assert str(event.event_id) == event.payload["event_id"]
     assert event.trace_id is None or 0 < len(event.trace_id) <= 256
-    datetime.fromisoformat(event.payload["occurred_at"])
+    for name in {"occurred_at", "starts_at", "expires_at"} & event.payload.keys():
+        assert datetime.fromisoformat(event.payload[name]).tzinfo is not None
     json.dumps(event.payload)
 
 
@@ -92,13 +97,22 @@ def test_any_bytes_are_parsed_as_event_or_rejected(data: bytes, headers: dict[st
 
 
 @HYPOTHESIS_SETTINGS
-@given(message=EVENTS, seconds=SECONDS, nanos=st.integers(-(2**31), 2**31 - 1), cut=st.integers(0, 40))
+@given(message=EVENTS, times=TIMES, cut=st.integers(0, 40))
 def test_event_with_any_field_values_is_valid_or_rejected(
-    message: EntitlementEvent, seconds: int | None, nanos: int, cut: int
+    message: EntitlementEvent, times: dict[str, tuple[int, int]], cut: int
 ) -> None:
     """N1, N5: fields have any value that protocol buffers can encode, and the message may be truncated."""
-    data = _serialize(message, seconds, nanos)
+    data = _serialize(message, times)
     _assert_event_or_rejected(data[: len(data) - cut], {})
+
+
+@pytest.mark.parametrize("name", ["occurred_at", "starts_at", "expires_at"])
+@pytest.mark.parametrize("time", [(2**62, 0), (0, -1), (0, 1_000_000_000)])
+def test_invalid_time_is_rejected_by_name(name: str, time: tuple[int, int]) -> None:
+    """N5, K3: each time of an event is checked."""
+    data = _serialize(EntitlementEvent(event_id=str(UUID(int=7))), {"occurred_at": (0, 0), name: time})
+    with pytest.raises(RejectedError, match=f"{name} is not a valid time"):
+        decode(data, {})
 
 
 def test_event_above_size_limit_is_rejected() -> None:

@@ -23,6 +23,7 @@ from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
 from grantwire.runtime.relay import RelaySettings
+from grantwire.runtime.summary import SummarySettings
 from grantwire.runtime.sweep import SweepSettings
 from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
@@ -42,6 +43,7 @@ SETTINGS_CLASSES: list[type[Any]] = [
     RecorderSettings,
     RedriveSettings,
     RelaySettings,
+    SummarySettings,
     SweepSettings,
 ]
 # Values that are almost valid, and arbitrary ones.

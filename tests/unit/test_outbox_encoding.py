@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from typing import Any
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grantwire.errors import RejectedError
+from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
+from grantwire.notifications.events import decode_payload
 from grantwire.outbox.encoding import build_headers, encode_event, encode_header_value
 from grantwire.outbox.store import ClaimedEvent
+from tests.support.paths import ROOT
 from tests.support.workers.relay_support import payload
 
 EVENT_ID = uuid.UUID("0198c0de-0000-7000-8000-000000000001")
@@ -27,6 +31,39 @@ def test_encoded_event_has_every_field_of_the_payload() -> None:
     assert {name: getattr(event, name) for name in payload(EVENT_ID, 7) if name != "occurred_at"} == {
         name: value for name, value in payload(EVENT_ID, 7).items() if name != "occurred_at"
     }
+
+
+@pytest.mark.parametrize("names", [(), ("starts_at",), ("expires_at",), ("expires_at", "starts_at")])
+def test_times_of_the_entitlement_are_encoded_where_set(names: tuple[str, ...]) -> None:
+    """N1, K3: with any zone and microseconds; an absent time is absent in the message, not 1970."""
+    times = {"starts_at": "2027-01-31T23:00:00.000001-01:00", "expires_at": "2027-02-28T00:00:00Z"}
+    sent = payload(EVENT_ID, 7) | {name: times[name] for name in names}
+    event = EntitlementEvent.FromString(encode_event(sent))
+    expected = {"starts_at": "2027-02-01T00:00:00.000001Z", "expires_at": "2027-02-28T00:00:00Z"}
+    for name, time in expected.items():
+        assert event.HasField(name) == (name in names)
+        assert name not in names or getattr(event, name).ToJsonString() == time
+
+
+def test_examples_in_the_documentation_are_events() -> None:
+    """N1: docs/events.md has a valid example of every type, with the versions of one entitlement in order."""
+    page = (ROOT / "docs" / "events.md").read_text()
+    blocks = re.findall(r"<!-- examples of events -->\n```json\n(.*?)```", page, re.DOTALL)
+    examples = [[json.loads(line) for line in block.splitlines()] for block in blocks]
+    for block in examples:
+        assert [example["version"] for example in block] in ([1, 2, 3, 4, 5], [2])
+        for example in block:
+            assert decode_payload(encode_event(example)) == example
+    assert {example["event_type"] for block in examples for example in block} == EVENT_TYPES
+
+
+@pytest.mark.parametrize("missing", ["version", "occurred_at"])
+def test_times_do_not_replace_a_required_field(missing: str) -> None:
+    """O5: the number of fields does not decide."""
+    sent = payload(EVENT_ID, 1) | {"expires_at": "2026-11-16T03:00:00Z"}
+    del sent[missing]
+    with pytest.raises(RejectedError, match="exactly these fields"):
+        encode_event(sent)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +85,13 @@ def test_encoded_event_has_every_field_of_the_payload() -> None:
         ({"occurred_at": "2026-11-16T03:00:00"}, "time zone"),
         ({"occurred_at": None}, "cannot be encoded"),
         ({"more": 1}, "exactly these fields"),
+        ({"starts_at": "2026-11-16T03:00:00Z", "ends_at": "2026-11-17T03:00:00Z"}, "exactly these fields"),
+        ({"starts_at": "2026-11-16T03:00:00"}, "starts_at must have a time zone"),
+        ({"expires_at": "2026-11-16T03:00:00"}, "expires_at must have a time zone"),
+        ({"expires_at": "tomorrow"}, "cannot be encoded"),
+        ({"expires_at": None}, "cannot be encoded"),
+        ({"expires_at": 1794798000}, "cannot be encoded"),
+        ({"starts_at": {"seconds": 1, "nanos": 0}}, "cannot be encoded"),
     ],
 )
 def test_invalid_payload_is_rejected(fields: dict[str, Any], problem: str) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from grantwire.events.v1 import EntitlementEvent
-from infra.local.toolchain.protobuf import PROTO, SOURCE, find_problems
+from grantwire.outbox.encoding import encode_event
+from infra.local.toolchain.protobuf import PROTO, RELEASED, SOURCE, find_problems
+from tests.support.workers.relay_support import payload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +30,8 @@ def test_event_has_the_documented_fields() -> None:
         "source": 6,
         "source_id": 7,
         "version": 8,
+        "starts_at": 9,
+        "expires_at": 10,
     }
 
 
@@ -39,7 +45,7 @@ def test_committed_protocol_buffer_has_no_problems() -> None:
     [
         (r"  // Why it changed.*\n  string source = 6;\n", "", 'Previously present field "6" with name "source"'),
         ("int64 version = 8", "string version = 8", "changed type"),
-        ("string user_id = 4", "string user_id = 9", "Previously present field"),
+        ("string user_id = 4", "string user_id = 11", "Previously present field"),
     ],
     ids=["removed field", "changed type", "changed number"],
 )
@@ -59,5 +65,22 @@ def test_new_field_is_compatible(tmp_path: Path) -> None:
     copy = tmp_path / "proto"
     shutil.copytree(PROTO, copy, ignore=shutil.ignore_patterns("released"))
     source = copy / SOURCE
-    source.write_text(source.read_text().replace("= 8;\n", "= 8;\n\n  // New.\n  string tenant = 9;\n"))
+    source.write_text(source.read_text().replace("= 8;\n", "= 8;\n\n  // New.\n  string tenant = 11;\n"))
     assert find_problems(copy) == []
+
+
+@pytest.mark.parametrize("event_type", ["EntitlementGranted", "EntitlementExtended"])
+def test_consumer_of_the_release_reads_an_event_with_times(event_type: str) -> None:
+    """N1, K3: it gets every field that it knows, and passes the others on unchanged."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(RELEASED.read_bytes()).file:
+        pool.Add(file)
+    released = message_factory.GetMessageClass(pool.FindMessageTypeByName("grantwire.events.v1.EntitlementEvent"))
+    assert "expires_at" not in released.DESCRIPTOR.fields_by_name
+    times = {"starts_at": "2027-01-01T00:00:00Z", "expires_at": "2028-01-01T00:00:00Z"}
+    plain = payload(uuid.UUID(int=7), 3, event_type=event_type)
+    with_times, without_times = encode_event(plain | times), encode_event(plain)
+    known = released.FromString(with_times)
+    for field in released.DESCRIPTOR.fields:
+        assert getattr(known, field.name) == getattr(released.FromString(without_times), field.name)
+    assert EntitlementEvent.FromString(known.SerializeToString()).expires_at.ToJsonString() == times["expires_at"]

@@ -36,6 +36,18 @@ def test_log_sender_writes_ids_without_personal_data(capsys: pytest.CaptureFixtu
     assert "u_é" not in json.dumps(logged, ensure_ascii=False)
 
 
+TIMES = {"starts_at": "2027-01-01T00:00:00.000000Z", "expires_at": "2027-01-31T00:00:00.000000Z"}
+
+
+@pytest.mark.parametrize("names", [(), ("expires_at",), ("starts_at", "expires_at")])
+def test_log_sender_writes_the_times_where_set(capsys: pytest.CaptureFixture[str], names: tuple[str, ...]) -> None:
+    """D3, K3: with the names of the event."""
+    times = {name: TIMES[name] for name in names}
+    LogSender().send(notification(payload={**PAYLOAD, **times}))
+    logged = json.loads(capsys.readouterr().out)
+    assert {name: logged[name] for name in TIMES if name in logged} == times
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """AWS in memory."""
@@ -79,6 +91,15 @@ def test_sns_sender_publishes_key_as_attribute() -> None:
         "trace_id": "1-5759e988-bd862e3fe1be46a994272793",
         "version": "12",
     }
+
+
+@pytest.mark.usefixtures("aws")
+def test_sns_message_has_the_times_of_the_entitlement() -> None:
+    """D3, K3: with the names of the event."""
+    topic, queue = create_topic_with_queue("notifications")
+    SnsSender(topic, 1).send(notification(payload={**PAYLOAD, **TIMES}))
+    (message,) = receive_messages(queue)
+    assert TIMES.items() <= json.loads(message["Body"]).items()
 
 
 @pytest.mark.usefixtures("aws")

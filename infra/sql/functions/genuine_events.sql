@@ -1,7 +1,7 @@
 -- Returns the positions, from 1, of those events that are genuine (SPEC G1, ADR 0028). Each array has one element for
--- each event. An event is genuine if the audit has an APPLIED row with its id, user, sku, version, and the status that
--- its type leads to. Where a month was dropped from the audit, a forced redrive takes its place: a dead letter with the
--- event's id and the same message, which p_digests identifies by SHA-256.
+-- each event. An event is genuine if the audit has an APPLIED row with its id, user, sku, version, start and end, and with
+-- the operation that causes events of its type. Where a month was dropped from the audit, a forced redrive takes its
+-- place: a dead letter with the event's id and the same message, which p_digests identifies by SHA-256.
 --
 -- The first search is limited to a day around the time of the event, so that it reads one or two partitions. The time of
 -- an event can be further from that of its audit row, because updated_at never decreases even if the clock does. So the
@@ -10,9 +10,16 @@
 -- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit.
 -- The result tells a caller only whether an event that it knows already is genuine. LATERAL with LIMIT and the planner
 -- settings force index scans, because a plan made while the partitions are empty would read them completely.
+--
+-- p_starts_at and p_expires_at have defaults, so that functions of the previous release can call this one during a
+-- deployment. Those functions do not read the times of an event, so that for them an event with a time is not genuine:
+-- it becomes a dead letter, which can be redriven, and is not recorded without its times.
+DROP FUNCTION IF EXISTS genuine_events(uuid[], text[], text[], text[], bigint[], timestamptz[], bytea[]);
+
 CREATE OR REPLACE FUNCTION genuine_events(
     p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[],
-    p_times timestamptz[], p_digests bytea[]
+    p_times timestamptz[], p_digests bytea[],
+    p_starts_at timestamptz[] DEFAULT NULL, p_expires_at timestamptz[] DEFAULT NULL
 ) RETURNS integer[] LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     positions integer[];
@@ -24,8 +31,9 @@ BEGIN
 
     positions := ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times)
-               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, occurred_at, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_times, p_starts_at, p_expires_at)
+               WITH ORDINALITY AS e (
+                   event_id, user_id, sku, event_type, version, occurred_at, starts_at, expires_at, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
@@ -33,8 +41,9 @@ BEGIN
                   AND a.occurred_at < e.occurred_at + interval '1 day'
                   AND a.outcome = 'APPLIED'
                   AND coalesce(a.version, (a.detail->>'version')::bigint) = e.version
-                  AND coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
-                      = entitlement_status_after(e.event_type)
+                  AND entitlement_event_type(a.operation) = e.event_type
+                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
+                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
                 LIMIT 1) AS audited);
     IF cardinality(positions) = cardinality(p_event_ids) THEN
         RETURN positions;
@@ -42,15 +51,16 @@ BEGIN
 
     positions := positions || ARRAY(
         SELECT e.position::integer
-          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions)
-               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, position)
+          FROM unnest(p_event_ids, p_user_ids, p_skus, p_event_types, p_versions, p_starts_at, p_expires_at)
+               WITH ORDINALITY AS e (event_id, user_id, sku, event_type, version, starts_at, expires_at, position)
          CROSS JOIN LATERAL (
                SELECT FROM entitlement_audit a
                 WHERE a.user_id = e.user_id AND a.stock_keeping_unit = e.sku AND a.operation_id = e.event_id
                   AND a.outcome = 'APPLIED'
                   AND coalesce(a.version, (a.detail->>'version')::bigint) = e.version
-                  AND coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
-                      = entitlement_status_after(e.event_type)
+                  AND entitlement_event_type(a.operation) = e.event_type
+                  AND a.starts_at IS NOT DISTINCT FROM e.starts_at
+                  AND a.expires_at IS NOT DISTINCT FROM e.expires_at
                 LIMIT 1) AS audited
          WHERE e.position <> ALL (positions));
 

@@ -6,20 +6,28 @@
 -- version, not the next one.
 --
 -- Rows are written in the order of the primary key, so that concurrent bridges and rebuilds cannot deadlock.
+--
+-- p_starts_at and p_expires_at are the times of the entitlements after the events; an element is NULL where there is no
+-- such time. They have defaults, so that functions of the previous release can call this one during a deployment.
+DROP FUNCTION IF EXISTS user_entitlements_project(text[], text[], text[], bigint[], timestamptz[]);
+
 CREATE OR REPLACE FUNCTION user_entitlements_project(
-    p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamptz[]
+    p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamptz[],
+    p_starts_at timestamptz[] DEFAULT NULL, p_expires_at timestamptz[] DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     changed integer;
 BEGIN
-    INSERT INTO user_entitlements AS known (user_id, stock_keeping_unit, status, version, changed_at)
+    INSERT INTO user_entitlements AS known
+           (user_id, stock_keeping_unit, status, version, changed_at, starts_at, expires_at)
     SELECT DISTINCT ON (e.user_id COLLATE "C", e.sku COLLATE "C")
-           e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at
-      FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times)
-           AS e (user_id, sku, event_type, version, occurred_at)
+           e.user_id, e.sku, entitlement_status_after(e.event_type), e.version, e.occurred_at, e.starts_at, e.expires_at
+      FROM unnest(p_user_ids, p_skus, p_event_types, p_versions, p_times, p_starts_at, p_expires_at)
+           AS e (user_id, sku, event_type, version, occurred_at, starts_at, expires_at)
      ORDER BY e.user_id COLLATE "C", e.sku COLLATE "C", e.version DESC
         ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
-       SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at
+       SET status = EXCLUDED.status, version = EXCLUDED.version, changed_at = EXCLUDED.changed_at,
+           starts_at = EXCLUDED.starts_at, expires_at = EXCLUDED.expires_at
      WHERE known.version < EXCLUDED.version;
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;

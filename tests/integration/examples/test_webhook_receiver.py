@@ -11,6 +11,7 @@ import pytest
 
 from docs.examples.webhook_receiver import SCHEMA, receive
 from grantwire.errors import RejectedError, RetryableError
+from grantwire.events import EVENT_TYPES
 from grantwire.notifications.senders.endpoint import FixedEndpoint, WebhookEndpoint
 from grantwire.notifications.senders.exchange import ExchangeClient
 from grantwire.notifications.senders.webhook import WebhookSender
@@ -59,9 +60,14 @@ class Shop:
             sender.send(sent)
 
     def owned(self) -> list[tuple[str, str, int, int]]:
-        """Return the entitlements that the shop knows."""
+        """Return the entitlements that the shop knows, without their times."""
         with self.connect() as database:
-            return list(database.execute("SELECT * FROM owned"))
+            return list(database.execute("SELECT user_id, sku, version, granted FROM owned"))
+
+    def times(self) -> list[tuple[str | None, str | None]]:
+        """Return start and end of the entitlements that the shop knows."""
+        with self.connect() as database:
+            return list(database.execute("SELECT starts_at, expires_at FROM owned"))
 
 
 @pytest.fixture
@@ -91,6 +97,31 @@ def test_receiver_keeps_the_newest_version(shop: Shop) -> None:
         sent = notification()
         shop.send(notification(payload={**sent.payload, "version": version, "event_type": event_type}))
     assert shop.owned() == [("u_é", "item1", 14, 0)]
+
+
+@pytest.mark.parametrize("event_type", sorted(EVENT_TYPES))
+def test_receiver_understands_every_event_type(shop: Shop, event_type: str) -> None:
+    """D3, K4: a user has the entitlement unless it was revoked or has expired."""
+    shop.send(notification(payload={**notification().payload, "event_type": event_type}))
+    is_owned = event_type not in {"EntitlementRevoked", "EntitlementExpired"}
+    assert shop.owned() == [("u_é", "item1", 12, is_owned)]
+
+
+def test_receiver_keeps_the_times_of_the_newest_version(shop: Shop) -> None:
+    """D3, K3: an extension that removes the end removes it for the receiver, too; an older end does not come back."""
+    start, end = "2027-01-01T00:00:00.000000Z", "2027-02-01T00:00:00.000000Z"
+    payload = notification().payload
+    shop.send(notification(payload={**payload, "version": 12, "starts_at": start, "expires_at": end}))
+    assert shop.times() == [(start, end)]
+    shop.send(notification(payload={**payload, "version": 14, "event_type": "EntitlementExtended"}))
+    shop.send(notification(payload={**payload, "version": 13, "expires_at": end}))
+    assert shop.times() == [(None, None)]
+
+
+def test_receiver_accepts_and_ignores_an_unknown_event_type(shop: Shop) -> None:
+    """D3: a later release can send other types; a refusal would make them dead letters."""
+    shop.send(notification(payload={**notification().payload, "event_type": "EntitlementPainted"}))
+    assert (shop.statuses, shop.owned()) == ([204], [])
 
 
 def test_receiver_refuses_a_wrong_key(shop: Shop) -> None:

@@ -19,6 +19,8 @@ SHARED_COLUMNS = (
     "version",
     "payload",
     "trace_id",
+    "starts_at",
+    "expires_at",
 )
 
 

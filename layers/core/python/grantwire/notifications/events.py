@@ -19,10 +19,14 @@ from grantwire.read_model.genuine import message_digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; _occurred_at appends the "Z"
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC; _format_time appends the "Z"
 _NANOS_PER_SECOND = 1_000_000_000
 _CANONICAL_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
+# The start and the end of the entitlement, if it has them (K3).
+_OPTIONAL_TIMES = ("starts_at", "expires_at")
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Larger than any valid event: with the longest names in four-byte characters an event has less than 3 KiB.
 MAX_EVENT_BYTES = 64 * 1024
@@ -72,6 +76,8 @@ def probe_event() -> Event:
 def decode_payload(data: bytes) -> dict[str, Any]:
     """Decode the fields of an event, named as in the outbox; raises RejectedError if one is missing or invalid.
 
+    `starts_at` and `expires_at` are present only where the event has them.
+
     The length of names is not checked here, because the constraints of the tables check it.
     """
     if len(data) > MAX_EVENT_BYTES:
@@ -91,6 +97,9 @@ def decode_payload(data: bytes) -> dict[str, Any]:
         "source_id": message.source_id,
         "version": message.version,
     }
+    for name in _OPTIONAL_TIMES:
+        if message.HasField(name):
+            payload[name] = _format_time(name, getattr(message, name))
     for name in ("user_id", "stock_keeping_unit", "version"):
         if not payload[name]:
             raise RejectedError(f"{name} is missing")
@@ -113,17 +122,20 @@ def _event_id(text: str) -> str:
 
 
 def _occurred_at(message: EntitlementEvent) -> str:
-    """Return the time of the event as RFC 3339 in UTC with microseconds."""
     if not message.HasField("occurred_at"):
         raise RejectedError("occurred_at is missing")
-    time = message.occurred_at
+    return _format_time("occurred_at", message.occurred_at)
+
+
+def _format_time(name: str, time: Timestamp) -> str:
+    """Return a time of an event as RFC 3339 in UTC with microseconds."""
     try:
         if not 0 <= time.nanos < _NANOS_PER_SECOND:
-            raise RejectedError("occurred_at is not a valid time")
-        occurred_at = _EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
+            raise RejectedError(f"{name} is not a valid time")
+        utc = _EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
     except OverflowError:
-        raise RejectedError("occurred_at is not a valid time") from None
-    return occurred_at.isoformat(timespec="microseconds") + "Z"
+        raise RejectedError(f"{name} is not a valid time") from None
+    return utc.isoformat(timespec="microseconds") + "Z"
 
 
 def _trace_id(headers: Mapping[str, str]) -> str | None:

@@ -31,7 +31,7 @@ WITH batch AS MATERIALIZED (
     FROM jsonb_to_recordset(%(events)s::jsonb) AS r (notification_id uuid, trace_id text, payload jsonb)
    CROSS JOIN LATERAL jsonb_to_record(r.payload) AS e (
          event_id uuid, event_type text, user_id text, stock_keeping_unit text, version bigint,
-         occurred_at timestamptz)),
+         occurred_at timestamptz, starts_at timestamptz, expires_at timestamptz)),
 new_events AS ({new_events}),
 created AS (
   INSERT INTO notifications ({shared_columns}, next_retry_at, created_at)
@@ -44,7 +44,8 @@ woken AS (
   SELECT pg_notify('notifications', '') FROM (SELECT FROM created LIMIT 1) AS first),
 projected AS (
   SELECT user_entitlements_project(array_agg(user_id), array_agg(stock_keeping_unit), array_agg(event_type),
-                             array_agg(version), array_agg(occurred_at)) AS changed
+                             array_agg(version), array_agg(occurred_at), array_agg(starts_at),
+                             array_agg(expires_at)) AS changed
     FROM batch JOIN new_events USING (event_id))
 SELECT ARRAY(SELECT event_id::text FROM new_events), (SELECT count(*) FROM woken), (SELECT changed FROM projected)
 """,

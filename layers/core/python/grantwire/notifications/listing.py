@@ -51,7 +51,9 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"notifications":['
          || '","stock_keeping_unit":' || to_json(stock_keeping_unit) || ',"version":' || version
          || ',"status":"' || status || '","attempt_count":' || attempt_count
          || ',"created_at":"' || rfc3339(created_at)
-         || '","sent_at":' || coalesce('"' || rfc3339(sent_at) || '"', 'null') || '}',
+         || '","sent_at":' || coalesce('"' || rfc3339(sent_at) || '"', 'null')
+         || coalesce(',"starts_at":"' || rfc3339(starts_at) || '"', '')
+         || coalesce(',"expires_at":"' || rfc3339(expires_at) || '"', '') || '}',
          ',' ORDER BY position), '')
     || ']}'
   FROM page

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _TEXT_FIELDS = ("event_id", "event_type", "user_id", "stock_keeping_unit", "source", "source_id")
 _FIELDS = frozenset({*_TEXT_FIELDS, "occurred_at", "version"})
+# The start and the end of the entitlement, if it has them (K3).
+_OPTIONAL_TIMES = frozenset({"starts_at", "expires_at"})
 _get_text_fields = itemgetter(*_TEXT_FIELDS)
 
 # Characters that a header may contain unescaped: visible ASCII except the escape character itself.
@@ -33,8 +35,11 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
 
     Raises RejectedError, which says what is wrong, if the payload is not a valid event. Retrying cannot help (O5).
     """
-    if not isinstance(payload, dict) or payload.keys() != _FIELDS:
-        raise RejectedError(f"the payload must have exactly these fields: {', '.join(sorted(_FIELDS))}")
+    if not isinstance(payload, dict) or (payload.keys() != _FIELDS and payload.keys() - _OPTIONAL_TIMES != _FIELDS):
+        raise RejectedError(
+            f"the payload must have exactly these fields: {', '.join(sorted(_FIELDS))};"
+            f" optional: {', '.join(sorted(_OPTIONAL_TIMES))}"
+        )
     if not all(_get_text_fields(payload)):
         raise RejectedError(f"these fields must not be empty: {', '.join(_TEXT_FIELDS)}")
     if type(payload["version"]) is not int or payload["version"] < 1:
@@ -44,7 +49,10 @@ def encode_event(payload: Mapping[str, Any]) -> bytes:
             raise RejectedError("event_id must be a UUID")
         if payload["event_type"] not in EVENT_TYPES:
             raise RejectedError(f"event_type must be one of {', '.join(sorted(EVENT_TYPES))}")
-        return EntitlementEvent(**(payload | _encode_occurred_at(payload["occurred_at"]))).SerializeToString()
+        times = {"occurred_at": _encode_time("occurred_at", payload["occurred_at"])}
+        if len(payload) > len(_FIELDS):
+            times |= {name: _encode_time(name, payload[name]) for name in payload.keys() & _OPTIONAL_TIMES}
+        return EntitlementEvent(**(payload | times)).SerializeToString()
     except (TypeError, ValueError) as error:
         raise RejectedError(f"the payload cannot be encoded: {error}") from error
 
@@ -74,9 +82,9 @@ def encode_header_value(value: str) -> str:
     return value if _is_safe(value) else quote(value, safe=_SAFE_CHARACTERS)
 
 
-def _encode_occurred_at(value: str) -> dict[str, dict[str, int]]:
+def _encode_time(name: str, value: str) -> dict[str, int]:
     """Convert an RFC 3339 time to the fields of a protocol buffer Timestamp."""
-    occurred_at = datetime.fromisoformat(value)
-    if occurred_at.tzinfo is None:
-        raise RejectedError("occurred_at must have a time zone")
-    return {"occurred_at": {"seconds": floor(occurred_at.timestamp()), "nanos": occurred_at.microsecond * 1000}}
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise RejectedError(f"{name} must have a time zone")
+    return {"seconds": floor(time.timestamp()), "nanos": time.microsecond * 1000}

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection
 
-NOT_GENUINE = "not genuine: the audit has no change with this event id, user, sku, version and type"
+NOT_GENUINE = "not genuine: the audit has no change with this event id, user, sku, version, type and times"
 
 # The SQL function (infra/sql/functions/genuine_events.sql) defines which events are genuine.
 _FIND_GENUINE = """
 SELECT genuine_events(%(event_ids)s::uuid[], %(user_ids)s::text[], %(skus)s::text[], %(event_types)s::text[],
-                      %(versions)s::bigint[], %(times)s::timestamptz[], %(digests)s::bytea[])
+                      %(versions)s::bigint[], %(times)s::timestamptz[], %(digests)s::bytea[],
+                      %(starts)s::timestamptz[], %(ends)s::timestamptz[])
 """
 
 
@@ -44,6 +45,8 @@ def find_genuine(tx: Connection, payloads: Sequence[Mapping[str, Any]], digests:
         "versions": [payload["version"] for payload in payloads],
         "times": [payload["occurred_at"] for payload in payloads],
         "digests": list(digests),
+        "starts": [payload.get("starts_at") for payload in payloads],
+        "ends": [payload.get("expires_at") for payload in payloads],
     }
     with wrap_exceptions():
         row = tx.execute(_FIND_GENUINE, parameters).fetchone()

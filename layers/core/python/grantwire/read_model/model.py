@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 # The SQL function (infra/sql/functions/user_entitlements_project.sql) defines how an event changes the read model.
 _PROJECT = """
 SELECT user_entitlements_project(array_agg(user_id), array_agg(stock_keeping_unit), array_agg(event_type),
-                           array_agg(version), array_agg(occurred_at))
+                           array_agg(version), array_agg(occurred_at), array_agg(starts_at), array_agg(expires_at))
   FROM jsonb_to_recordset(%(events)s::jsonb) AS e (
-       user_id text, stock_keeping_unit text, event_type text, version bigint, occurred_at timestamptz)
+       user_id text, stock_keeping_unit text, event_type text, version bigint, occurred_at timestamptz,
+       starts_at timestamptz, expires_at timestamptz)
 """
 
 

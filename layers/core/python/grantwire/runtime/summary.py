@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.read_model.summary import Summaries
 from grantwire.settings import group, load
 
@@ -21,6 +22,7 @@ class SummarySettings:
 
     database: DatabaseSettings = group(DatabaseSettings)
     limits: LimitSettings = group(LimitSettings)
+    times: TimeSettings = group(TimeSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +37,4 @@ class SummaryRuntime:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(SummarySettings, environ)
         database = Database(settings.database)
-        return cls(Summaries(database), RateLimiter(database, settings.limits))
+        return cls(Summaries(database, settings.times.grace_interval), RateLimiter(database, settings.limits))

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EntitlementEvent(_message.Message):
-    __slots__ = ("event_id", "event_type", "occurred_at", "user_id", "stock_keeping_unit", "source", "source_id", "version")
+    __slots__ = ("event_id", "event_type", "occurred_at", "user_id", "stock_keeping_unit", "source", "source_id", "version", "starts_at", "expires_at")
     EVENT_ID_FIELD_NUMBER: _ClassVar[int]
     EVENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     OCCURRED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class EntitlementEvent(_message.Message):
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTS_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     event_id: str
     event_type: str
     occurred_at: _timestamp_pb2.Timestamp
@@ -26,4 +28,6 @@ class EntitlementEvent(_message.Message):
     source: str
     source_id: str
     version: int
-    def __init__(self, event_id: _Optional[str] = ..., event_type: _Optional[str] = ..., occurred_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., user_id: _Optional[str] = ..., stock_keeping_unit: _Optional[str] = ..., source: _Optional[str] = ..., source_id: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    starts_at: _timestamp_pb2.Timestamp
+    expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, event_id: _Optional[str] = ..., event_type: _Optional[str] = ..., occurred_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., user_id: _Optional[str] = ..., stock_keeping_unit: _Optional[str] = ..., source: _Optional[str] = ..., source_id: _Optional[str] = ..., version: _Optional[int] = ..., starts_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

@@ -10,6 +10,8 @@ from grantwire.observability import logger
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
 
+_TIMES = ("starts_at", "expires_at")
+
 
 class LogSender(Sender):
     """Writes one log line for each notification, with its ids and without personal data."""
@@ -20,7 +22,8 @@ class LogSender(Sender):
         return 1
 
     def send(self, notification: Notification) -> None:
-        """Write the log line."""
+        """Write the log line, with the start and the end of the entitlement where it has them."""
+        times = {name: notification.payload[name] for name in _TIMES if name in notification.payload}
         logger.info(
             "notification delivered",
             notification_id=str(notification.notification_id),
@@ -28,4 +31,5 @@ class LogSender(Sender):
             event_type=notification.event_type,
             version=notification.version,
             notification_trace_id=notification.trace_id,
+            **times,
         )
