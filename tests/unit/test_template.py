@@ -111,6 +111,7 @@ SCHEDULED = {
     "bridge_events": "BridgeSchedule",
     "deliver_notifications": "DeliverySchedule",
     "record_advisories": "RecorderSchedule",
+    "expire_entitlements": "ExpirySchedule",
     "sweep_retention": "SweepSchedule",
 }
 
