@@ -1,8 +1,9 @@
-"""Limits and parsers for text from callers: names, reasons and page sizes."""
+"""Limits and parsers for text from callers: names, reasons, times and page sizes."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from grantwire.errors import BadRequestError
@@ -30,6 +31,14 @@ FORBIDDEN_CHARACTERS = (
 )
 _FORBIDDEN = re.compile(f"[{FORBIDDEN_CHARACTERS}]")
 
+# The date-time of RFC 3339 without the leap second, which neither PostgreSQL nor Python can represent. At most nine
+# digits of a second: more than any clock gives. datetime.fromisoformat accepts other forms, so it checks only the days.
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_FIRST_YEAR = 2000
+
 
 def clean_text(name: str, value: object, *, max_length: int) -> str:
     """Return `value` if it is a non-blank string of at most `max_length` visible characters (G8).
@@ -51,6 +60,31 @@ def clean_text(name: str, value: object, *, max_length: int) -> str:
     if value[0].isspace() or value[-1].isspace():
         raise BadRequestError(f"{name} must not begin or end with white space")
     return value
+
+
+def parse_time(name: str, value: object) -> datetime:
+    """Return the RFC 3339 time `value`, which must have a zone, as a UTC time with microseconds.
+
+    Digits of a second after the sixth are dropped. Raises BadRequestError with the name of the field, the rule and an
+    example, also for a leap second (`:60`) and for a time before the year 2000 or after 9999 (in UTC).
+    """
+    if not isinstance(value, str):
+        raise BadRequestError(f"{name} must be a string")
+    try:
+        time = datetime.fromisoformat(value.upper()) if _TIME.fullmatch(value) else None
+    except ValueError:  # for example February 30
+        time = None
+    if time is None:
+        raise BadRequestError(f"{name} must be an RFC 3339 time with a zone, for example 2026-01-31T12:00:00Z")
+    try:
+        time = time.astimezone(UTC)
+    except OverflowError:  # the zone moves it before the year 1 or after the year 9999
+        time = None
+    if time is None or time.year < _FIRST_YEAR:
+        raise BadRequestError(
+            f"{name} must be in the years {_FIRST_YEAR} to 9999 in UTC, for example 2026-01-31T12:00:00Z"
+        )
+    return time
 
 
 def parse_page_size(value: str, *, maximum: int) -> int:
