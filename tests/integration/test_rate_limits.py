@@ -14,6 +14,7 @@ from grantwire.clients.scopes import Scope
 from grantwire.clients.store import ClientLimits, Clients
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.errors import RateLimitedError
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operator_actions import Operator
@@ -227,7 +228,7 @@ def test_request_above_the_limit_is_429(database_url: str, database: Database, c
     """G6, E5: with Retry-After; nothing is written, and the same request passes later. Invalid requests count, too."""
     with Client(database_url) as client:
         client.runtime = ApiRuntime(
-            Entitlements(client.database, load(IdempotencySettings, {})),
+            Entitlements(client.database, load(IdempotencySettings, {}), load(TimeSettings, {})),
             make_limiter(database, clock, LimitSettings(rate=1, burst=2)),
         )
         assert client.grant("k1").status == 200

@@ -14,6 +14,7 @@ from functions.revoke.handler import handler as revoke
 from grantwire.clients.scopes import Scope
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.entrypoints.request import Request
 from grantwire.idempotency import IdempotencySettings
 from grantwire.runtime.api import ApiRuntime
@@ -85,7 +86,8 @@ class Client:
     def __init__(self, database_url: str, **environ: str) -> None:
         environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
         self.database = Database(load(DatabaseSettings, environ))
-        self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ)))
+        times = load(TimeSettings, environ)
+        self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ), times))
 
     def __enter__(self) -> Self:
         """Do nothing: the runtime connects on first use."""

@@ -19,6 +19,7 @@ CREATE OR REPLACE FUNCTION change_entitlement(
 DECLARE
     transition  record;
     new_version bigint;
+    changed_at  timestamptz;
     event_type  text := CASE p_status WHEN 'ACTIVE' THEN 'EntitlementGranted' ELSE 'EntitlementRevoked' END;
     detail      jsonb := jsonb_build_object(
         'reason', p_reason, 'key_fingerprint', left(encode(sha256(convert_to(p_key, 'UTF8')), 'hex'), 12));
@@ -35,6 +36,7 @@ BEGIN
         IF transition.refusal IS NULL THEN
             outcome     := 'APPLIED';
             new_version := transition.new_version;
+            changed_at  := transition.changed_at;
             status_code := 200;
             body        := '{"user_id":' || to_json(p_user_id)
                         || ',"stock_keeping_unit":' || to_json(p_sku)
@@ -57,10 +59,10 @@ BEGIN
 
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
-            version, status, purchase_id, source_address)
+            version, status, purchase_id, source_address, changed_at)
     VALUES (p_operation_id, p_caller, CASE p_status WHEN 'ACTIVE' THEN 'GRANT' ELSE 'REVOKE' END,
             outcome, p_user_id, p_sku, p_trace_id, detail,
-            new_version, CASE outcome WHEN 'APPLIED' THEN p_status END, p_purchase_id, p_source_address);
+            new_version, CASE outcome WHEN 'APPLIED' THEN p_status END, p_purchase_id, p_source_address, changed_at);
 
     IF outcome = 'APPLIED' THEN
         PERFORM outbox_enqueue(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import group, load
 
@@ -22,6 +23,7 @@ class ApiSettings:
 
     database: DatabaseSettings = group(DatabaseSettings)
     idempotency: IdempotencySettings = group(IdempotencySettings)
+    times: TimeSettings = group(TimeSettings)
     limits: LimitSettings = group(LimitSettings)
 
     def problems(self) -> Iterator[str]:
@@ -42,4 +44,5 @@ class ApiRuntime:
         """Build the runtime from environment variables; it connects to the database on first use."""
         settings = load(ApiSettings, environ)
         database = Database(settings.database)
-        return cls(Entitlements(database, settings.idempotency), RateLimiter(database, settings.limits))
+        entitlements = Entitlements(database, settings.idempotency, settings.times)
+        return cls(entitlements, RateLimiter(database, settings.limits))
