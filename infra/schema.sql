@@ -86,6 +86,54 @@ $$;
 CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((replace(replace(p_user_id, '%'::text, '%25'::text), '/'::text, '%2F'::text) || '/'::text) || p_sku);
+CREATE FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+DECLARE
+    audit_begin timestamptz := entitlement_audit_begin();
+    first_kept  record;
+BEGIN
+    IF p_at > p_now THEN
+        refusal := 'at must not be later than now, ' || rfc3339(p_now);
+    ELSIF p_at < audit_begin THEN
+        refusal := 'at must not be earlier than ' || rfc3339(audit_begin) || ', the beginning of the recorded history';
+    END IF;
+    IF refusal IS NOT NULL THEN
+        RETURN;
+    END IF;
+    SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
+      INTO status, version, starts_at, expires_at, updated_at
+      FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
+    IF NOT FOUND OR updated_at <= p_at THEN
+        RETURN;
+    END IF;
+    SELECT coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END),
+           coalesce(a.version, (a.detail->>'version')::bigint), a.starts_at, a.expires_at,
+           coalesce(a.changed_at, a.occurred_at)
+      INTO status, version, starts_at, expires_at, updated_at
+      FROM entitlement_audit a
+     WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
+       AND a.occurred_at <= p_at + interval '1 minute' AND coalesce(a.changed_at, a.occurred_at) <= p_at
+     ORDER BY a.occurred_at DESC LIMIT 1;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    SELECT coalesce(a.version, (a.detail->>'version')::bigint) AS version,
+           coalesce(a.changed_at, a.occurred_at) AS changed_at
+      INTO first_kept
+      FROM entitlement_audit a
+     WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
+     ORDER BY a.occurred_at LIMIT 1;
+    IF first_kept.version IS DISTINCT FROM 1 THEN
+        refusal := 'at must not be earlier than ' || rfc3339(coalesce(first_kept.changed_at, p_now))
+                || ', the first change in the recorded history of this entitlement';
+    END IF;
+END
+$$;
 CREATE FUNCTION public.entitlement_audit_begin() RETURNS timestamp with time zone
     LANGUAGE sql STABLE
     AS $_$
@@ -212,9 +260,69 @@ BEGIN
         || ',"updated_at":"' || rfc3339(e.updated_at) || '"' || times || '}';
 END
 $$;
+CREATE FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status text, p_version bigint, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_updated_at timestamp with time zone, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) RETURNS record
+    LANGUAGE plpgsql STABLE PARALLEL SAFE
+    AS $$
+DECLARE
+    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, p_now);
+    ends_at     timestamptz := p_expires_at + p_grace;
+    reason_code text := CASE WHEN state = 'NONE' THEN 'NOT_GRANTED'
+                             WHEN state = 'ACTIVE' AND p_expires_at <= p_now THEN 'GRACE'
+                             ELSE state END;
+    -- Only absolute times, so that the message is the same until the state changes. An end that was recorded before grace
+    -- became longer is not moved.
+    message     text := CASE reason_code
+        WHEN 'ACTIVE' THEN coalesce('active until ' || rfc3339(p_expires_at), 'active without an end')
+        WHEN 'GRACE' THEN 'ended at ' || rfc3339(p_expires_at) || ', grace until ' || rfc3339(ends_at)
+        WHEN 'SCHEDULED' THEN 'starts at ' || rfc3339(p_starts_at)
+        WHEN 'EXPIRED' THEN 'ended at '
+            || rfc3339(CASE p_status WHEN 'EXPIRED' THEN least(ends_at, p_updated_at) ELSE ends_at END)
+        WHEN 'REVOKED' THEN 'revoked at ' || rfc3339(p_updated_at)
+        ELSE 'not granted' END;
+    cache_until timestamptz := CASE WHEN p_cache IS NOT NULL THEN least(
+        p_now + p_cache, CASE state WHEN 'SCHEDULED' THEN p_starts_at WHEN 'ACTIVE' THEN ends_at END) END;
+BEGIN
+    body := '{"user_id":' || to_json(p_user_id)
+         || ',"stock_keeping_unit":' || to_json(p_sku)
+         || ',"allowed":' || (state = 'ACTIVE')
+         || ',"status":"' || state
+         || '","reason":{"code":"' || reason_code || '","message":"' || message
+         || '"},"version":' || coalesce(p_version::text, 'null')
+         || ',"starts_at":' || coalesce('"' || rfc3339(p_starts_at) || '"', 'null')
+         || ',"expires_at":' || coalesce('"' || rfc3339(p_expires_at) || '"', 'null')
+         || ',"updated_at":' || coalesce('"' || rfc3339(p_updated_at) || '"', 'null');
+    etag := left(encode(sha256(convert_to(body, 'UTF8')), 'hex'), 32);
+    max_age := floor(extract(epoch FROM cache_until - p_now));
+    body := body || ',"checked_at":"' || rfc3339(p_now)
+         || '","cache_until":' || coalesce('"' || rfc3339(cache_until) || '"', 'null') || '}';
+END
+$$;
 CREATE FUNCTION public.entitlement_event_type(p_operation text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_operation WHEN 'GRANT'::text THEN 'EntitlementGranted'::text WHEN 'REVOKE'::text THEN 'EntitlementRevoked'::text WHEN 'EXTEND'::text THEN 'EntitlementExtended'::text WHEN 'START'::text THEN 'EntitlementStarted'::text WHEN 'EXPIRING'::text THEN 'EntitlementExpiring'::text WHEN 'EXPIRE'::text THEN 'EntitlementExpired'::text ELSE NULL::text END;
+CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(version bigint, operation text, status text, changed_at timestamp with time zone, reason text, purchase_id text, caller text, starts_at timestamp with time zone, expires_at timestamp with time zone, occurred_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+BEGIN
+    IF p_limit > 1001 THEN
+        RAISE EXCEPTION 'at most 1001 changes can be read at once, not %', p_limit
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN QUERY
+        SELECT coalesce(a.version, (a.detail->>'version')::bigint), a.operation,
+               coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END),
+               coalesce(a.changed_at, a.occurred_at), a.detail->>'reason',
+               coalesce(a.purchase_id, a.detail->>'purchase_id'), a.caller, a.starts_at, a.expires_at, a.occurred_at
+          FROM entitlement_audit a
+         WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
+           AND a.occurred_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
+         ORDER BY a.occurred_at DESC LIMIT p_limit;
+END
+$$;
 CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -233,11 +341,11 @@ BEGIN
     END IF;
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
-            version, status, purchase_id, source_address, starts_at, expires_at)
+            version, status, purchase_id, source_address, starts_at, expires_at, changed_at)
     VALUES (p_operation_id, p_caller, p_operation, 'APPLIED', p_entitlement.user_id, p_entitlement.stock_keeping_unit,
             p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
             p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
-            p_entitlement.starts_at, p_entitlement.expires_at);
+            p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at);
     PERFORM outbox_enqueue(
         p_operation_id, event_type,
         entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
@@ -1244,6 +1352,7 @@ CREATE TABLE public.entitlement_audit (
     transaction_id xid8 DEFAULT pg_current_xact_id(),
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
+    changed_at timestamp with time zone,
     CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
     CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text, 'EXTEND'::text, 'START'::text, 'EXPIRING'::text, 'EXPIRE'::text]))),
@@ -1265,6 +1374,7 @@ COMMENT ON COLUMN public.entitlement_audit.source_address IS 'The address that A
 COMMENT ON COLUMN public.entitlement_audit.transaction_id IS 'The transaction that wrote the row; NULL in rows from before this column. A dump that is restored to another cluster keeps the ids of the old one.';
 COMMENT ON COLUMN public.entitlement_audit.starts_at IS 'The start of the entitlement after the change, if it has one.';
 COMMENT ON COLUMN public.entitlement_audit.expires_at IS 'The end of the entitlement after the change, if it has one.';
+COMMENT ON COLUMN public.entitlement_audit.changed_at IS 'updated_at of the entitlement after the change; NULL if the operation was refused, and in rows from before this column.';
 CREATE TABLE public.entitlement_audit_default (
     operation_id uuid CONSTRAINT entitlement_audit_operation_id_not_null NOT NULL,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT entitlement_audit_occurred_at_not_null NOT NULL,
@@ -1282,6 +1392,7 @@ CREATE TABLE public.entitlement_audit_default (
     transaction_id xid8 DEFAULT pg_current_xact_id(),
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
+    changed_at timestamp with time zone,
     CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
     CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text, 'EXTEND'::text, 'START'::text, 'EXPIRING'::text, 'EXPIRE'::text]))),
@@ -1565,6 +1676,8 @@ REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate intege
 GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_begin() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_audit_begin() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -1582,8 +1695,12 @@ GRANT UPDATE(start_pending) ON TABLE public.entitlements TO grantwire_functions;
 GRANT UPDATE(expiring_pending) ON TABLE public.entitlements TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_change_response(p_entitlement public.entitlements, p_operation text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status text, p_version bigint, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_updated_at timestamp with time zone, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status text, p_version bigint, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_updated_at timestamp with time zone, p_grace interval, p_cache interval, p_now timestamp with time zone, OUT body text, OUT etag text, OUT max_age integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_event_type(p_operation text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_event_type(p_operation text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) FROM PUBLIC;
@@ -1718,6 +1835,7 @@ GRANT INSERT(purchase_id) ON TABLE public.entitlement_audit TO grantwire_functio
 GRANT INSERT(source_address) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(starts_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(expires_at) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(changed_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT SELECT(occurred_at) ON TABLE public.entitlement_audit_default TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.guarded_transactions TO grantwire_functions;
 GRANT USAGE ON SEQUENCE public.idempotency_fences TO grantwire_functions;

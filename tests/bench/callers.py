@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # The users that `make_query_call` queries.
 USERS = 1_000
 ENTITLEMENTS_PER_USER = 10
+# The pairs that each call of `make_checks_call` checks.
+CHECKS_PER_CALL = 200
 # The keys that each client of `make_replay_call` replays.
 KEYS_PER_CLIENT = 100
 # Environment variable with the address of Valkey.
@@ -64,6 +66,12 @@ def replay_request(handler: Handler, event: dict[str, Any], body: str) -> None:
     assert response["body"] == body and "Idempotent-Replayed" in response["headers"], response  # noqa: PT018
 
 
+def check_item(handler: Handler, event: dict[str, Any], user: str, item: str) -> None:
+    """Check an entitlement, which must be active."""
+    response = handler(event | {"pathParameters": {"user_id": user, "stock_keeping_unit": item}}, None)
+    assert '"allowed":true,' in response["body"], response
+
+
 def make_grant_call(number: int, handler: Handler | None = None) -> Call:
     """Return a call that grants an entitlement to a new user each time."""
     handler = handler or load_handler("grant")
@@ -93,3 +101,31 @@ def make_query_call(number: int, handler: Handler | None = None) -> Call:
     event = load_event("query")
     users = itertools.cycle(f"q_{(number * 97 + turn) % USERS}" for turn in range(USERS))
     return lambda: query_user(handler, event, next(users), ENTITLEMENTS_PER_USER)
+
+
+def make_check_call(number: int, handler: Handler | None = None) -> Call:
+    """Return a call that checks an entitlement of the next user each time."""
+    handler = handler or load_handler("check_entitlement")
+    event = load_event("check_entitlement")
+    pairs = itertools.cycle(_pairs(number))
+    return lambda: check_item(handler, event, *next(pairs))
+
+
+def make_checks_call(number: int, handler: Handler | None = None) -> Call:
+    """Return a call that checks entitlements of many users each time."""
+    handler = handler or load_handler("check_entitlement")
+    pairs = itertools.cycle({"user_id": user, "stock_keeping_unit": item} for user, item in _pairs(number))
+    path = "/v1/entitlements/checks"
+    event = load_event("check_entitlement") | {"httpMethod": "POST", "resource": path, "pathParameters": None}
+
+    def call() -> None:
+        body = json.dumps({"checks": list(itertools.islice(pairs, CHECKS_PER_CALL))})
+        response = handler(event | {"body": body}, None)
+        assert response["body"].count('"allowed":true,') == CHECKS_PER_CALL, response
+
+    return call
+
+
+def _pairs(number: int) -> list[tuple[str, str]]:
+    """Return every user with one of the entitlements, beginning at another user for each client."""
+    return [(f"q_{(number * 97 + turn) % USERS}", f"item{turn % ENTITLEMENTS_PER_USER + 1}") for turn in range(USERS)]

@@ -1,8 +1,8 @@
 """The cost of the hot paths by table size: one process for each size, on a database of that size.
 
 Events to publish and rows to sweep are added before each timed repetition, so that every repetition does the same work.
-Replay and query read the same rows again and again, spread over the whole table. So the table grows, but not the data
-that must be read from disk.
+Replay, query and check read the same rows again and again, spread over the whole table. So the table grows, but not the
+data that must be read from disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, LiteralString
 
 from psycopg.rows import dict_row
 
-from tests.bench.callers import build_grant_event, load_event, load_handler, query_user, replay_request, summarize_user
+from tests.bench.callers import (
+    build_grant_event,
+    check_item,
+    load_event,
+    load_handler,
+    query_user,
+    replay_request,
+    summarize_user,
+)
 from tests.bench.fleet import Fleet
 from tests.bench.results import Chart, Finding, Line, Section
 from tests.bench.rounds import run_rounds
@@ -113,6 +121,18 @@ def make_query_call(_number: int) -> Call:
     return lambda: query_user(handler, event, next(users), _ENTITLEMENTS_PER_USER)
 
 
+def make_check_call(_number: int) -> Call:
+    """Return a call that checks the next entitlement; the entitlements are spread over the table."""
+    handler, event = load_handler("check_entitlement"), load_event("check_entitlement")
+    numbers = cycle(_row_numbers())
+
+    def call() -> None:
+        user, item = divmod(next(numbers), _ENTITLEMENTS_PER_USER)
+        check_item(handler, event, f"u{user}", f"item{item}")
+
+    return call
+
+
 def make_summary_call(_number: int) -> Call:
     """Return a call that reads the first page of the summary of the one user who has all entitlements."""
     handler, event = load_handler("show_summary"), load_event("show_summary")
@@ -206,16 +226,17 @@ _REMARKS = (
         "Commits do not wait for the disk here."
     ),
     (
-        "*Rows* are published events for a relay, unexpired keys for a replay, entitlements for a query, entitlements "
-        "of one user for a summary, and unexpired rows for a sweep. "
+        "*Rows* are published events for a relay, unexpired keys for a replay, entitlements for a query and a "
+        "check, entitlements of one user for a summary, and unexpired rows for a sweep. "
         f"In addition, each invocation of a worker has the same work: {_EVENTS} events, one for each "
-        f"aggregate, or {_EXPIRED_ROWS:,} expired rows. Replay, query and summary are called through their handlers."
+        f"aggregate, or {_EXPIRED_ROWS:,} expired rows. Replay, query, check and summary are called through their "
+        "handlers."
     ),
 )
 
 
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
-    """Measure relay, replay, query, summary and sweep with small and with large tables."""
+    """Measure relay, replay, query, check, summary and sweep with small and with large tables."""
     with progress.step(f"growth, tables of {', '.join(f'{size:,}' for size in effort.sizes)} rows"):
         stored_response = _make_stored_response(servers)
         tables = [_SizedDatabase(servers, size).fill_outbox().fill_tables(stored_response) for size in effort.sizes]
@@ -232,6 +253,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
             ),
             **measure_lines(f"{__name__}:make_replay_call", _SizedDatabase.time_call, {"replay": tables}, _REPETITIONS),
             **measure_lines(f"{__name__}:make_query_call", _SizedDatabase.time_call, {query: tables}, _REPETITIONS),
+            **measure_lines(f"{__name__}:make_check_call", _SizedDatabase.time_call, {"check": tables}, _REPETITIONS),
             **measure_lines(f"{__name__}:make_summary_call", _SizedDatabase.time_call, {summary: tables}, _REPETITIONS),
             **measure_lines(
                 f"{workers}:make_sweep_call", _SizedDatabase.time_sweep, {sweep: tables}, _WORKER_REPETITIONS

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # In the order of the report. A module is imported only if its section is selected.
 SECTIONS = {
     "requests": "tests.bench.paths.requests",
+    "checks": "tests.bench.paths.checks",
     "handlers": "tests.bench.paths.handlers",
     "wakeup": "tests.bench.paths.wakeup",
     "relay": "tests.bench.paths.relay",

@@ -18,7 +18,7 @@ from tests.support.paths import PYTHONPATH, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATHS = ("grant", "replay", "query", "relay", "bridge", "sweep")
+PATHS = ("grant", "replay", "query", "check", "relay", "bridge", "sweep")
 # The targets of a full run, except those of the end-to-end section, which needs a deployed stack.
 TARGETS = (
     "grant through the handler: .* of the limit",
@@ -26,6 +26,8 @@ TARGETS = (
     "grant, handler above its database call",
     "replay, handler above its database call",
     "query, handler above its database call",
+    "check, median latency in times of the query",
+    "check, .* rows",
     "relay, one worker, .* of the limit",
     "relay, one worker, .* against pgqueuer",
     "relay against statement by statement",

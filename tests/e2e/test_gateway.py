@@ -42,7 +42,7 @@ def test_unknown_path_is_not_found(http: Http, path: str, method: str) -> None:
 )
 def test_wrong_method_is_not_allowed(http: Http, method: str, path: str) -> None:
     """E5: 405 with `Allow`, as openapi.yaml describes."""
-    response = http.send(method, path.replace("{user_id}", "u"))
+    response = http.send(method, path.replace("{user_id}", "u").replace("{stock_keeping_unit}", "s"))
     assert response.status == 405
     assert_matches_contract(method, path, response.status, response.headers, response.body)
 

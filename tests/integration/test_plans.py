@@ -1,4 +1,4 @@
-"""O8, I1, E4, G1: the indexes that frequent statements read, among many unrelated rows.
+"""O8, I1, E4, G1, K1, K2, K8: the indexes that frequent statements read, among many unrelated rows.
 
 The plans of other statements are checked in the tests of those statements: a claim among parked events
 (test_outbox_claim), the batches of the sweep (test_retention_sweep), the inbox, the summary, deliveries and the message
@@ -17,6 +17,7 @@ import pytest
 from psycopg.rows import tuple_row
 
 from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements.checks import CHECK, CHECK_MANY
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
@@ -90,6 +91,17 @@ SELECT 'timed' || n, 'item1', CASE WHEN n %% 2 = 0 AND n > %(due)s THEN 'EXPIRED
   FROM generate_series(1, %(count)s) n
 """
 _RECORD_DUE = "SELECT started, expiring, expired FROM entitlements_record_due(100, '0', '72 hours', 't', false)"
+_SELECT_READ_COUNTS = """
+SELECT relation::text, pg_stat_get_xact_tuples_returned(relation) FROM unnest(%(relations)s::regclass[]) AS relation
+"""
+# Three thousand changes of one entitlement in each of three months.
+_INSERT_AUDITED_CHANGES = """
+INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
+                               status, occurred_at)
+SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 'item1', '{}', (month - 1) * 3000 + n, 'ACTIVE',
+       make_timestamptz(2031, month, 15, 0, 0, 0, 'UTC') + n * interval '1 second'
+  FROM generate_series(1, 3) month, generate_series(1, 3000) n
+"""
 _SELECT_SCAN_COUNTS = """
 SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
   FROM (SELECT indexrelid::regclass FROM pg_index WHERE indrelid = ANY (%(tables)s::regclass[])
@@ -121,10 +133,72 @@ def test_page_of_entitlements_reads_the_primary_key_in_order(planned: Rows) -> N
     """E4: the cost of a page does not depend on how many entitlements the user has."""
     planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
     planned.execute("ANALYZE entitlements")
-    statement = LIST.replace("%(user_id)s", "$1").replace("%(after)s", "$2").replace("%(limit)s", "$3")
-    planned.execute(f"PREPARE page (text, text, bigint) AS {statement}")
-    (scan,) = _scans(planned, "EXECUTE page ('u7', 's5', 10)")
+    statement = LIST % {"user_id": "$1", "after": "$2", "limit": "$3", "grace": "$4"}
+    planned.execute(f"PREPARE page (text, text, bigint, interval) AS {statement}")
+    (scan,) = _scans(planned, "EXECUTE page ('u7', 's5', 10, '0s')")
     assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "entitlements_pkey")
+
+
+_CHECK_PARAMETERS = {"user_id": "u7", "sku": "s107", "grace": "0s", "cache": "60s"}
+
+
+def test_check_is_one_lookup_by_primary_key(planned: Rows) -> None:
+    """K1: no other index or table is read, also for an entitlement that does not exist."""
+    planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
+    planned.execute("ANALYZE entitlements")
+    statement = CHECK % {"user_id": "$1", "sku": "$2", "grace": "$3", "cache": "$4"}
+    planned.execute(f"PREPARE checked (text, text, interval, interval) AS {statement}")
+    (scan,) = _scans(planned, "EXECUTE checked ('u7', 's107', '0s', '60s')")
+    assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "entitlements_pkey")
+    for sku, status in (("s107", "ACTIVE"), ("none", "NONE")):
+        with _record_scans(planned, "entitlements", "entitlement_audit") as scanned:
+            (row,) = planned.execute(CHECK, _CHECK_PARAMETERS | {"sku": sku}).fetchall()
+        assert f'"status":"{status}"' in row["body"]
+        assert scanned == {"entitlements_pkey": 1}
+
+
+def test_checks_are_lookups_by_primary_key(planned: Rows) -> None:
+    """K2: one for each pair."""
+    planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
+    planned.execute("ANALYZE entitlements")
+    assert _scans_of_checks(planned) == {"entitlements_pkey": 200}
+
+
+def test_checks_planned_on_an_empty_table_still_read_the_index(rows: Rows) -> None:
+    """K1, K2: a connection keeps its plans until the table is analysed."""
+    for _ in range(10):
+        rows.execute(CHECK, _CHECK_PARAMETERS)
+        _check_many(rows)
+    rows.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
+    with _record_scans(rows, "entitlements") as scanned:
+        rows.execute(CHECK, _CHECK_PARAMETERS)
+    assert scanned == {"entitlements_pkey": 1}
+    assert _scans_of_checks(rows) == {"entitlements_pkey": 200}
+
+
+@pytest.mark.parametrize("planned_empty", [False, True])
+def test_history_and_past_check_read_the_primary_key_of_the_audit_in_order(rows: Rows, *, planned_empty: bool) -> None:
+    """K8: they read as many rows as they return, and one row more in each partition, among many of the entitlement."""
+    queries = {
+        "SELECT * FROM entitlement_history('u', 'item1', NULL, 10)": 10,
+        "SELECT * FROM entitlement_history('u', 'item1', '2031-02-15T00:30:00Z', 10)": 10,
+        "SELECT * FROM entitlement_at('u', 'item1', '2031-02-15T00:30:00Z', '2031-02-20Z')": 61,
+        "SELECT * FROM entitlement_at('u', 'item1', '2031-01-01Z', '2031-02-20Z')": 1,
+    }
+    if planned_empty:
+        rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2031-01-15')")
+        for query in [*queries] * 10:
+            rows.execute(query)
+    partitions = _fill_audit(rows)
+    rows.execute("INSERT INTO entitlements VALUES ('u', 'item1', 'ACTIVE', 9000, '2031-03-20Z')")
+    rows.execute(_INSERT_AUDITED_CHANGES)
+    if not planned_empty:
+        rows.execute("ANALYZE entitlement_audit")
+    for query, count in queries.items():
+        with _record_scans(rows, *partitions) as scanned, _record_reads(rows, *partitions) as read:
+            rows.execute(query)
+        assert scanned.keys() <= {f"{partition}_pkey" for partition in partitions}, query
+        assert 1 <= read.total() <= count + len(partitions), query
 
 
 def test_replay_is_one_lookup_by_primary_key(planned: Rows) -> None:
@@ -270,6 +344,20 @@ def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
     assert scans == {"user_entitlements_pkey", "entitlements_pkey"}
 
 
+def _check_many(rows: Rows) -> str:
+    names = {"user_ids": [f"u{n % 100}" for n in range(200)], "skus": [f"s{n}" for n in range(200)]}
+    (row,) = rows.execute(CHECK_MANY, names | {"grace": "0s", "cache": "60s"}).fetchall()
+    (body,) = row.values()
+    return str(body)
+
+
+def _scans_of_checks(rows: Rows) -> Counter[str]:
+    """Return the scans of a check of 200 entitlements, all but one of which exist."""
+    with _record_scans(rows, "entitlements") as scanned:
+        assert _check_many(rows).count('"allowed":true') == 199
+    return scanned
+
+
 def _fill_audit(rows: Rows) -> list[str]:
     """Insert rows into three months of the audit, and return the names of their partitions."""
     rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2031-01-15')")
@@ -326,6 +414,17 @@ def _record_scans(rows: psycopg.Connection[Any], *tables: str) -> Iterator[Count
         before = _scan_counts(rows, tables)
         yield scanned
         scanned += _scan_counts(rows, tables) - before
+
+
+@contextmanager
+def _record_reads(rows: psycopg.Connection[Any], *tables: str) -> Iterator[Counter[str]]:
+    """Count the entries of each primary key, and the rows of each table, that a scan reads in one transaction."""
+    read: Counter[str] = Counter()
+    relations = {"relations": [*tables, *(f"{table}_pkey" for table in tables)]}
+    cursor = rows.cursor(row_factory=tuple_row)
+    before: dict[str, int] = dict(cursor.execute(_SELECT_READ_COUNTS, relations).fetchall())
+    yield read
+    read.update({name: count - before[name] for name, count in cursor.execute(_SELECT_READ_COUNTS, relations)})
 
 
 def _scan_counts(rows: psycopg.Connection[Any], tables: Sequence[str]) -> Counter[str]:

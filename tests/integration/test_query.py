@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.checks import write_entitlement
+from tests.support.client import Client
+
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
-    from tests.support.client import Client
 
 
 def test_unknown_user_has_an_empty_list(client: Client) -> None:
@@ -28,6 +30,34 @@ def test_entitlements_are_listed_by_sku_with_their_status(client: Client) -> Non
     assert [entitlement["stock_keeping_unit"] for entitlement in response.json["entitlements"]] == ["B", "a", "b", "é"]
     assert response.json["entitlements"][1] == {name: revoked[name] for name in revoked if name != "user_id"}
     assert list(response.json) == ["user_id", "entitlements"]
+
+
+@pytest.mark.parametrize("grace", ["0s", "1h"])
+def test_status_in_the_list_is_the_current_one(database_url: str, rows: Rows, grace: str) -> None:
+    """K3, K5: by the clock of the database, although the stored status is ACTIVE; times are shown where set."""
+    past, future = "2001-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"
+    write_entitlement(rows, sku="a", updated_at=past)
+    write_entitlement(rows, sku="b", updated_at=past, starts_at=past, expires_at=future)
+    write_entitlement(rows, sku="c", updated_at=past, starts_at=future)
+    write_entitlement(rows, sku="d", updated_at=past, expires_at=past)
+    write_entitlement(rows, sku="e", updated_at=past, status="EXPIRED", expires_at=past)
+    write_entitlement(rows, sku="f", updated_at=past, status="REVOKED", starts_at=future)
+    rows.execute("""
+        INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at, expires_at)
+        VALUES ('u_123', 'g', 'ACTIVE', 1, now(), now() - interval '1 minute')""")
+    with Client(database_url, ENTITLEMENT_GRACE=grace) as client:
+        body = client.list_entitlements().body
+    common = f'"version":1,"updated_at":"{past}"'
+    assert body.startswith(
+        '{"user_id":"u_123","entitlements":['
+        f'{{"stock_keeping_unit":"a","status":"ACTIVE",{common}}},'
+        f'{{"stock_keeping_unit":"b","status":"ACTIVE",{common},"starts_at":"{past}","expires_at":"{future}"}},'
+        f'{{"stock_keeping_unit":"c","status":"SCHEDULED",{common},"starts_at":"{future}"}},'
+        f'{{"stock_keeping_unit":"d","status":"EXPIRED",{common},"expires_at":"{past}"}},'
+        f'{{"stock_keeping_unit":"e","status":"EXPIRED",{common},"expires_at":"{past}"}},'
+        f'{{"stock_keeping_unit":"f","status":"REVOKED",{common},"starts_at":"{future}"}},'
+        f'{{"stock_keeping_unit":"g","status":"{"ACTIVE" if grace == "1h" else "EXPIRED"}",'
+    )
 
 
 def test_long_list_has_pages(client: Client, rows: Rows) -> None:

@@ -58,8 +58,8 @@ PRIVILEGES = {
     "entitlement_audit": (
         "",
         {
-            "INSERT": "caller detail expires_at operation operation_id outcome purchase_id source_address starts_at "
-            "status stock_keeping_unit trace_id user_id version"
+            "INSERT": "caller changed_at detail expires_at operation operation_id outcome purchase_id source_address "
+            "starts_at status stock_keeping_unit trace_id user_id version"
         },
     ),
     "entitlement_audit_default": ("", {"SELECT": "occurred_at"}),
@@ -114,7 +114,13 @@ CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
 }
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
 OWNER_ONLY_FUNCTIONS = {"api_clients_keep_revocation", "is_schema_owner", "operator_actions_append_only"}
-SECURITY_DEFINER = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions", "genuine_events"}
+SECURITY_DEFINER = {
+    "entitlement_at",
+    "entitlement_audit_drop_oldest",
+    "entitlement_audit_ensure_partitions",
+    "entitlement_history",
+    "genuine_events",
+}
 
 _RELATIONS = """
 SELECT c.relname AS name,

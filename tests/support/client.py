@@ -93,9 +93,8 @@ class Client:
     def __init__(self, database_url: str, **environ: str) -> None:
         environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
         self.database = Database(load(DatabaseSettings, environ))
-        self.runtime = ApiRuntime(
-            Entitlements(self.database, load(IdempotencySettings, environ), load(TimeSettings, environ))
-        )
+        times = load(TimeSettings, environ)
+        self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ), times))
 
     def __enter__(self) -> Self:
         """Do nothing: the runtime connects on first use."""

@@ -24,6 +24,7 @@ from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.check import CheckSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.expiry import ExpireSettings
@@ -65,6 +66,7 @@ SETTINGS: dict[str, type] = {
     "extend": ApiSettings,
     "expire_entitlements": ExpireSettings,
     "query": ApiSettings,
+    "check_entitlement": CheckSettings,
     "show_summary": SummarySettings,
     "show_inbox": NotificationListSettings,
     "migrate_database": MigrationSettings,

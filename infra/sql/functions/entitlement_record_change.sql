@@ -20,11 +20,11 @@ BEGIN
 
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
-            version, status, purchase_id, source_address, starts_at, expires_at)
+            version, status, purchase_id, source_address, starts_at, expires_at, changed_at)
     VALUES (p_operation_id, p_caller, p_operation, 'APPLIED', p_entitlement.user_id, p_entitlement.stock_keeping_unit,
             p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
             p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
-            p_entitlement.starts_at, p_entitlement.expires_at);
+            p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at);
 
     PERFORM outbox_enqueue(
         p_operation_id, event_type,

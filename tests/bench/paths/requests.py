@@ -77,7 +77,7 @@ SELECT (SELECT count(*) FROM entitlements WHERE user_id NOT LIKE 'q\\_%'),
 
 def grant_script() -> str:
     """Return the SQL call of a grant as a pgbench script."""
-    return "\\set number random(1, 9000000000000000)\n" + _fill_in(CHANGE, _CHANGE_ARGUMENTS) + ";"
+    return "\\set number random(1, 9000000000000000)\n" + fill_in(CHANGE, _CHANGE_ARGUMENTS) + ";"
 
 
 def replay_script() -> str:
@@ -87,11 +87,11 @@ def replay_script() -> str:
 
 def query_script() -> str:
     """Return the SELECT of a query as a pgbench script."""
-    arguments = {"user_id": "('q_' || :number)", "limit": "1000", "after": "''"}
-    return f"\\set number random(0, {USERS - 1})\n" + _fill_in(LIST, arguments) + ";"
+    arguments = {"user_id": "('q_' || :number)", "limit": "1000", "after": "''", "grace": "interval '0'"}
+    return f"\\set number random(0, {USERS - 1})\n" + fill_in(LIST, arguments) + ";"
 
 
-def _fill_in(statement: str, arguments: Mapping[str, str]) -> str:
+def fill_in(statement: str, arguments: Mapping[str, str]) -> str:
     """Replace the parameters of a psycopg statement by SQL expressions."""
     return re.sub(r"%\((\w+)\)s", lambda match: arguments[match[1]], statement).strip()
 

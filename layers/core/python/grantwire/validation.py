@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_NAME_LENGTH = 128  # user_id, stock_keeping_unit, purchase_id
 MAX_REASON_LENGTH = 64
 MAX_CLIENT_NAME_LENGTH = 64
-_MAX_PAGE_SIZE = 1000
+MAX_PAGE_SIZE = 1000
 
 # Characters that a person cannot see, that reorder the text around them, or that stand for lost bytes. Two texts that
 # look the same would be two different ids. The zero width joiner and non-joiner (U+200D, U+200C) are allowed, because
@@ -97,6 +97,20 @@ def parse_page_size(value: str, *, maximum: int) -> int:
     raise BadRequestError(f"limit must be a whole number between 1 and {maximum}")
 
 
+def single_values(query: Mapping[str, Sequence[str]], *allowed: str) -> dict[str, str]:
+    """Return the query parameters, each with its value.
+
+    Raises BadRequestError for a parameter that is not `allowed`, or that is repeated: neither must be ignored.
+    """
+    for name, values in query.items():
+        if name not in allowed:
+            known = f"allowed: {', '.join(allowed)}" if allowed else "this route has none"
+            raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; {known}")
+        if len(values) != 1:
+            raise BadRequestError(f"{name} must be given once")
+    return {name: values[0] for name, values in query.items()}
+
+
 class PageRequest(NamedTuple):
     """A request for at most `limit` entitlements of a user, with stock keeping units greater than `after`."""
 
@@ -107,15 +121,9 @@ class PageRequest(NamedTuple):
     @classmethod
     def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the user_id from the path and the query parameters `limit` and `after`."""
-        for name, values in query.items():
-            if name not in {"limit", "after"}:
-                unknown = f"{name[:MAX_NAME_LENGTH]!a}"
-                raise BadRequestError(f"unknown query parameter {unknown}; allowed: limit, after")
-            if len(values) != 1:
-                raise BadRequestError(f"{name} must be given once")
-        after = query.get("after")
+        values = single_values(query, "limit", "after")
         return cls(
             user_id=clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH),
-            limit=parse_page_size(query["limit"][0], maximum=_MAX_PAGE_SIZE) if "limit" in query else _MAX_PAGE_SIZE,
-            after="" if after is None else clean_text("after", after[0], max_length=MAX_NAME_LENGTH),
+            limit=parse_page_size(values["limit"], maximum=MAX_PAGE_SIZE) if "limit" in values else MAX_PAGE_SIZE,
+            after=clean_text("after", values["after"], max_length=MAX_NAME_LENGTH) if "after" in values else "",
         )

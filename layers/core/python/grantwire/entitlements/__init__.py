@@ -6,6 +6,9 @@ returns the response to send, which can be a state conflict. It raises KeyConfli
 RetryableError; nothing was changed then.
 
 `Entitlements.list_for_user` reads a user's entitlements from the system of record. It raises only RetryableError.
+
+`checks.Checks` decides whether a user may use something, and until when that may be cached; `history.History` lists the
+changes of an entitlement. Every read computes the status from the stored times with PostgreSQL's clock.
 """
 
 from grantwire.entitlements.commands import ChangeCommand, Operation

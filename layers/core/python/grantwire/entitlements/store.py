@@ -37,10 +37,13 @@ SELECT outcome, status_code, body
 """
 
 # The statement reads one row more than the page holds, to know whether there is a next page. PostgreSQL builds the
-# JSON because that costs half as much as in Python. `||` keeps the keys in the order that openapi.yaml shows.
+# JSON because that costs half as much as in Python. `||` keeps the keys in the order that openapi.yaml shows. Times are
+# shown only where they are set. statement_timestamp() is one time for the whole list.
 LIST = """
 WITH page AS (
-  SELECT stock_keeping_unit, status, version, updated_at, row_number() OVER (ORDER BY stock_keeping_unit) AS position
+  SELECT stock_keeping_unit, version, updated_at, starts_at, expires_at,
+         entitlement_state(status, starts_at, expires_at, %(grace)s, statement_timestamp()) AS status,
+         row_number() OVER (ORDER BY stock_keeping_unit) AS position
     FROM entitlements
    WHERE user_id = %(user_id)s AND stock_keeping_unit > %(after)s
    ORDER BY stock_keeping_unit
@@ -48,7 +51,9 @@ WITH page AS (
 SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"entitlements":['
     || coalesce(string_agg(
          '{"stock_keeping_unit":' || to_json(stock_keeping_unit) || ',"status":"' || status
-         || '","version":' || version || ',"updated_at":"' || rfc3339(updated_at) || '"}',
+         || '","version":' || version || ',"updated_at":"' || rfc3339(updated_at) || '"'
+         || coalesce(',"starts_at":"' || rfc3339(starts_at) || '"', '')
+         || coalesce(',"expires_at":"' || rfc3339(expires_at) || '"', '') || '}',
          ',' ORDER BY position) FILTER (WHERE position <= %(limit)s), '')
     || ']'
     || CASE WHEN count(*) > %(limit)s
@@ -109,8 +114,9 @@ class Entitlements:
     def list_for_user(self, page: PageRequest) -> str:
         """Return one page of a user's entitlements, ordered by stock keeping unit, as the JSON text of the response.
 
+        Their status is that at the time of the statement, also if no worker has recorded a start or an end yet (K3).
         The JSON has `next_after` if there are more entitlements after this page.
         """
-        parameters = {"user_id": page.user_id, "limit": page.limit, "after": page.after}
+        parameters = {"user_id": page.user_id, "limit": page.limit, "after": page.after, "grace": self._grace}
         (body,) = self._database.fetch_row(LIST, parameters)
         return str(body)

@@ -50,7 +50,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Response(NamedTuple):
-    """The response to a request. The body is encoded JSON."""
+    """The response to a request. The body is encoded JSON, or empty for a status without one."""
 
     status_code: int
     body: str
@@ -65,7 +65,8 @@ class Response(NamedTuple):
 
     def to_api_gateway(self) -> dict[str, Any]:
         """Return the response in the format of a REST proxy integration."""
-        return {"statusCode": self.status_code, "headers": {**_COMMON_HEADERS, **self.headers}, "body": self.body}
+        common = _COMMON_HEADERS if self.body else {}
+        return {"statusCode": self.status_code, "headers": {**common, **self.headers}, "body": self.body}
 
 
 class HttpHandler(Generic[R]):

@@ -1,0 +1,14 @@
+"""Check one entitlement or several, now or as of a past time, and read the history of one."""
+
+from grantwire.entrypoints.checks import check_many, check_one, list_history
+from grantwire.entrypoints.http import HttpHandler
+from grantwire.runtime.check import CheckRuntime
+
+handler = HttpHandler(
+    {
+        "GET /v1/users/{user_id}/entitlements/{stock_keeping_unit}": check_one,
+        "POST /v1/entitlements/checks": check_many,
+        "GET /v1/users/{user_id}/entitlements/{stock_keeping_unit}/history": list_history,
+    },
+    CheckRuntime.build,
+)

@@ -1,0 +1,193 @@
+"""K8: the history of an entitlement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.support.checks import CheckClient, write_audit
+from tests.support.client import Client
+from tests.support.round_trips import RoundTrips
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Rows
+    from tests.support.servers import Databases
+
+GRANTED, REVOKED = "2024-01-10T00:00:00Z", "2024-02-10T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def database_url(databases: Databases) -> Iterator[str]:
+    """One database for all tests of this file."""
+    url = databases.migrated()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def client(database_url: str, rows: Rows) -> Iterator[CheckClient]:
+    """A caller, with an audit of three months in 2024 and no changes."""
+    rows.execute("TRUNCATE entitlements, entitlement_audit, idempotency_keys, outbox_events")
+    rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2024-01-15')")
+    with CheckClient(database_url) as client:
+        yield client
+
+
+def versions(page: dict[str, Any]) -> list[int]:
+    """Return the versions on a page."""
+    return [entry["version"] for entry in page["history"]]
+
+
+def test_history_has_every_applied_change_newest_first(client: CheckClient, database_url: str) -> None:
+    """K8: with time, operation, reason, purchase and caller; refused requests are not part of it."""
+    with Client(database_url) as writer:
+        granted = writer.grant("h1", reason="gift", purchase_id="p_1").json
+        assert writer.grant("h2").status == 409
+        assert writer.revoke("h1", reason="other").status == 200
+        assert writer.revoke("h1", reason="another").status == 409
+        writer.grant("h3", stock_keeping_unit="item2")
+    response = client.history()
+    body = response.json
+    assert list(body) == ["user_id", "stock_keeping_unit", "history"]
+    assert versions(body) == [2, 1]
+    assert list(body["history"][1].items()) == [
+        ("version", 1),
+        ("operation", "GRANT"),
+        ("status", "ACTIVE"),
+        ("occurred_at", granted["updated_at"]),
+        ("reason", "gift"),
+        ("purchase_id", "p_1"),
+        ("caller", "tests"),
+    ]
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_times_are_shown_where_they_are_set(client: CheckClient, rows: Rows) -> None:
+    """K3, K8: after the change; events of time are changes, too."""
+    end = "2024-02-10T00:00:00.000000Z"
+    write_audit(rows, version=1, status="ACTIVE", occurred_at=GRANTED, purchase_id="p", expires_at=end)
+    write_audit(
+        rows,
+        version=2,
+        status="EXPIRED",
+        operation="EXPIRE",
+        caller="grantwire",
+        detail='{"reason": "schedule"}',
+        occurred_at="2024-02-10T00:00:00.5Z",
+        purchase_id="p",
+        starts_at=GRANTED,
+        expires_at=end,
+    )
+    expired, granted = client.history().json["history"]
+    assert list(granted)[-1] == "expires_at"
+    assert "starts_at" not in granted
+    assert expired == {
+        "version": 2,
+        "operation": "EXPIRE",
+        "status": "EXPIRED",
+        "occurred_at": "2024-02-10T00:00:00.500000Z",
+        "reason": "schedule",
+        "purchase_id": "p",
+        "caller": "grantwire",
+        "starts_at": "2024-01-10T00:00:00.000000Z",
+        "expires_at": end,
+    }
+
+
+def test_rows_without_typed_columns_are_complete(client: CheckClient, rows: Rows) -> None:
+    """K8: the previous release wrote version and purchase to `detail`; a row without them is not lost."""
+    detail = '{"reason": "r", "version": 1, "purchase_id": "p_1"}'
+    write_audit(rows, occurred_at=GRANTED, detail=detail)
+    write_audit(rows, occurred_at=REVOKED, operation="REVOKE", detail='{"version": 2}')
+    revoked, granted = client.history().json["history"]
+    assert (granted["version"], granted["status"], granted["reason"], granted["purchase_id"]) == (
+        1,
+        "ACTIVE",
+        "r",
+        "p_1",
+    )
+    assert (revoked["version"], revoked["status"], revoked["reason"], revoked["purchase_id"]) == (
+        2,
+        "REVOKED",
+        None,
+        None,
+    )
+
+
+def test_never_granted_item_has_an_empty_history(client: CheckClient) -> None:
+    """K8: an unknown name is not an error."""
+    response = client.history('quote"s', "a/b")
+    assert response.body == '{"user_id":"quote\\"s","stock_keeping_unit":"a/b","history":[]}'
+
+
+def test_history_has_pages_over_months(client: CheckClient, rows: Rows) -> None:
+    """K8: each change once, newest first, and next_before only if older ones follow."""
+    times = [
+        "2024-01-30T00:00:00Z",
+        "2024-01-31T23:59:59.999999Z",
+        "2024-02-01T00:00:00Z",
+        "2024-03-01T00:00:00.000001Z",
+    ]
+    for number, time in enumerate(times, start=1):
+        write_audit(rows, version=number, status="ACTIVE", occurred_at=time)
+        write_audit(rows, outcome="ENTITLEMENT_STATE_CONFLICT", occurred_at=time)
+    pages: list[list[int]] = []
+    before: dict[str, str] = {}
+    while True:
+        page = client.history(limit="1", **before).json
+        pages.append(versions(page))
+        if "next_before" not in page:
+            break
+        before = {"before": page["next_before"]}
+    assert pages == [[4], [3], [2], [1]]
+    assert versions(client.history(before="2024-02-01T01:00:00+01:00").json) == [2, 1]
+    full = client.history(limit="4").json
+    assert (versions(full), "next_before" in full) == ([4, 3, 2, 1], False)
+
+
+def test_page_sizes(client: CheckClient, rows: Rows) -> None:
+    """K8: 100 by default and at most 1,000."""
+    rows.execute("""
+        INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail,
+                                       version, status, occurred_at)
+        SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u_123', 'item1', '{}', n, 'ACTIVE',
+               timestamptz '2024-01-10Z' + n * interval '1 second' FROM generate_series(1, 1001) n""")
+    assert versions(client.history().json) == list(range(1001, 901, -1))
+    largest = client.history(limit="1000").json
+    assert versions(largest) == list(range(1001, 1, -1))
+    assert versions(client.history(limit="1000", before=largest["next_before"]).json) == [1]
+
+
+def test_function_returns_a_bounded_number_of_rows(client: CheckClient, database_url: str) -> None:
+    """K8: also for a caller with the role of the functions."""
+    del client  # it makes the audit
+    with (
+        psycopg.connect(database_url, autocommit=True) as role,
+        pytest.raises(psycopg.errors.InvalidParameterValue, match="at most 1001"),
+    ):
+        role.execute("SELECT * FROM entitlement_history('u', 's', NULL, 1002)")
+
+
+def test_history_takes_one_round_trip(database_url: str, client: CheckClient) -> None:
+    """K8: one statement."""
+    del client  # it makes the audit
+    with RoundTrips(database_url) as proxy, CheckClient(proxy.url) as caller:
+        caller.history()
+        caller.history()
+        before = proxy.count
+        caller.history()
+        assert proxy.since(before) == 1
+
+
+def test_history_needs_no_privilege_on_the_audit(database_url: str, client: CheckClient, rows: Rows) -> None:
+    """G3: the role of the functions reads the audit only through the function, which finds no table of its caller."""
+    del client  # it empties the tables
+    write_audit(rows, version=1, status="ACTIVE", occurred_at=GRANTED)
+    with psycopg.connect(database_url, autocommit=True) as role:
+        role.execute("CREATE TEMPORARY TABLE entitlement_audit AS SELECT 1 AS version")
+        history = role.execute("SELECT version FROM entitlement_history('u_123', 'item1', NULL, 10)").fetchall()
+    assert history == [(1,)]
