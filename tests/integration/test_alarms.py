@@ -54,6 +54,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
             ("bridge_events", UNTIL_IDLE, environ),
             ("grant", {}, environ),
             ("sweep_retention", UNTIL_IDLE, environ),
+            ("expire_entitlements", UNTIL_IDLE, environ),
             ("query", QUERY, environ),
             (
                 "authorize_caller",
@@ -108,6 +109,14 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
     rows.execute(
         "UPDATE outbox_events SET ready = false, next_retry_at = now() + interval '1 day'"
         " WHERE aggregate_key = 'stuck/item1'"
+    )
+    # The version that its end needs is already taken.
+    rows.execute("""
+        INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at, expires_at, purchase_id)
+        VALUES ('ended', 'item1', 'ACTIVE', 1, now(), now() - interval '1 minute', 'p')""")
+    rows.execute(
+        "UPDATE outbox_events SET next_retry_at = now() + interval '1 day' WHERE event_id = %s",
+        (enqueue(rows, "ended/item1", 2),),
     )
 
 
