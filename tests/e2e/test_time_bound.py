@@ -31,8 +31,10 @@ def _in_seconds(seconds: float) -> str:
 
 def test_entitlement_starts_and_ends_by_itself(http: Http, user: str) -> None:
     """K3, K4, S3: its status follows the clock, and each event of time becomes a notification, in order."""
-    granted = http.grant(f"{user}-1", user_id=user, starts_at=_in_seconds(2), expires_at=_in_seconds(4))
-    assert (granted.status, granted.json["status"]) == (200, "SCHEDULED")
+    http.grant(f"{user}-0", user_id="")  # a bad request, but it starts the function's process
+    granted = http.grant(f"{user}-1", user_id=user, starts_at=_in_seconds(4), expires_at=_in_seconds(8))
+    assert granted.status == 200, granted.body
+    assert granted.json["status"] == "SCHEDULED"
     assert wait_until(lambda: _status(http, user) == "ACTIVE", timeout=20)
     assert wait_until(lambda: _status(http, user) == "EXPIRED", timeout=20)
     sent = wait_for(lambda: _notifications(http, user, 3), DELIVERY_TIMEOUT_SECONDS, every=0.1)
