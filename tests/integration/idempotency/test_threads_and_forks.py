@@ -23,7 +23,7 @@ from redis import Redis
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
+from grantwire_idempotency import AsyncPostgresStore, Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
 from grantwire_idempotency.errors import InternalError
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres
@@ -31,7 +31,7 @@ from tests.support.servers import newest_postgres
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire_idempotency import Store
+    from grantwire_idempotency import AsyncStore, Store
     from tests.support.valkey import ValkeyServer
 
 # `make check` sets it to 20,000.
@@ -83,6 +83,19 @@ def process(store: Store, names: list[str]) -> Counter[str]:
     return counts
 
 
+async def process_async(store: AsyncStore, names: list[str]) -> Counter[str]:
+    """Do the same with an asynchronous store."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        first = await store.check(Key(name), MINUTE)
+        counts[f"first {type(first).__name__}"] += 1
+        if isinstance(first, Claim):
+            await store.store_result(first, name, DAY)
+        again = await store.check(Key(name), MINUTE)
+        counts["again right" if again == Duplicate(Key(name), name) else f"again {again}"] += 1
+    return counts
+
+
 def expected(names: int) -> Counter[str]:
     """Return the counts if each key is new once and its own duplicate afterwards."""
     return Counter({"first Claim": names, "again right": names})
@@ -120,6 +133,44 @@ def test_tasks_get_their_own_responses(store: Store) -> None:
         return await asyncio.gather(*(asyncio.to_thread(process, store, names_of(worker)) for worker in range(WORKERS)))
 
     assert sum(asyncio.run(run()), Counter()) == expected(WORKERS * len(names_of(0)))
+
+
+@newest_postgres
+def test_event_loops_of_threads_get_their_own_responses(database_url: str) -> None:
+    """C17, C22: each loop has a connection, so no thread reads the responses of another one."""
+    store = AsyncPostgresStore(database_url)
+
+    async def use(worker: int) -> Counter[str]:
+        try:
+            return await process_async(store, names_of(worker))
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        counts = sum(pool.map(lambda worker: asyncio.run(use(worker)), range(WORKERS)), Counter())
+    assert counts == expected(WORKERS * len(names_of(0)))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
+def test_asynchronous_store_of_forked_processes_gets_its_own_responses(database_url: str) -> None:
+    """C17, C22: the store has a connection before the fork, and the parent goes on with it."""
+    store = AsyncPostgresStore(database_url)
+    parent: list[Counter[str]] = []
+    is_used = threading.Event()
+
+    async def use_in_parent() -> None:
+        await process_async(store, ["before"])
+        is_used.set()
+        parent.append(await process_async(store, names_of(9, 5)))
+        await store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(use_in_parent()), daemon=True)
+    thread.start()
+    assert is_used.wait(TIME_LIMIT)
+    reports = run_forked(lambda number: asyncio.run(process_async(store, names_of(number, 5))), 4)
+    thread.join(TIME_LIMIT)
+    assert [Counter(report) for report in (*reports, *parent)] == [expected(len(names_of(0, 5)))] * 5
 
 
 def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
