@@ -268,10 +268,10 @@ def test_cancelled_call_leaves_the_connection_of_the_user_usable(database_url: s
 
 def count_sessions(url: str) -> int:
     """Return the number of other sessions in the database, when the server has ended those that were closed."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     deadline = time.monotonic() + 5
     with psycopg.connect(url, autocommit=True) as connection:
         while True:
-            query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             row = connection.execute(query).fetchone()
             assert row is not None
             if row[0] == 0 or time.monotonic() > deadline:

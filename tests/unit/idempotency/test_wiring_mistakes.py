@@ -188,9 +188,7 @@ def make_kafka_record(offset: int, value: bytes) -> dict[str, Any]:
 def test_invalid_kafka_record_fails_alone() -> None:
     """C21: the other partitions go on; the later records of its own partition wait, as after any failure."""
     seen: list[str] = []
-    consumer = IdempotentConsumer(
-        MemoryStore(), lambda message: seen.append(message.id), NO_METRICS, name="consumer"
-    )
+    consumer = IdempotentConsumer(MemoryStore(), lambda message: seen.append(message.id), NO_METRICS, name="consumer")
     records = {
         "orders-0": [make_kafka_record(1, b"one"), make_kafka_record(2, b"\xff"), make_kafka_record(3, b"three")],
         "orders-1": [{**make_kafka_record(1, b"one"), "partition": 1}, {"topic": "orders"}],

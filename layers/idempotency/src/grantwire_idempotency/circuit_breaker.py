@@ -10,7 +10,6 @@ Neither accepts a clock as an argument.
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
+from grantwire_idempotency.forks import ForkSafeLock
 from grantwire_idempotency.logs import logger
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class CircuitBreaker:
         self._threshold = failures
         self._rest = rest.total_seconds()
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._failures = 0
         # While open: the earliest start of the next trial. A trial that starts moves it on, so that no second one does.
         self._next_trial: float | None = None

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from grantwire_idempotency.forks import ForkSafeLock
 from grantwire_idempotency.logs import logger
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ DEFAULT_NAMESPACE = "Grantwire"
 # value, even if metrics are disabled, so stop at 99.
 MAX_VALUES_PER_DOCUMENT = 99
 # The text and its line end are two writes, so two threads must not write at the same time.
-_WRITE_LOCK = threading.Lock()
+_WRITE_LOCK = ForkSafeLock()
 
 CheckLabel = Literal["new", "duplicate", "error"]
 
@@ -92,7 +92,7 @@ class BufferedMetrics(ABC):
     """Collects the metrics of a call or batch and writes them at the flush. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._checks: dict[str, list[tuple[CheckLabel, float]]] = defaultdict(list)
         self._unguarded: Counter[str] = Counter()
 

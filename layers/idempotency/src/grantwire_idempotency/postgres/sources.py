@@ -99,7 +99,7 @@ class _LoopConnection:
 class AsyncDsnSource:
     """One connection for each process and event loop; tasks take turns.
 
-    Several threads can have event loops of their own. The connection of a loop that has ended is closed by the next use.
+    Several threads can have loops of their own. The next use closes the connections of loops that have ended.
     """
 
     def __init__(self, dsn: str) -> None:
