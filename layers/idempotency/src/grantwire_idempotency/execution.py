@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import random
 import time
@@ -44,6 +43,7 @@ from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.metrics import SafeMetrics, default_metrics
 from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, Claim, Duplicate, InProgress
+from grantwire_idempotency.wiring import is_async_store
 from grantwire_idempotency.work import describe
 
 if TYPE_CHECKING:
@@ -296,8 +296,3 @@ class Execution:
     def _log_fields(self, claim: Claim) -> dict[str, Any]:
         """Return the fields of every log line about a claim. The key itself is never logged."""
         return {"key": key_fingerprint(claim.key.value), "task_type": self.name}
-
-
-def is_async_store(store: object) -> bool:
-    """Return whether the methods of a store are coroutine functions."""
-    return inspect.iscoroutinefunction(getattr(store, "check", None))
