@@ -79,8 +79,8 @@ class Project:
         packages = f"{wheel}[postgres,redis,bloom,powertools]"
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         for command in (
-            [sys.executable, "-m", "venv", self.environment],
-            [self.python, "-m", "pip", "install", "--quiet", "-c", constraints, *PACKAGES, packages],
+            [sys.executable, "-m", "venv", str(self.environment)],
+            [str(self.python), "-m", "pip", "install", "--quiet", "-c", str(constraints), *PACKAGES, packages],
         ):
             subprocess.run(command, cwd=self.folder, env=environment, check=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from psycopg_pool import ConnectionPool
 
 from grantwire_idempotency import (
     AsyncPostgresStore,
+    AsyncRedisStore,
     Claim,
     Duplicate,
     InboxGuard,
@@ -21,21 +23,25 @@ from grantwire_idempotency import (
     Outcome,
     PostgresLocks,
     PostgresStore,
+    RedisLocks,
+    RedisStore,
     RequestIdentity,
     StoredResponse,
     TransactionGuard,
 )
 from grantwire_idempotency.errors import InternalError, RetryableError
+from grantwire_idempotency.stores.redis import connect, connect_async
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.integration.conftest import Rows
 
 MINUTE = timedelta(minutes=1)
 KEY = Key("order:1")
 NO_SERVER = "postgresql://127.0.0.1:1/app"
+NO_REDIS = "redis://127.0.0.1:1"
 
 
 def end_connections(rows: Rows) -> None:
@@ -128,6 +134,31 @@ def test_lost_connection_of_the_user_is_an_outage(database_url: str, rows: Rows)
         for _ in range(2):
             with pytest.raises(RetryableError):
                 store.check(KEY, MINUTE)
+
+
+PARTS: dict[str, Callable[[Any], object]] = {
+    "PostgresStore": lambda logger: PostgresStore(NO_SERVER, logger=logger).check(KEY, MINUTE),
+    "PostgresLocks": lambda logger: PostgresLocks(NO_SERVER, logger=logger).acquire("job", MINUTE),
+    "InboxGuard": lambda logger: InboxGuard(NO_SERVER, name="orders", logger=logger).run(Message("m-1"), str),
+    "TransactionGuard": lambda logger: TransactionGuard(NO_SERVER, logger=logger).run(
+        RequestIdentity.create("ann", "POST /orders", "k1", {}), lambda _: StoredResponse(201, "")
+    ),
+    "AsyncPostgresStore": lambda logger: asyncio.run(AsyncPostgresStore(NO_SERVER, logger=logger).check(KEY, MINUTE)),
+    "RedisStore": lambda logger: RedisStore(connect(NO_REDIS), logger=logger).check(KEY, MINUTE),
+    "RedisLocks": lambda logger: RedisLocks(connect(NO_REDIS), logger=logger).acquire("job", MINUTE),
+    "AsyncRedisStore": lambda logger: asyncio.run(
+        AsyncRedisStore(connect_async(NO_REDIS), logger=logger).check(KEY, MINUTE)
+    ),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_outage_is_logged_to_the_logger_of_the_user(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    """C16: and to no other one."""
+    with pytest.raises(RetryableError, match="temporarily unavailable"):
+        PARTS[part](logging.getLogger("own"))
+    message = "redis unavailable" if "Redis" in part else "postgres unavailable"
+    assert {(record.name, record.getMessage()) for record in caplog.records} == {("own", message)}
 
 
 def test_unreachable_server_is_an_outage(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
     from tests.support.servers import Databases
 
 
+# Who has a privilege on a table, sequence or function of the schema, beside its owner. The roles of the service exist
+# on the server, so a grant to one of them would not fail.
+GRANTEES = """
+SELECT name, grantee::regrole::text
+  FROM (SELECT relname AS name, relowner AS owner, relacl AS acl FROM pg_class
+         WHERE relnamespace = 'public'::regnamespace
+         UNION ALL
+        SELECT proname, proowner, proacl FROM pg_proc
+         WHERE pronamespace = 'public'::regnamespace) o, aclexplode(o.acl)
+ WHERE grantee <> owner
+"""
+
+
 @pytest.fixture
 def empty_url(databases: Databases) -> Iterator[str]:
     """Return the address of an empty database, for its owner."""
@@ -32,6 +45,7 @@ def test_schema_command_creates_everything_and_nothing_else(empty_url: str, caps
     with psycopg.connect(empty_url) as connection:
         tables = {name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
         assert tables == {*schema.TABLES, "idempotency_schema"}
+        assert connection.execute(GRANTEES).fetchall() == []
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
     assert main(["schema"]) == 0

@@ -101,8 +101,8 @@ class Execution:
         self.name = settings.name
         self._store: Any = store
         self._settings = settings
-        self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics)
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
+        self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics, self._logger)
         self._sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
         self._late = LateRecords(store, settings.name, settings.ttl, settings.order_ttl, self._logger)
 

@@ -17,10 +17,12 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from grantwire_idempotency.forks import ForkSafeLock
-from grantwire_idempotency.logs import logger
+from grantwire_idempotency.logs import logger as default_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from grantwire_idempotency.logs import LibraryLogger
 
     Checks = Sequence[tuple["CheckLabel", float]]
 
@@ -63,14 +65,16 @@ class NoMetrics:
 class SafeMetrics:
     """Forwards all metrics and logs errors, so that a failure of the metrics never fails the work."""
 
-    def __init__(self, metrics: IdempotencyMetrics) -> None:
+    def __init__(self, metrics: IdempotencyMetrics, logger: LibraryLogger = default_logger) -> None:
         self._metrics = metrics
+        self._logger = logger
 
     def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
         try:
             self._metrics.record_check(name, result, seconds)
         except Exception:
+            logger = self._logger
             logger.exception("could not write idempotency metrics")
 
     def record_unguarded_run(self, name: str) -> None:
@@ -78,6 +82,7 @@ class SafeMetrics:
         try:
             self._metrics.record_unguarded_run(name)
         except Exception:
+            logger = self._logger
             logger.exception("could not write idempotency metrics")
 
     def flush(self) -> None:
@@ -85,6 +90,7 @@ class SafeMetrics:
         try:
             self._metrics.flush()
         except Exception:
+            logger = self._logger
             logger.exception("could not write idempotency metrics")
 
 
