@@ -87,6 +87,13 @@ def test_failed_work_records_nothing(pool: ConnectionPool, orders: Rows) -> None
     assert versions(orders) == [1]
 
 
+def test_guards_with_different_names_do_not_share_keys(pool: ConnectionPool, orders: Rows) -> None:
+    """C18: two consumers of one message each write their rows."""
+    for name in ("orders", "invoices"):
+        assert not InboxGuard(pool, name=name).run(order(), lambda tx: insert(tx, order())).replayed
+    assert versions(orders) == [1, 1]
+
+
 class Marked:
     """A serializer whose texts no other serializer can read."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from grantwire_idempotency import (
     StoredResponse,
     TransactionGuard,
 )
-from grantwire_idempotency.errors import InternalError, RetryableError
+from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
 from grantwire_idempotency.stores.redis import connect, connect_async
 from tests.support.servers import newest_postgres
 
@@ -134,6 +135,39 @@ def test_lost_connection_of_the_user_is_an_outage(database_url: str, rows: Rows)
         for _ in range(2):
             with pytest.raises(RetryableError):
                 store.check(KEY, MINUTE)
+
+
+def test_open_transaction_of_the_user_is_refused(database_url: str) -> None:
+    """C16, C19: its end would decide about the key, and a guard would commit the user's own rows."""
+    calls: list[Callable[[Any], object]] = [
+        lambda connection: PostgresStore(connection).check(KEY, MINUTE),
+        lambda connection: InboxGuard(connection, name="orders").run(Message("m-1"), str),
+    ]
+    for call in calls:
+        with psycopg.connect(database_url) as connection:
+            connection.execute("SELECT 1")
+            with pytest.raises(InternalError, match="is in a transaction"):
+                call(connection)
+            connection.rollback()
+            call(connection)
+            connection.commit()
+
+
+def test_invalid_dsn_is_not_shown() -> None:
+    """C16: it may contain a password."""
+    with pytest.raises(ConfigError, match="not a valid connection string") as caught:
+        PostgresStore("postgresql://ann:secret@[broken/app")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.timeout(30)
+def test_server_that_does_not_answer_is_an_outage() -> None:
+    """C16: a DSN without timeouts gets some; no call waits until the operating system gives up."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dsn = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/app"
+        with pytest.raises(RetryableError):
+            PostgresStore(dsn).check(KEY, MINUTE)
 
 
 PARTS: dict[str, Callable[[Any], object]] = {
