@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,17 @@ import sys, json
 sys.path[:0] = json.loads(sys.argv[1])
 import handler, grantwire
 print(json.dumps([handler.__file__, list(grantwire.__path__)]))
+"""
+
+
+LIBRARY_PROGRAM = """
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+from grantwire_idempotency import MemoryStore, idempotent
+runs = []
+job = idempotent(MemoryStore(), key=str, name="job")(lambda order: runs.append(order) or "done")
+print(job("o-1"), job("o-1"), len(runs))
 """
 
 
@@ -119,6 +131,22 @@ def test_layer_contains_the_complete_library_without_its_optional_packages(stack
     }
     assert missing == set()
     assert not {path.name for path in layer.iterdir()} & {"redis", "rbloom", "cachetools"}
+
+
+def test_layer_of_the_library_works_alone(stack: EmbeddedStack) -> None:
+    """C14: it has the files of the library and nothing else, and its ARN is an output of the stack."""
+    layer = stack.deployment.build / "IdempotencyLayer" / "python"
+    files = {path.relative_to(LIBRARY): path.read_bytes() for path in LIBRARY.rglob("*.*") if path.suffix != ".pyc"}
+    assert {path: content for path, content in _contents(layer).items() if path.suffix} == files
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LIBRARY_PROGRAM, str(layer)],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.stdout, result.stderr) == ("done done 1\n", "")
+    assert re.fullmatch(r"arn:aws:lambda:[^:]+:\d+:layer:[^:]+:\d+", stack.deployment.outputs()["IdempotencyLayerArn"])
 
 
 def test_layer_contains_byte_code_that_does_not_depend_on_file_dates(stack: EmbeddedStack) -> None:

@@ -27,11 +27,22 @@ if TYPE_CHECKING:
 
 # What the programs use beside the library.
 PACKAGES = ("fastapi", "httpx", "prometheus-client", "pydantic", "pytest", "sqlalchemy")
+# No requirement without an extra, then the extras, the Python versions, and whether the package is typed.
+METADATA = ["", "bloom postgres powertools redis", "<3.14,>=3.11", "True", ""]
 SUITE = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "grantwire_idempotency.conformance")
 
 _LOCATION = """
 import sys, grantwire_idempotency
 print(grantwire_idempotency.__file__, *sys.path, sep="\\n")
+"""
+
+_METADATA = """
+from importlib import metadata, resources
+distribution = metadata.distribution("grantwire-idempotency")
+print(*(requirement for requirement in distribution.requires or () if "extra ==" not in requirement), sep="\\n")
+print(*distribution.metadata.get_all("Provides-Extra"))
+print(distribution.metadata["Requires-Python"])
+print(resources.files("grantwire_idempotency").joinpath("py.typed").is_file())
 """
 
 _STORE = """
@@ -59,20 +70,19 @@ class Project:
         self.variables = {"PATH": os.defpath, "HOME": str(folder), **variables}
 
     def install(self) -> None:
-        """Install the wheel with its extras, and what the programs use, at the versions of the lock."""
+        """Install the wheel with its extras by pip, and what the programs use, at the versions of the lock."""
         wheel = build_wheel(self.folder / "wheel")
         lock = (ROOT / "requirements" / "development.txt").read_text()
         pins = re.findall(r"^[\w.\[\]-]+==[^\s;\\]+", lock, re.MULTILINE)
         constraints = self.folder / "constraints.txt"
         constraints.write_text("\n".join(pins))
         packages = f"{wheel}[postgres,redis,bloom,powertools]"
-        uv = Path(sys.executable).with_name("uv")
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         for command in (
-            ["venv", "--quiet", "--python", sys.executable, str(self.environment)],
-            ["pip", "install", "--quiet", "--python", str(self.python), "-c", str(constraints), *PACKAGES, packages],
+            [sys.executable, "-m", "venv", str(self.environment)],
+            [str(self.python), "-m", "pip", "install", "--quiet", "-c", str(constraints), *PACKAGES, packages],
         ):
-            subprocess.run([uv, *command], cwd=self.folder, env=environment, check=True)
+            subprocess.run(command, cwd=self.folder, env=environment, check=True)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run Python with these arguments and return its output."""
@@ -105,6 +115,7 @@ def test_installed_wheel_runs_the_programs_of_the_documentation(
         project = Project(outside, {"DATABASE_URL": url, "REDIS_URL": valkey_server.url})
         project.install()
         _check_location(project)
+        assert project.run("-c", _METADATA).split("\n") == METADATA
         assert "applied tables/0001" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
         assert "up to date" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
         _check_programs(project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from dataclasses import fields
 from datetime import timedelta
 from types import SimpleNamespace
@@ -176,19 +177,36 @@ def _accepts(rule: str, **parameters: str) -> bool:
     return ConditionEvaluator(TEMPLATE, parameters).accepts(rule)
 
 
-def test_sam_merges_globals_like_the_template_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests below check the properties that SAM passes to CloudFormation."""
+@pytest.fixture
+def translated(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the template that SAM passes to CloudFormation."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     packaged = json.loads(json.dumps(TEMPLATE))  # a copy, because SAM changes its input
     for resource in packaged["Resources"].values():
         for content in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
             resource["Properties"][content] = "s3://bucket/key"
-    translated = transform(packaged, {}, SimpleNamespace(load=dict))["Resources"]
+    return dict(transform(packaged, {}, SimpleNamespace(load=dict)))
+
+
+def test_layer_of_the_library_is_an_output_and_outlives_the_stack(translated: dict[str, Any]) -> None:
+    """C14: functions of other stacks use it, for each Python version that the library declares."""
+    layer = translated["Outputs"]["IdempotencyLayerArn"]["Value"]["Ref"]
+    resource = translated["Resources"][layer]
+    assert resource["Type"] == "AWS::Lambda::LayerVersion"
+    assert resource["DeletionPolicy"] == "Retain"
+    distribution = tomllib.loads((ROOT / "layers" / "idempotency" / "pyproject.toml").read_text())
+    versions = re.findall(r"Python :: (3\.\d+)", " ".join(distribution["project"]["classifiers"]))
+    assert resource["Properties"]["CompatibleRuntimes"] == [f"python{version}" for version in versions]
+
+
+def test_sam_merges_globals_like_the_template_loader(translated: dict[str, Any]) -> None:
+    """The tests below check the properties that SAM passes to CloudFormation."""
+    resources = translated["Resources"]
     for name, properties in functions(TEMPLATE).items():
-        result = translated[name]["Properties"]
+        result = resources[name]["Properties"]
         for key in ("Environment", "LoggingConfig", "Timeout", "KmsKeyArn", "VpcConfig"):
             assert result[key] == properties[key], (name, key)
-        assert translated[f"{name}Role"]["Properties"]["PermissionsBoundary"] == properties["PermissionsBoundary"]
+        assert resources[f"{name}Role"]["Properties"]["PermissionsBoundary"] == properties["PermissionsBoundary"]
 
 
 def test_every_folder_is_a_function_and_every_function_has_a_folder() -> None:

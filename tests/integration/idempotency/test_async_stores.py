@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -234,3 +235,45 @@ def test_dsn_store_works_in_a_second_event_loop(database_url: str) -> None:
 
     asyncio.run(use("one"))
     asyncio.run(use("two"))
+
+
+def test_connections_of_ended_event_loops_are_closed(database_url: str) -> None:
+    """C22: a program that calls `asyncio.run` for each job does not collect connections."""
+    store = AsyncPostgresStore(database_url)
+
+    async def use(value: str) -> None:
+        assert isinstance(await store.check(Key(value), MINUTE), Claim)
+
+    for number in range(5):
+        asyncio.run(use(str(number)))
+    asyncio.run(store.close())
+    assert count_sessions(database_url) == 0
+
+
+def test_cancelled_call_leaves_the_connection_of_the_user_usable(database_url: str) -> None:
+    """C16, C22: without autocommit, the call has a transaction, which must not stay open."""
+
+    async def main() -> None:
+        async with await psycopg.AsyncConnection.connect(database_url) as connection:
+            store = AsyncPostgresStore(connection)
+            with psycopg.connect(database_url) as other:
+                other.execute("LOCK TABLE processed_messages IN ACCESS EXCLUSIVE MODE")
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(store.check(KEY, MINUTE), 0.1)
+                other.rollback()
+            assert isinstance(await store.check(KEY, MINUTE), Claim)
+
+    asyncio.run(main())
+
+
+def count_sessions(url: str) -> int:
+    """Return the number of other sessions in the database, when the server has ended those that were closed."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    deadline = time.monotonic() + 5
+    with psycopg.connect(url, autocommit=True) as connection:
+        while True:
+            row = connection.execute(query).fetchone()
+            assert row is not None
+            if row[0] == 0 or time.monotonic() > deadline:
+                return int(row[0])
+            time.sleep(0.02)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -82,6 +85,58 @@ def test_failed_work_records_nothing(pool: ConnectionPool, orders: Rows) -> None
     assert versions(orders) == []
     assert not guard.run(order(), lambda tx: insert(tx, order())).replayed
     assert versions(orders) == [1]
+
+
+def test_guards_with_different_names_do_not_share_keys(pool: ConnectionPool, orders: Rows) -> None:
+    """C18: two consumers of one message each write their rows."""
+    for name in ("orders", "invoices"):
+        assert not InboxGuard(pool, name=name).run(order(), lambda tx: insert(tx, order())).replayed
+    assert versions(orders) == [1, 1]
+
+
+class Marked:
+    """A serializer whose texts no other serializer can read."""
+
+    def dump(self, value: Any) -> str:
+        """Return the text with a mark."""
+        return f"own {value}"
+
+    def load(self, text: str) -> Any:
+        """Read the number after the mark."""
+        return int(text.removeprefix("own "))
+
+
+def test_result_is_stored_by_the_serializer_of_the_user(pool: ConnectionPool, orders: Rows) -> None:
+    """C16, C18: and read by it."""
+    guard = InboxGuard(pool, name="orders", serializer=Marked())
+    for is_replayed in (False, True):
+        assert guard.run(order(), lambda tx: insert(tx, order())) == Outcome(1, replayed=is_replayed)
+    assert orders.execute("SELECT result FROM processed_messages").fetchall() == [{"result": "own 1"}]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_killed_workers_leave_each_message_with_its_rows_once(database_url: str, orders: Rows) -> None:
+    """C18: a kill at any point loses no row and doubles none, because the next worker starts from the beginning."""
+    messages = [order(f"m{version}", version) for version in range(300)]
+    kills = 0
+    while not _works_through(database_url, messages, seconds=0.02 * (kills + 1)):
+        kills += 1
+    assert kills >= 2
+    assert versions(orders) == list(range(300))
+
+
+def _works_through(url: str, messages: list[Message], seconds: float) -> bool:
+    """Fork a worker that gets all messages; kill it after a time. Return whether it came to the end."""
+    child = os.fork()
+    if child == 0:
+        guard = InboxGuard(url, name="orders")
+        for message in messages:
+            guard.run(message, partial(insert, message=message))
+        os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.parametrize("strategy", [by_version, by_timestamp])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from psycopg_pool import ConnectionPool
 
 from grantwire_idempotency import (
     AsyncPostgresStore,
+    AsyncRedisStore,
     Claim,
     Duplicate,
     InboxGuard,
@@ -21,21 +24,25 @@ from grantwire_idempotency import (
     Outcome,
     PostgresLocks,
     PostgresStore,
+    RedisLocks,
+    RedisStore,
     RequestIdentity,
     StoredResponse,
     TransactionGuard,
 )
-from grantwire_idempotency.errors import InternalError, RetryableError
+from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
+from grantwire_idempotency.stores.redis import connect, connect_async
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.integration.conftest import Rows
 
 MINUTE = timedelta(minutes=1)
 KEY = Key("order:1")
 NO_SERVER = "postgresql://127.0.0.1:1/app"
+NO_REDIS = "redis://127.0.0.1:1"
 
 
 def end_connections(rows: Rows) -> None:
@@ -128,6 +135,64 @@ def test_lost_connection_of_the_user_is_an_outage(database_url: str, rows: Rows)
         for _ in range(2):
             with pytest.raises(RetryableError):
                 store.check(KEY, MINUTE)
+
+
+def test_open_transaction_of_the_user_is_refused(database_url: str) -> None:
+    """C16, C19: its end would decide about the key, and a guard would commit the user's own rows."""
+    calls: list[Callable[[Any], object]] = [
+        lambda connection: PostgresStore(connection).check(KEY, MINUTE),
+        lambda connection: InboxGuard(connection, name="orders").run(Message("m-1"), str),
+    ]
+    for call in calls:
+        with psycopg.connect(database_url) as connection:
+            connection.execute("SELECT 1")
+            with pytest.raises(InternalError, match="is in a transaction"):
+                call(connection)
+            connection.rollback()
+            call(connection)
+            connection.commit()
+
+
+def test_invalid_dsn_is_not_shown() -> None:
+    """C16: it may contain a password."""
+    with pytest.raises(ConfigError, match="not a valid connection string") as caught:
+        PostgresStore("postgresql://ann:secret@[broken/app")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.timeout(30)
+def test_server_that_does_not_answer_is_an_outage() -> None:
+    """C16: a DSN without timeouts gets some; no call waits until the operating system gives up."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dsn = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/app"
+        with pytest.raises(RetryableError):
+            PostgresStore(dsn).check(KEY, MINUTE)
+
+
+PARTS: dict[str, Callable[[Any], object]] = {
+    "PostgresStore": lambda logger: PostgresStore(NO_SERVER, logger=logger).check(KEY, MINUTE),
+    "PostgresLocks": lambda logger: PostgresLocks(NO_SERVER, logger=logger).acquire("job", MINUTE),
+    "InboxGuard": lambda logger: InboxGuard(NO_SERVER, name="orders", logger=logger).run(Message("m-1"), str),
+    "TransactionGuard": lambda logger: TransactionGuard(NO_SERVER, logger=logger).run(
+        RequestIdentity.create("ann", "POST /orders", "k1", {}), lambda _: StoredResponse(201, "")
+    ),
+    "AsyncPostgresStore": lambda logger: asyncio.run(AsyncPostgresStore(NO_SERVER, logger=logger).check(KEY, MINUTE)),
+    "RedisStore": lambda logger: RedisStore(connect(NO_REDIS), logger=logger).check(KEY, MINUTE),
+    "RedisLocks": lambda logger: RedisLocks(connect(NO_REDIS), logger=logger).acquire("job", MINUTE),
+    "AsyncRedisStore": lambda logger: asyncio.run(
+        AsyncRedisStore(connect_async(NO_REDIS), logger=logger).check(KEY, MINUTE)
+    ),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_outage_is_logged_to_the_logger_of_the_user(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    """C16: and to no other one."""
+    with pytest.raises(RetryableError, match="temporarily unavailable"):
+        PARTS[part](logging.getLogger("own"))
+    message = "redis unavailable" if "Redis" in part else "postgres unavailable"
+    assert {(record.name, record.getMessage()) for record in caplog.records} == {("own", message)}
 
 
 def test_unreachable_server_is_an_outage(caplog: pytest.LogCaptureFixture) -> None:

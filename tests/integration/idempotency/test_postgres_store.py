@@ -16,7 +16,7 @@ from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
 from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, PostgresStore
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
-from grantwire_idempotency.stores import postgres
+from grantwire_idempotency.stores import postgres_queries
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
@@ -264,7 +264,7 @@ def test_cleanup_deletes_expired_rows_in_batches(
     database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C4: the oldest first, including a row that expires now, and never a locked row."""
-    monkeypatch.setattr(postgres, "_CLEANUP_BATCH", 3)
+    monkeypatch.setattr(postgres_queries, "CLEANUP_BATCH", 3)
     store = store_at(database, NOW)
     for number in reversed(range(7)):
         store.store_result(claim_key(store, Key(str(number))), None, (number + 1) * HOUR)
@@ -311,7 +311,8 @@ def test_cleanup_uses_index(rows: Rows, plans: str) -> None:
         SELECT n::text, '', '', 'completed', now(), now() + interval '1 h' FROM generate_series(1, 5000) n""")
     rows.execute("ANALYZE processed_messages")
     rows.execute(f"SET plan_cache_mode = {plans}")
-    statement = postgres._CLEANUP.replace("%(now)s", "$1").replace("%(limit)s", "$2")  # noqa: SLF001
+    query = postgres_queries.Queries(None).cleanup()
+    statement = query.statement.replace("%(now)s", "$1").replace("%(limit)s", "$2")
     rows.execute(f"PREPARE batch (timestamptz, bigint) AS {statement}")
     plan = "\n".join(row["QUERY PLAN"] for row in rows.execute("EXPLAIN EXECUTE batch (now(), 1000)").fetchall())
     assert "Index Scan using processed_messages_expiry on" in plan

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
-from grantwire_idempotency import schema
+from grantwire_idempotency import (
+    Claim,
+    InboxGuard,
+    Key,
+    Message,
+    Outcome,
+    PostgresLocks,
+    PostgresStore,
+    RequestIdentity,
+    StoredResponse,
+    TransactionGuard,
+    schema,
+)
 from grantwire_idempotency.__main__ import main
+from grantwire_idempotency.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.servers import Databases
+
+
+MINUTE = timedelta(minutes=1)
+# Who has a privilege on a table, sequence or function of the schema, beside its owner. The roles of the service exist
+# on the server, so a grant to one of them would not fail.
+GRANTEES = """
+SELECT name, grantee::regrole::text
+  FROM (SELECT relname AS name, relowner AS owner, relacl AS acl FROM pg_class
+         WHERE relnamespace = 'public'::regnamespace
+         UNION ALL
+        SELECT proname, proowner, proacl FROM pg_proc
+         WHERE pronamespace = 'public'::regnamespace) o, aclexplode(o.acl)
+ WHERE grantee <> owner
+"""
 
 
 @pytest.fixture
@@ -32,6 +60,7 @@ def test_schema_command_creates_everything_and_nothing_else(empty_url: str, caps
     with psycopg.connect(empty_url) as connection:
         tables = {name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
         assert tables == {*schema.TABLES, "idempotency_schema"}
+        assert connection.execute(GRANTEES).fetchall() == []
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
     assert main(["schema"]) == 0
@@ -54,6 +83,19 @@ def test_schema_is_upgraded_in_numbered_steps(empty_url: str, capsys: pytest.Cap
         assert connection.execute("SELECT nextval('idempotency_fences')").fetchone() == (1,)
 
 
+def test_changed_function_is_applied_again_and_changed_upgrade_is_refused(empty_url: str) -> None:
+    """C15: functions are edited in place; an upgrade that was applied can no longer change."""
+    schema.apply(empty_url)
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute("DROP FUNCTION inbox_finish")
+        connection.execute("UPDATE idempotency_schema SET checksum = 'old' WHERE name = 'functions/inbox_finish.sql'")
+        assert "functions/inbox_finish.sql" in schema.apply(empty_url)
+        assert connection.execute("SELECT 'inbox_finish'::regproc IS NOT NULL").fetchone() == (True,)
+        connection.execute("UPDATE idempotency_schema SET checksum = 'old' WHERE name LIKE 'tables/0003%'")
+    with pytest.raises(InternalError, match="was changed after it was applied"):
+        schema.apply(empty_url)
+
+
 def test_role_gets_what_the_library_needs(empty_url: str) -> None:
     """C15: an application whose role does not own the tables can use them."""
     role = "library_user"
@@ -66,9 +108,27 @@ def test_role_gets_what_the_library_needs(empty_url: str) -> None:
             "SELECT decision FROM processed_message_check('k', 't', NULL, 'm', '', '1 minute', NULL)"
         ).fetchone()
         assert row == ("NEW",)
+        use_all_parts(connection)
         connection.execute("RESET ROLE")
         connection.execute(f"DROP OWNED BY {role}")
         connection.execute(f"DROP ROLE {role}")
+
+
+def use_all_parts(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Use store, locks and both guards on the connection."""
+    store = PostgresStore(connection)
+    claim = store.check(Key("order:1"), MINUTE)
+    assert isinstance(claim, Claim)
+    store.extend(claim, MINUTE)
+    store.store_result(claim, "done", MINUTE)
+    assert store.delete_completed(-MINUTE) == 1
+    assert store.cleanup() == 0
+    with PostgresLocks(connection).acquire("job", MINUTE) as lock:
+        lock.extend(MINUTE)
+    assert InboxGuard(connection, name="orders").run(Message("m1"), lambda _: 1) == Outcome(1)
+    identity = RequestIdentity.create("ann", "POST /orders", "k1", {"total": 5})
+    guard = TransactionGuard(connection)
+    assert [guard.run(identity, lambda _: StoredResponse(201, "")).replayed for _ in range(2)] == [False, True]
 
 
 def test_command_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

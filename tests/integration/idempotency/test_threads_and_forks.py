@@ -11,7 +11,7 @@ import traceback
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,28 @@ from redis import Redis
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore
-from grantwire_idempotency.errors import InternalError
+from grantwire_idempotency import (
+    AsyncPostgresStore,
+    BloomFilter,
+    CircuitBreaker,
+    Claim,
+    Duplicate,
+    EmfMetrics,
+    IdempotencyChecker,
+    Key,
+    LruFilter,
+    MemoryStore,
+    PostgresStore,
+    RedisStore,
+)
+from grantwire_idempotency.errors import InternalError, RetryableError
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire_idempotency import Store
+    from grantwire_idempotency import AsyncStore, Store
     from tests.support.valkey import ValkeyServer
 
 # `make check` sets it to 20,000.
@@ -83,6 +96,19 @@ def process(store: Store, names: list[str]) -> Counter[str]:
     return counts
 
 
+async def process_async(store: AsyncStore, names: list[str]) -> Counter[str]:
+    """Do the same with an asynchronous store."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        first = await store.check(Key(name), MINUTE)
+        counts[f"first {type(first).__name__}"] += 1
+        if isinstance(first, Claim):
+            await store.store_result(first, name, DAY)
+        again = await store.check(Key(name), MINUTE)
+        counts["again right" if again == Duplicate(Key(name), name) else f"again {again}"] += 1
+    return counts
+
+
 def expected(names: int) -> Counter[str]:
     """Return the counts if each key is new once and its own duplicate afterwards."""
     return Counter({"first Claim": names, "again right": names})
@@ -120,6 +146,44 @@ def test_tasks_get_their_own_responses(store: Store) -> None:
         return await asyncio.gather(*(asyncio.to_thread(process, store, names_of(worker)) for worker in range(WORKERS)))
 
     assert sum(asyncio.run(run()), Counter()) == expected(WORKERS * len(names_of(0)))
+
+
+@newest_postgres
+def test_event_loops_of_threads_get_their_own_responses(database_url: str) -> None:
+    """C17, C22: each loop has a connection, so no thread reads the responses of another one."""
+    store = AsyncPostgresStore(database_url)
+
+    async def use(worker: int) -> Counter[str]:
+        try:
+            return await process_async(store, names_of(worker))
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        counts = sum(pool.map(lambda worker: asyncio.run(use(worker)), range(WORKERS)), Counter())
+    assert counts == expected(WORKERS * len(names_of(0)))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@newest_postgres
+def test_asynchronous_store_of_forked_processes_gets_its_own_responses(database_url: str) -> None:
+    """C17, C22: the store has a connection before the fork, and the parent goes on with it."""
+    store = AsyncPostgresStore(database_url)
+    parent: list[Counter[str]] = []
+    is_used = threading.Event()
+
+    async def use_in_parent() -> None:
+        await process_async(store, ["before"])
+        is_used.set()
+        parent.append(await process_async(store, names_of(9, 5)))
+        await store.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(use_in_parent()), daemon=True)
+    thread.start()
+    assert is_used.wait(TIME_LIMIT)
+    reports = run_forked(lambda number: asyncio.run(process_async(store, names_of(number, 5))), 4)
+    thread.join(TIME_LIMIT)
+    assert [Counter(report) for report in (*reports, *parent)] == [expected(len(names_of(0, 5)))] * 5
 
 
 def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
@@ -243,25 +307,104 @@ def test_connection_of_another_process_is_refused(store: Store) -> None:
     assert process(store, ["after"]) == expected(1)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_memory_store_is_usable_after_fork_while_a_thread_uses_it() -> None:
-    """C17: a lock that another thread held at the fork does not block the child for ever."""
-    parent, is_inside, may_leave = os.getpid(), threading.Event(), threading.Event()
+class SlowText(str):
+    """A text that keeps the thread of the parent inside the part that uses it, which holds its lock meanwhile."""
 
-    def clock() -> float:
-        """Keep the thread of the parent inside the store, which reads the clock under its lock."""
-        if os.getpid() == parent and threading.current_thread() is thread:
-            is_inside.set()
+    __slots__ = ("is_inside", "may_leave", "parent")
+    __eq__ = str.__eq__
+
+    def __init__(self, _text: str) -> None:
+        self.parent = os.getpid()
+        self.is_inside = threading.Event()
+        self.may_leave = threading.Event()
+
+    def __hash__(self) -> int:
+        """Wait, except in a child and in the main thread."""
+        if os.getpid() == self.parent and threading.current_thread() is not threading.main_thread():
+            self.is_inside.set()
+            self.may_leave.wait(2 * TIME_LIMIT)
+        return str.__hash__(self)
+
+
+def use_memory_store(store: MemoryStore, name: str) -> None:
+    """Claim a key."""
+    store.check(Key(name), MINUTE)
+
+
+def use_checker(checker: IdempotencyChecker, name: str) -> None:
+    """Claim a key; the store has no lock of its own."""
+    checker.mark_processing(name, MINUTE)
+
+
+def use_bloom_filter(bloom_filter: BloomFilter, name: str) -> None:
+    """Look for a key: rbloom refuses to add one while it is inside the hash function of another one."""
+    bloom_filter.may_contain(name)
+
+
+class AlwaysNew(MemoryStore):
+    """A store that claims every key, without a lock."""
+
+    def check(self, key: Key, ttl: timedelta, token: str | None = None) -> Claim:  # noqa: ARG002 - the interface
+        """Claim the key."""
+        return Claim(key, token or "token")
+
+
+PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any, str], None]]] = {
+    "MemoryStore": (MemoryStore, use_memory_store),
+    "LruFilter": (lambda: LruFilter(10), LruFilter.add),
+    "BloomFilter": (lambda: BloomFilter(10), use_bloom_filter),
+    "IdempotencyChecker": (lambda: IdempotencyChecker(AlwaysNew()), use_checker),
+    "EmfMetrics": (lambda: EmfMetrics(write=len), lambda metrics, name: metrics.record_unguarded_run(name)),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_part_is_usable_after_fork_while_a_thread_uses_it(part: str) -> None:
+    """C17: a lock that another thread held at the fork does not block the child for ever."""
+    create, use = PARTS[part]
+    shared = create()
+    slow = SlowText("slow")
+    thread = threading.Thread(target=use, args=(shared, slow), daemon=True)
+    thread.start()
+    assert slow.is_inside.wait(TIME_LIMIT)
+    try:
+        reports = run_forked(lambda number: use(shared, f"child-{number}"), 2)
+    finally:
+        slow.may_leave.set()
+        thread.join(TIME_LIMIT)
+    assert reports == [None, None]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_breaker_and_metrics_are_usable_after_fork_while_a_thread_uses_them() -> None:
+    """C17: the breaker reads its clock under its lock, and metrics are written under one lock for all."""
+    parent, is_inside, may_leave = os.getpid(), threading.Semaphore(0), threading.Event()
+
+    def wait_in_parent(*_: object) -> float:
+        """Keep the threads of the parent inside."""
+        if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
+            is_inside.release()
             may_leave.wait(2 * TIME_LIMIT)
         return 0.0
 
-    store = MemoryStore(clock=clock)
-    thread = threading.Thread(target=lambda: store.check(Key("parent"), MINUTE), daemon=True)
-    thread.start()
-    assert is_inside.wait(TIME_LIMIT)
+    breaker = CircuitBreaker("server", failures=1, rest=MINUTE, clock=wait_in_parent)
+    with suppress(RetryableError), breaker.guard():
+        raise RetryableError("down")
+    metrics = EmfMetrics(write=wait_in_parent)
+
+    def write_metrics(_: int = 0) -> None:
+        metrics.record_unguarded_run("job")
+        metrics.flush()
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (breaker.open_for, write_metrics)]
+    for thread in threads:
+        thread.start()
+        assert is_inside.acquire(timeout=TIME_LIMIT)
     try:
-        reports = run_forked(lambda number: process(store, [f"child-{number}"]), 2)
+        reports = [*run_forked(lambda _: breaker.open_for(), 2), *run_forked(write_metrics, 2)]
     finally:
         may_leave.set()
-        thread.join(TIME_LIMIT)
-    assert [Counter(report) for report in reports] == [expected(1)] * 2
+        for thread in threads:
+            thread.join(TIME_LIMIT)
+    assert reports == [60.0, 60.0, None, None]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from grantwire_idempotency import (
+    AsyncMemoryStore,
+    BreakerStore,
+    CircuitBreaker,
     Claim,
     Duplicate,
     FailMode,
@@ -22,10 +28,12 @@ from grantwire_idempotency import (
     idempotent,
 )
 from grantwire_idempotency.claims import HeldClaim
-from grantwire_idempotency.errors import InternalError, LeaseLostError, RetryableError
+from grantwire_idempotency.errors import InternalError, LeaseLostError, RejectedError, RetryableError
 from tests.unit.idempotency.doubles import FailingStore, FakeTime
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from grantwire_idempotency import CheckResult
 
 MINUTE = timedelta(minutes=1)
@@ -63,6 +71,111 @@ def test_claim_of_a_check_that_was_never_answered_is_released() -> None:
     with pytest.raises(RetryableError, match="down"):
         consumer.process(Message("m1"))
     assert consumer.process(Message("m1")).value == "m1"
+
+
+def test_claim_is_released_although_the_circuit_opened_before_the_second_check() -> None:
+    """C20: the first check may have claimed the key, so the second one that was not made changes nothing."""
+    time = FakeTime()
+    store = LostResponses()
+    breaker = CircuitBreaker("keys", failures=1, rest=MINUTE, clock=time.clock)
+    consumer = IdempotentConsumer(BreakerStore(store, breaker), lambda message: message.id, NO_METRICS, name="consumer")
+    store.lost = 1
+    with pytest.raises(RetryableError):
+        consumer.process(Message("m1"))
+    time.advance(MINUTE)
+    assert consumer.process(Message("m1")).value == "m1"
+
+
+def test_failed_unguarded_run_releases_the_claim_of_its_lost_check() -> None:
+    """C20: in OPEN too, the check may have claimed the key before its response was lost."""
+    store = LostResponses()
+    runs: list[str] = []
+
+    @idempotent(store, key=str, fail_mode=FailMode.OPEN, name="job", metrics=NO_METRICS)
+    def job(order: str) -> str:
+        runs.append(order)
+        if len(runs) == 1:
+            raise OSError("no")
+        return order
+
+    store.lost = 2
+    with pytest.raises(OSError, match="no"):
+        job("o_1")
+    assert job("o_1") == "o_1"
+    assert store.check(Key("job:o_1"), MINUTE) == Duplicate(Key("job:o_1"), '"o_1"')
+
+
+def test_dead_letter_of_an_unguarded_run_is_recognised() -> None:
+    """C20: the store learns of it when it is back."""
+    store = FailingStore()
+    dead_letters: list[str] = []
+
+    def process(_: Message) -> None:
+        raise RejectedError("no")
+
+    def save(message: Message, _: Exception) -> None:
+        dead_letters.append(message.id)
+
+    consumer = IdempotentConsumer(
+        store, process, NO_METRICS, name="consumer", fail_mode=FailMode.OPEN, dead_letter=save
+    )
+    store.failing = {"check": [DOWN] * 2}
+    assert not consumer.process(Message("m1")).replayed
+    assert consumer.process(Message("m1")).replayed
+    assert dead_letters == ["m1"]
+
+
+class SlowResponses(AsyncMemoryStore):
+    """A store that executes a check and does not respond until it is allowed to."""
+
+    slow = True
+
+    async def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
+        """Keep the response."""
+        check = await super().check(key, ttl, token)
+        if self.slow:
+            await asyncio.Event().wait()
+        return check
+
+
+def test_task_that_is_cancelled_during_its_check_releases_the_key() -> None:
+    """C20, C22: the check may have claimed the key."""
+    store = SlowResponses()
+
+    @idempotent(store, key=str, name="job", metrics=NO_METRICS)
+    async def job(order: str) -> str:
+        return order
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job("o_1"), 0.01)
+        store.slow = False
+        assert isinstance(await store.check(Key("job:o_1"), MINUTE), Claim)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Let threads take turns as often as possible."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_threads_write_the_records_of_unguarded_runs_together() -> None:
+    """C17, C20: each record is written once, and no call fails because another one writes."""
+    store = FailingStore()
+    job = idempotent(store, key=str, fail_mode=FailMode.OPEN, name="job", metrics=NO_METRICS)(lambda order: order)
+    for _ in range(5):
+        store.failing = {"check": [DOWN] * 400}
+        for number in range(200):
+            job(f"o_{number}")
+        with ThreadPoolExecutor(8) as pool:
+            assert len(list(pool.map(job, map(str, range(64))))) == 64
+    assert store.inner.check(Key("job:o_199"), MINUTE) == Duplicate(Key("job:o_199"), '"o_199"')
 
 
 def test_record_of_unguarded_run_is_written_when_store_is_back() -> None:

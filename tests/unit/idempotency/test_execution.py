@@ -248,7 +248,7 @@ def test_run_longer_than_its_claim_cannot_complete() -> None:
     assert job.run() == Outcome("slow", replayed=True)
 
 
-def test_late_result_is_written_unless_the_key_is_taken() -> None:
+def test_late_result_is_written_unless_the_key_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     """C20: the process claims the key again, also after its claim has expired; another run keeps the key."""
     job = Job()
 
@@ -256,16 +256,37 @@ def test_late_result_is_written_unless_the_key_is_taken() -> None:
         job.store.failing["store_result"] = [RetryableError(DOWN)] * 9
         return "late"
 
-    job.run(work, Key("free"))
     job.run(work, Key("taken"))
+    job.run(work, Key("free"))
     job.store.failing.clear()
     job.time.advance(2 * LEASE)
     other = job.store.inner.check(Key("job:taken"), LEASE)
     assert isinstance(other, Claim)
+    caplog.clear()
     job.run("next", Key("next"))
+    assert logged(caplog, "WARNING", "ERROR") == []
     assert job.state("job:free") == KeyState(KeyStatus.COMPLETED, '"late"')
     job.store.inner.store_result(other, '"other"', HOUR)
     assert job.state("job:taken") == KeyState(KeyStatus.COMPLETED, '"other"')
+
+
+def test_late_result_whose_claim_is_lost_again_blocks_no_other() -> None:
+    """C20: it is dropped, because a later run has the key."""
+    job = Job()
+
+    def work() -> str:
+        job.store.failing["store_result"] = [RetryableError(DOWN)] * 9
+        return "late"
+
+    job.run(work, Key("lost"))
+    job.run(work, Key("free"))
+    job.store.failing = {"store_result": [LeaseLostError("lost")]}
+    job.run("next", Key("next"))
+    assert job.state("job:free") == KeyState(KeyStatus.COMPLETED, '"late"')
+    job.run("next", Key("after"))
+    state = job.state("job:lost")
+    assert state is not None
+    assert state.status is not KeyStatus.COMPLETED
 
 
 def circular() -> list[Any]:

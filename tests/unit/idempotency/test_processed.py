@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis import Redis
 
-from grantwire_idempotency import MemoryStore, ProcessedMessages, RedisStore
+from grantwire_idempotency import Claim, Key, MemoryStore, ProcessedMessages, RedisStore
 from grantwire_idempotency.errors import ConfigError, LeaseLostError
 from tests.unit.idempotency.doubles import FakeTime
 
@@ -25,6 +25,18 @@ def test_processed_message_has_its_result_and_is_marked_once() -> None:
     assert messages.get_processed_result("m1") == {"total": 1}
     with pytest.raises(LeaseLostError):
         messages.mark_processed("m1", {"total": 2})
+
+
+def test_message_in_progress_or_failed_is_not_processed() -> None:
+    """C4: only a completion counts."""
+    store = MemoryStore()
+    messages = ProcessedMessages(store)
+    claim = store.check(Key("m1"), HOUR)
+    assert isinstance(claim, Claim)
+    assert not messages.is_processed("m1")
+    store.store_failure(claim, "no", HOUR)
+    assert not messages.is_processed("m1")
+    assert messages.get_processed_result("m1") is None
 
 
 def test_cleanup_selects_by_age_and_not_by_expiry() -> None:

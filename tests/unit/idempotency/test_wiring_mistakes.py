@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire_idempotency import IdempotentConsumer, MemoryStore, Message, NoMetrics, idempotent
-from grantwire_idempotency.errors import BadRequestError, ConfigError, RetryableError
+from grantwire_idempotency.errors import BadRequestError, ConfigError, RejectedError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -80,6 +80,28 @@ def test_coroutine_that_wiring_could_not_see_is_an_error_at_the_call() -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match="returned an awaitable"):
             job("o_1")
+
+
+@pytest.mark.parametrize("function", [coroutine, wrapping, annotated])
+def test_key_function_must_not_return_a_coroutine(function: Any) -> None:
+    """C21: a coroutine instead of a key is a mistake in the wiring, not a message with an invalid key."""
+    with pytest.raises(ConfigError, match="key must be a plain function"):
+        idempotent(MemoryStore(), key=function, name="job")
+    with pytest.raises(ConfigError, match="identify must be a plain function"):
+        IdempotentConsumer(MemoryStore(), print, name="job", identify=function)
+
+
+def test_dead_letter_hook_that_returns_a_coroutine_takes_no_message() -> None:
+    """C21: nothing has stored the message, so it returns to the queue."""
+
+    def process(_: Message) -> None:
+        raise RejectedError("no")
+
+    consumer = IdempotentConsumer(
+        MemoryStore(), process, NO_METRICS, name="consumer", dead_letter=lambda message, _error: coroutine(message)
+    )
+    assert consumer.process_batch([Message("m1")]) == ["m1"]
+    assert consumer.process_batch([Message("m1")]) == ["m1"]
 
 
 def consume(event: Any, **options: Any) -> tuple[Any, list[tuple[str, str, str]]]:
@@ -158,6 +180,24 @@ def test_event_of_unknown_kind_is_an_error(event: Any) -> None:
         consume(event)
 
 
+def make_kafka_record(offset: int, value: bytes) -> dict[str, Any]:
+    """Return a Kafka record of partition 0."""
+    return {"topic": "orders", "partition": 0, "offset": offset, "value": base64.b64encode(value).decode()}
+
+
+def test_invalid_kafka_record_fails_alone() -> None:
+    """C21: the other partitions go on; the later records of its own partition wait, as after any failure."""
+    seen: list[str] = []
+    consumer = IdempotentConsumer(MemoryStore(), lambda message: seen.append(message.id), NO_METRICS, name="consumer")
+    records = {
+        "orders-0": [make_kafka_record(1, b"one"), make_kafka_record(2, b"\xff"), make_kafka_record(3, b"three")],
+        "orders-1": [{**make_kafka_record(1, b"one"), "partition": 1}, {"topic": "orders"}],
+    }
+    with pytest.raises(RetryableError, match="3 of 5 messages"):
+        consumer.handle({"eventSource": "aws:kafka", "records": records})
+    assert seen == ["orders-0-1", "orders-1-1"]
+
+
 def test_message_of_a_source_without_partial_response_is_delivered_again() -> None:
     """C21: Lambda repeats the event only if the function fails."""
 
@@ -194,10 +234,26 @@ def test_each_item_of_a_message_is_remembered() -> None:
         consumer.process(message)
     assert done == ["m1:a"]
     failing.clear()
-    assert consumer.process(message).value == ["A", "B", "C"]
+    rest = consumer.process(message)
+    assert (rest.value, rest.replayed) == (["A", "B", "C"], False)
     assert done == ["m1:a", "m1:b", "m1:c"]
     again = consumer.process(message)
     assert (again.value, again.replayed) == (["A", "B", "C"], True)
+
+
+def test_colon_in_an_id_never_makes_two_items_the_same() -> None:
+    """C21: item 1:2 of message m is not item 2 of message m:1."""
+    done: list[str] = []
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        lambda item: done.append(item.payload),
+        NO_METRICS,
+        name="items",
+        items=lambda message: [(item, f"{message.id} {item}") for item in message.payload],
+    )
+    for identifier, items in (("m", ["1:2", "1%3A2"]), ("m:1", ["2"])):
+        consumer.process(Message(identifier, body=json.dumps(items)))
+    assert done == ["m 1:2", "m 1%3A2", "m:1 2"]
 
 
 def test_item_without_its_own_id_is_rejected() -> None:

@@ -272,6 +272,15 @@ def test_default_metrics_are_written_for_cloudwatch(
     assert (total["job"], total["result"], total["idempotency_check_total"]) == ("job", "new", [1.0])
 
 
+def test_default_metrics_elsewhere_are_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C16: nothing reads the output of a plain worker as metrics."""
+    monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME", raising=False)
+    idempotent(MemoryStore(), key=str, name="job")(_recording_job([]))("o_1")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("wiring", "problem"),
     [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency.defaults import DEFAULT_TTL
 from grantwire_idempotency.errors import InternalError, LeaseLostError, RequestInProgressError
+from grantwire_idempotency.forks import ForkSafeLock
 from grantwire_idempotency.stores.interface import Duplicate, InProgress, Key, KeyStatus
 from grantwire_idempotency.wiring import duration_rule, require, sync_store_rule
 
@@ -36,7 +36,7 @@ class IdempotencyChecker:
         require(sync_store_rule(store), duration_rule("ttl", ttl))
         self._store = store
         self._ttl = ttl
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._claims: dict[tuple[str, int | None], Claim] = {}
 
     def is_processed(self, key: Key | str) -> bool:

@@ -10,7 +10,6 @@ Neither accepts a clock as an argument.
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,11 +23,15 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire_idempotency.logs import logger
+from grantwire_idempotency.forks import ForkSafeLock
+from grantwire_idempotency.logs import logger as default_logger
+from grantwire_idempotency.wiring import logger_rule, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import timedelta
+
+    from grantwire_idempotency.logs import LibraryLogger
 
 # Retryable, but a response of a healthy server.
 _RESPONSES = (LeaseLostError, LockHeldError, RequestInProgressError)
@@ -46,15 +49,23 @@ class CircuitBreaker:
     """
 
     def __init__(
-        self, name: str, *, failures: int, rest: timedelta, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        *,
+        failures: int,
+        rest: timedelta,
+        logger: LibraryLogger | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        require(logger_rule(logger))
         if failures < 1 or rest.total_seconds() <= 0:
             raise ConfigError([f"failures must be at least 1 and rest must be positive, not {failures} and {rest}"])
         self.name = name
         self._threshold = failures
         self._rest = rest.total_seconds()
+        self._logger: LibraryLogger = default_logger if logger is None else logger
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._failures = 0
         # While open: the earliest start of the next trial. A trial that starts moves it on, so that no second one does.
         self._next_trial: float | None = None
@@ -114,6 +125,7 @@ class CircuitBreaker:
             self._next_trial = self._clock() + self._rest
             self._era += was_closed
         if was_closed:
+            logger = self._logger
             logger.error(
                 "circuit opened", extra={"circuit": self.name, "failures": self._threshold, "reason": str(error)}
             )
@@ -126,4 +138,5 @@ class CircuitBreaker:
             was_open, self._next_trial = self._next_trial is not None, None
             self._era += was_open
         if was_open:
+            logger = self._logger
             logger.warning("circuit closed", extra={"circuit": self.name})

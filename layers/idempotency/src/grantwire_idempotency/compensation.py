@@ -14,12 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import InternalError
-from grantwire_idempotency.logs import logger
+from grantwire_idempotency.logs import logger as default_logger
+from grantwire_idempotency.wiring import logger_rule, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
+
+    from grantwire_idempotency.logs import LibraryLogger
 
 
 class Compensation:
@@ -28,7 +31,9 @@ class Compensation:
     An undo step that fails is logged, and the others still run. The error of the block propagates to the caller.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, logger: LibraryLogger | None = None) -> None:
+        require(logger_rule(logger))
+        self._logger: LibraryLogger = default_logger if logger is None else logger
         self._steps: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] | None = None
 
     def on_failure(self, undo: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
@@ -56,4 +61,5 @@ class Compensation:
                 undo(*args, **kwargs)
             except BaseException:
                 name = getattr(undo, "__qualname__", type(undo).__name__)
+                logger = self._logger
                 logger.exception("undo step failed", extra={"step": number, "undo": name})

@@ -33,7 +33,6 @@ from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.steps import drive, drive_async
 from grantwire_idempotency.wiring import (
     async_store_rule,
-    callable_rule,
     duration_rule,
     fail_mode_rule,
     function_rule,
@@ -94,7 +93,7 @@ class _Consumer:
         require(
             async_store_rule(storage) if self._is_async else sync_store_rule(storage),
             metrics_rule(metrics),
-            callable_rule("identify", identify),
+            function_rule("identify", identify),
             (True, "") if items is None else function_rule("items", items),
             duration_rule("ttl", ttl),
             duration_rule("lease", lease),

@@ -70,8 +70,7 @@ def parse_event(event: Any) -> ParsedEvent:
     if "detail-type" in raw and "detail" in raw:
         return ParsedEvent([BatchItem.from_message(_from_eventbridge(raw))], is_partial=False)
     if raw.get("eventSource") in _KAFKA_SOURCES and isinstance(raw.get("records"), Mapping):
-        records = [record for partition in raw["records"].values() for record in partition]
-        return ParsedEvent([BatchItem.from_message(_from_kafka(record)) for record in records], is_partial=False)
+        return ParsedEvent(_parse_kafka_records(raw["records"]), is_partial=False)
     sources = {_source(record) for record in raw["Records"]} if isinstance(raw.get("Records"), list) else set()
     if sources == {"aws:sns"}:
         items = [BatchItem.from_message(_from_sns(record.get("Sns"))) for record in raw["Records"]]
@@ -88,6 +87,21 @@ def parse_sqs_records(event: Mapping[str, Any], *, unwrap: bool = False) -> list
     if foreign := {_source(record) for record in records} - {"aws:sqs", None}:
         raise BadRequestError(f"unknown kind of event: records from {', '.join(sorted(map(str, foreign)))}")
     return [BatchItem.from_sqs_record(record, unwrap=unwrap) for record in records]
+
+
+def _parse_kafka_records(partitions: Mapping[str, Any]) -> list[BatchItem]:
+    """Return the records of each partition. An invalid record has no message and blocks the rest of its partition."""
+    items: list[BatchItem] = []
+    for partition, records in partitions.items():
+        if not isinstance(records, list):
+            raise BadRequestError("unknown kind of event: a partition of a Kafka event has a list of records")
+        for record in records:
+            try:
+                items.append(BatchItem.from_message(_from_kafka(record)))
+            except BadRequestError:
+                offset = record.get("offset") if isinstance(record, Mapping) else None
+                items.append(BatchItem(f"{partition}-{offset}", partition, None))
+    return items
 
 
 def _source(record: Any) -> str | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import random
 import time
@@ -44,6 +43,7 @@ from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.metrics import SafeMetrics, default_metrics
 from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, Claim, Duplicate, InProgress
+from grantwire_idempotency.wiring import is_async_store
 from grantwire_idempotency.work import describe
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Execution:
         self.name = settings.name
         self._store: Any = store
         self._settings = settings
-        self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics)
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
+        self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics, self._logger)
         self._sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
         self._late = LateRecords(store, settings.name, settings.ttl, settings.order_ttl, self._logger)
 
@@ -151,10 +151,16 @@ class Execution:
         self._metrics.flush()
 
     def _run_unguarded(self, claim: Claim, work: Callable[[], Steps[Any]]) -> Steps[Outcome]:
-        """Do the work without a claim, and write its record when the store is back."""
+        """Do the work without a claim, and write its record when the store is back.
+
+        The failure of the work is a record too: the check may have claimed the key before its response was lost.
+        """
         restore = set_current_claim(None)
         try:
             value = yield from work()
+        except BaseException as error:
+            self._late.add_failure(claim, describe(error))
+            raise
         finally:
             restore()
         try:
@@ -172,13 +178,19 @@ class Execution:
         return key.scoped(self.name)
 
     def _check_key(self, claim: Claim, lease: timedelta) -> Steps[CheckResult | None]:
-        """Check the key; return None if the store is unavailable and the fail mode is OPEN."""
+        """Check the key; return None if the store is unavailable and the fail mode is OPEN.
+
+        A check that does not return may have claimed the key, so every other end of it releases the key.
+        """
         logger = self._logger
         if self._late:
             yield from self._late.write(claim.key.value)
         started = time.perf_counter()
         try:
             check = yield from self._check_twice(claim, lease)
+            seconds = time.perf_counter() - started
+            if self._late:
+                yield from self._late.write()
         except Exception as error:
             self._metrics.record_check(self.name, "error", time.perf_counter() - started)
             if not isinstance(error, RetryableError):
@@ -192,12 +204,12 @@ class Execution:
             logger.warning("idempotency check failed, processing anyway", extra=fields)
             self._metrics.record_unguarded_run(self.name)
             return None
-        seconds = time.perf_counter() - started
+        except BaseException as error:
+            yield from self._release(claim, describe(error))
+            raise
         self._metrics.record_check(
             self.name, "duplicate" if isinstance(check, Duplicate | InProgress) else "new", seconds
         )
-        if self._late:
-            yield from self._late.write()
         return check
 
     def _check_twice(self, claim: Claim, lease: timedelta) -> Steps[CheckResult]:
@@ -207,8 +219,11 @@ class Execution:
             return (yield call)  # type: ignore[no-any-return]
         except CircuitOpenError:
             raise
-        except RetryableError:
-            return (yield call)  # type: ignore[no-any-return]
+        except RetryableError as lost:
+            try:
+                return (yield call)  # type: ignore[no-any-return]
+            except CircuitOpenError:
+                raise lost from None  # of the two calls, only the first was made
 
     def _complete(self, claim: Claim, value: Any) -> Steps[None]:
         try:
@@ -281,8 +296,3 @@ class Execution:
     def _log_fields(self, claim: Claim) -> dict[str, Any]:
         """Return the fields of every log line about a claim. The key itself is never logged."""
         return {"key": key_fingerprint(claim.key.value), "task_type": self.name}
-
-
-def is_async_store(store: object) -> bool:
-    """Return whether the methods of a store are coroutine functions."""
-    return inspect.iscoroutinefunction(getattr(store, "check", None))

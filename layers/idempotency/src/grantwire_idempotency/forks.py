@@ -1,10 +1,17 @@
-"""Objects that must not carry their locks and connections into a process that is forked (C17)."""
+"""Objects that must not carry their locks and connections into a process that is forked (C17).
+
+`ForkSafeLock` is for short steps that run no code of the user.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 class ForkAware(Protocol):
@@ -20,6 +27,26 @@ _OBJECTS: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 def watch_forks(fork_aware: ForkAware) -> None:
     """Call `reset_after_fork` in every process that is forked from this one, before any other code runs there."""
     _OBJECTS.add(fork_aware)
+
+
+class ForkSafeLock:
+    """A lock that is free in a process that is forked, even if another thread held it at that moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        watch_forks(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def reset_after_fork(self) -> None:
+        """See `ForkAware`."""
+        self._lock = threading.Lock()
 
 
 def _reset_all() -> None:

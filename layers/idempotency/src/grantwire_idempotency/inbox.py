@@ -25,7 +25,7 @@ from grantwire_idempotency.guards import only_guard
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.stores.interface import Key, clamp_ttl, completion_ttl, validate_result
-from grantwire_idempotency.wiring import callable_rule, duration_rule, logger_rule, name_rule, require, serializer_rule
+from grantwire_idempotency.wiring import duration_rule, function_rule, logger_rule, name_rule, require, serializer_rule
 from grantwire_idempotency.work import to_key
 
 with optional_package("psycopg", used_by="InboxGuard"):
@@ -84,7 +84,7 @@ class InboxGuard:
     ) -> None:
         require(
             name_rule(name),
-            callable_rule("identify", identify),
+            function_rule("identify", identify),
             duration_rule("ttl", ttl),
             duration_rule("order_ttl", order_ttl),
             duration_rule("lock_wait", lock_wait),

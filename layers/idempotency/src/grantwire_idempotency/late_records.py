@@ -25,7 +25,8 @@ _MAX_PENDING = 1_000
 _LATE_LEASE = timedelta(seconds=30)
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity, which runs no Python code: `deque.remove` fails if another thread changes the deque meanwhile.
+@dataclass(frozen=True, slots=True, eq=False)
 class _Outcome:
     """An outcome that the store did not take: an error if there is one, else a result."""
 

@@ -71,7 +71,7 @@ class MessageProcessing:
         deadline = self.clock() + lease.total_seconds()
         for identifier, payload in items.items():
             item = replace(message, id=f"{message.id}:{identifier}", body=payload)
-            item_key = replace(key, value=f"{key.value}:{identifier}", message_id=item.id)
+            item_key = replace(key, value=f"{key.value}:{_escape(identifier)}", message_id=item.id)
             time_left = timedelta(seconds=max(deadline - self.clock(), LEASE_MARGIN.total_seconds()))
             item_retries = RetryLoop(self.retry, retries.deadline, self.clock, self.sleep, self.rand, self.logger)
             outcome = yield from self._process_one(item, item_key, time_left, item_retries, redrive=redrive)
@@ -148,7 +148,7 @@ class MessageProcessing:
         if hook is None:
             raise error
         try:
-            yield lambda: hook(message, error)
+            yield from call_once(lambda: hook(message, error), is_async=self.is_async)
         except Exception:
             logger.exception("dead-letter hook failed, message returned to queue", extra=fields)
         else:
@@ -158,6 +158,11 @@ class MessageProcessing:
     def _log_fields(self, message: Message) -> dict[str, Any]:
         """Return the fields of every log line about a message."""
         return {"message_id": message.id, "task_type": self.execution.name}
+
+
+def _escape(identifier: str) -> str:
+    """Return the id of an item without colons: item 1:2 of message m must not be item 2 of message m:1."""
+    return identifier.replace("%", "%25").replace(":", "%3A")
 
 
 def _read_items(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from grantwire_idempotency.logs import logger
+from grantwire_idempotency.forks import ForkSafeLock
+from grantwire_idempotency.logs import logger as default_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from grantwire_idempotency.logs import LibraryLogger
 
     Checks = Sequence[tuple["CheckLabel", float]]
 
@@ -29,7 +31,7 @@ DEFAULT_NAMESPACE = "Grantwire"
 # value, even if metrics are disabled, so stop at 99.
 MAX_VALUES_PER_DOCUMENT = 99
 # The text and its line end are two writes, so two threads must not write at the same time.
-_WRITE_LOCK = threading.Lock()
+_WRITE_LOCK = ForkSafeLock()
 
 CheckLabel = Literal["new", "duplicate", "error"]
 
@@ -63,14 +65,16 @@ class NoMetrics:
 class SafeMetrics:
     """Forwards all metrics and logs errors, so that a failure of the metrics never fails the work."""
 
-    def __init__(self, metrics: IdempotencyMetrics) -> None:
+    def __init__(self, metrics: IdempotencyMetrics, logger: LibraryLogger = default_logger) -> None:
         self._metrics = metrics
+        self._logger = logger
 
     def record_check(self, name: str, result: CheckLabel, seconds: float) -> None:
         """See `IdempotencyMetrics`."""
         try:
             self._metrics.record_check(name, result, seconds)
         except Exception:
+            logger = self._logger
             logger.exception("could not write idempotency metrics")
 
     def record_unguarded_run(self, name: str) -> None:
@@ -78,6 +82,7 @@ class SafeMetrics:
         try:
             self._metrics.record_unguarded_run(name)
         except Exception:
+            logger = self._logger
             logger.exception("could not write idempotency metrics")
 
     def flush(self) -> None:
@@ -85,6 +90,7 @@ class SafeMetrics:
         try:
             self._metrics.flush()
         except Exception:
+            logger = self._logger
             logger.exception("could not write idempotency metrics")
 
 
@@ -92,7 +98,7 @@ class BufferedMetrics(ABC):
     """Collects the metrics of a call or batch and writes them at the flush. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._checks: dict[str, list[tuple[CheckLabel, float]]] = defaultdict(list)
         self._unguarded: Counter[str] = Counter()
 

@@ -13,7 +13,6 @@ from grantwire_idempotency.errors import BadRequestError, KeyConflictError, Requ
 from grantwire_idempotency.validation import clean_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Self
 
 _MAX_KEY_LENGTH = 255
@@ -38,7 +37,7 @@ class RequestIdentity(NamedTuple):
     request_hash: str
 
     @classmethod
-    def create(cls, caller: str, route: str, key: str, fields: Mapping[str, Any]) -> Self:
+    def create(cls, caller: str, route: str, key: str, fields: Any) -> Self:
         """Return the identity of a request that did not come through API Gateway.
 
         `caller` is the authenticated user or client: two callers never share a key. `route` is the operation, such as
@@ -84,7 +83,7 @@ def raise_for_outcome(outcome: str) -> None:
         raise RequestInProgressError("a request with this Idempotency-Key is still running")
 
 
-def request_hash(fields: Mapping[str, Any]) -> str:
+def request_hash(fields: Any) -> str:
     """Return the SHA-256 of the request's canonical form, prefixed with the version of that form.
 
     Equal fields have equal hashes. The fields can be any JSON. The canonical form is JSON with sorted keys and without

@@ -35,19 +35,23 @@ def store_rule(store: object) -> Rule:
     return _has_methods(store, *methods), f"the store must be a Store, not {_describe_type(store)}"
 
 
+def is_async_store(store: object) -> bool:
+    """Return whether the methods of a store are coroutine functions."""
+    return inspect.iscoroutinefunction(getattr(store, "check", None))
+
+
 def sync_store_rule(store: object) -> Rule:
     """Require a Store that is not asynchronous: a coroutine instead of a claim would pass for one."""
     holds, problem = store_rule(store)
-    is_sync = not inspect.iscoroutinefunction(getattr(store, "check", None))
+    is_sync = not is_async_store(store)
     return holds and is_sync, problem if not holds else "the store must not be asynchronous here"
 
 
 def async_store_rule(store: object) -> Rule:
     """Require an AsyncStore."""
     holds, problem = store_rule(store)
-    is_async = inspect.iscoroutinefunction(getattr(store, "check", None))
     return (
-        holds and is_async,
+        holds and is_async_store(store),
         problem if not holds else "coroutines need an asynchronous store, such as AsyncRedisStore",
     )
 

@@ -24,9 +24,9 @@ from grantwire_idempotency.serializers import JsonSerializer
 from grantwire_idempotency.steps import drive, drive_async
 from grantwire_idempotency.wiring import (
     async_store_rule,
-    callable_rule,
     duration_rule,
     fail_mode_rule,
+    function_rule,
     is_coroutine_function,
     job_name,
     job_rules,
@@ -96,7 +96,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     chosen_mode = choose_fail_mode(store, fail_mode, FailMode.OPEN)
     require(
         store_rule(store),
-        callable_rule("key", key),
+        function_rule("key", key),
         duration_rule("ttl", ttl),
         duration_rule("lease", lease),
         duration_rule("order_ttl", order_ttl),

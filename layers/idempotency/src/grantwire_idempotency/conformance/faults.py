@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from grantwire_idempotency.conformance.calls import (
     outcome,
     version,
 )
+from grantwire_idempotency.conformance.clocks import set_clock_wrong
 from grantwire_idempotency.errors import LeaseLostError
 from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 
@@ -133,8 +133,7 @@ class FaultConformance(StoreTests):
         """C20: a worker whose clock is an hour off neither takes a live claim nor leaves one behind for longer."""
         claim = claim_key(store, KEY)
         complete(store, Key("completed"), "done", timedelta(minutes=10))
-        real = time.time
-        monkeypatch.setattr(time, "time", lambda: real() + error)
+        set_clock_wrong(monkeypatch, store, error)
         check = store.check(KEY, MINUTE)
         assert isinstance(check, InProgress)
         assert timedelta(0) < check.free_in <= MINUTE

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from grantwire_idempotency.backoff import Backoff
 from grantwire_idempotency.errors import LeaseLostError, LockHeldError, RetryableError
-from grantwire_idempotency.logs import logger
+from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, clamp_ttl
 from grantwire_idempotency.validation import clean_text
-from grantwire_idempotency.wiring import duration_rule, require
+from grantwire_idempotency.wiring import duration_rule, logger_rule, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
+    from grantwire_idempotency.logs import LibraryLogger
 
 # Delay between two attempts to acquire a lock: from 50 ms to one second.
 _BACKOFF = Backoff(timedelta(milliseconds=50), timedelta(seconds=1), timedelta(0), 1, 1)
@@ -51,10 +52,11 @@ class Lock:
     Only this object can extend or release the lock.
     """
 
-    def __init__(self, key: str, token: str, lease: Lease) -> None:
+    def __init__(self, key: str, token: str, lease: Lease, logger: LibraryLogger = default_logger) -> None:
         self.key = key
         self.token = token
         self._lease = lease
+        self._logger = logger
         self._released = False
 
     @property
@@ -96,6 +98,7 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock without hiding an error of the block; an unavailable server is only logged."""
+        logger = self._logger
         try:
             self.release()
         except LeaseLostError as lost:
@@ -115,8 +118,14 @@ class LockManager(ABC):
     """Acquires locks. Subclasses implement one atomic attempt; waiting is the same for every server."""
 
     def __init__(
-        self, *, sleep: Callable[[float], None] = time.sleep, monotonic: Callable[[], float] = time.monotonic
+        self,
+        *,
+        logger: LibraryLogger | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        require(logger_rule(logger))
+        self._logger: LibraryLogger = default_logger if logger is None else logger
         self._sleep = sleep
         self._monotonic = monotonic
 
@@ -133,14 +142,21 @@ class LockManager(ABC):
         deadline = self._monotonic() + wait.total_seconds()
         attempt = 0
         while True:
-            lease = self._try_acquire(key, token, ttl)
+            lease = self._try_twice(key, token, ttl)
             if lease is not None:
-                return Lock(key, token, lease)
+                return Lock(key, token, lease, self._logger)
             remaining = deadline - self._monotonic()
             if remaining <= 0:
                 raise LockHeldError("another owner holds the lock; retry later")
             attempt += 1
             self._sleep(min(_BACKOFF.delay(attempt, random.random).total_seconds(), remaining))
+
+    def _try_twice(self, key: str, token: str, ttl: timedelta) -> Lease | None:
+        """Try once more if the server did not answer: it may have given the lock to this token."""
+        try:
+            return self._try_acquire(key, token, ttl)
+        except RetryableError:
+            return self._try_acquire(key, token, ttl)
 
     @abstractmethod
     def _try_acquire(self, key: str, token: str, ttl: timedelta) -> Lease | None:

@@ -73,7 +73,7 @@ class PostgresLocks(LockManager):
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(sleep=sleep, monotonic=monotonic)
+        super().__init__(logger=logger, sleep=sleep, monotonic=monotonic)
         self._database = statement_runner(database, "PostgresLocks", logger)
         self._clock: Clock = clock or (lambda: None)
 

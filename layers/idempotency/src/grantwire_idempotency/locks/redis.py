@@ -61,11 +61,10 @@ class RedisLocks(LockManager):
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(sleep=sleep, monotonic=monotonic)
+        super().__init__(logger=logger, sleep=sleep, monotonic=monotonic)
         require((client is not None, "RedisLocks requires a client"))
         self._client = client
         self._prefix = prefix
-        self._logger = logger
 
     def _try_acquire(self, key: str, token: str, ttl: timedelta) -> _OwnedKey | None:
         owned = _OwnedKey(self._client, f"{self._prefix}{key}", token, 0, self._logger)

@@ -25,7 +25,7 @@ from grantwire_idempotency.postgres.sources import (
     DsnSource,
     PoolSource,
 )
-from grantwire_idempotency.postgres.transactions import Transaction, require_idle
+from grantwire_idempotency.postgres.transactions import Transaction, require_idle, roll_back, roll_back_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -93,9 +93,9 @@ class PsycopgDatabase:
                 row = connection.cursor(row_factory=tuple_row).execute(statement, parameters).fetchone()
                 if not connection.autocommit:
                     connection.commit()
-            except psycopg.Error:
-                if not connection.autocommit and not connection.closed:
-                    connection.rollback()
+            except BaseException:
+                if not connection.autocommit:
+                    roll_back(connection)
                 raise
         return _require_row(row)
 
@@ -146,9 +146,9 @@ class AsyncPsycopgDatabase:
                 row = await cursor.fetchone()
                 if not connection.autocommit:
                     await connection.commit()
-            except psycopg.Error:
-                if not connection.autocommit and not connection.closed:
-                    await connection.rollback()
+            except BaseException:
+                if not connection.autocommit:
+                    await roll_back_async(connection)
                 raise
         return _require_row(row)
 

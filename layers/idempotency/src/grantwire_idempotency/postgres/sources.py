@@ -15,6 +15,7 @@ import asyncio
 import os
 import threading
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -82,33 +83,61 @@ class DsnSource:
             self._connection = None
 
 
+@dataclass(slots=True)
+class _LoopConnection:
+    """The connection of one event loop; its tasks take turns."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: AsyncConnection | None = None
+
+    async def close(self) -> None:
+        if self.connection is not None:
+            await self.connection.close()
+        self.connection = None
+
+
 class AsyncDsnSource:
-    """One connection for each process and event loop; tasks take turns."""
+    """One connection for each process and event loop; tasks take turns.
+
+    Several threads can have loops of their own. The next use closes the connections of loops that have ended.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = _complete(dsn)
-        self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._lock = asyncio.Lock()
-        self._connection: AsyncConnection | None = None
+        self._lock = threading.Lock()
+        self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+        watch_forks(self)
+
+    def reset_after_fork(self) -> None:
+        """See `ForkAware`."""
+        _FOREIGN.append(self._connections)
+        self._lock, self._connections = threading.Lock(), {}
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[AsyncConnection]:
         """Lend a connection."""
-        owner = (os.getpid(), asyncio.get_running_loop())
-        if self._owner != owner:
-            _FOREIGN.append(self._connection)
-            self._lock, self._connection, self._owner = asyncio.Lock(), None, owner
-        async with self._lock:
-            if self._connection is None or self._connection.closed:
-                self._connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
-            yield self._connection
+        await self._close_ended()
+        with self._lock:
+            own = self._connections.setdefault(asyncio.get_running_loop(), _LoopConnection())
+        async with own.lock:
+            if own.connection is None or own.connection.closed:
+                own.connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
+            yield own.connection
 
     async def close(self) -> None:
-        """Close the connection; the next use opens a new one."""
-        async with self._lock:
-            if self._connection is not None:
-                await self._connection.close()
-            self._connection = None
+        """Close the connection of this event loop; the next use opens a new one."""
+        await self._close_ended()
+        with self._lock:
+            own = self._connections.pop(asyncio.get_running_loop(), None)
+        if own is not None:
+            async with own.lock:
+                await own.close()
+
+    async def _close_ended(self) -> None:
+        with self._lock:
+            ended = [self._connections.pop(loop) for loop in list(self._connections) if loop.is_closed()]
+        for connection in ended:
+            await connection.close()
 
 
 class ConnectionSource:

@@ -76,10 +76,10 @@ class Transaction:
                 cursor = connection.cursor(row_factory=tuple_row).execute(statement, parameters)
             row = cursor.fetchone()
         except BaseException:
-            _roll_back(connection)
+            roll_back(connection)
             raise
         if row is None:
-            _roll_back(connection)
+            roll_back(connection)
             raise InternalError("the statement must return a row, but returned none")
         factory = connection.cursor_factory
         connection.cursor_factory = _guarded(factory)
@@ -117,7 +117,7 @@ class Transaction:
     def roll_back(self) -> None:
         """Roll back the transaction if it is still open, and give the connection back as it was."""
         self.connection.cursor_factory = self.cursor_factory
-        _roll_back(self.connection)
+        roll_back(self.connection)
 
 
 def require_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -137,7 +137,13 @@ def _guarded(factory: type[Any]) -> type[Any]:
     return type(f"Guarded{factory.__name__}", (_GuardedCursor, factory), {})
 
 
-def _roll_back(connection: Connection) -> None:
+def roll_back(connection: Connection) -> None:
     """Roll back, ignoring errors: if the connection is lost, the server rolls back and the next use reconnects."""
     with suppress(psycopg.Error):
         connection.rollback()
+
+
+async def roll_back_async(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+    """Roll back, ignoring errors, like `roll_back`."""
+    with suppress(psycopg.Error):
+        await connection.rollback()

@@ -13,9 +13,9 @@ BloomFilter imports its library when it is created, so an application installs i
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Protocol
 
+from grantwire_idempotency.forks import ForkSafeLock
 from grantwire_idempotency.lru import LruMapping
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.stores.interface import Duplicate, KeyStatus
@@ -43,7 +43,7 @@ class LruFilter:
 
     def __init__(self, capacity: int) -> None:
         require(_count_rule("capacity", capacity))
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._keys: LruMapping[bool] = LruMapping(capacity)
 
     def may_contain(self, value: str) -> bool:
@@ -68,7 +68,7 @@ class BloomFilter:
             from rbloom import Bloom  # noqa: PLC0415 - see the module's docstring
 
         require(_count_rule("expected_keys", expected_keys), _rate_rule("false_positive_rate", false_positive_rate))
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._capacity = expected_keys
         self._added = 0
         self._filter = Bloom(expected_keys, false_positive_rate)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency.errors import ConfigError
-from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.forks import ForkSafeLock
 from grantwire_idempotency.lru import LruMapping
 from grantwire_idempotency.stores.interface import (
     Claim,
@@ -65,8 +64,7 @@ class MemoryStore:
         self._capacity = capacity
         self._clock = clock
         self._fence = 0
-        self._lock = threading.Lock()
-        watch_forks(self)
+        self._lock = ForkSafeLock()
         self._claims: dict[str, _Entry] = {}
         self._completions: LruMapping[_Entry] = LruMapping(capacity)
         self._failures: LruMapping[_Entry] = LruMapping(capacity)
@@ -165,10 +163,6 @@ class MemoryStore:
     def _get(self, entries: LruMapping[_Entry], key: Key) -> _Entry | None:
         entry = entries.get(key.value)
         return entry if entry is not None and entry.expires_at > self._clock() else None
-
-    def reset_after_fork(self) -> None:
-        """See `ForkAware`."""
-        self._lock = threading.Lock()
 
     def _live_claim(self, key: Key, now: float) -> _Entry | None:
         claim = self._claims.get(key.value)
