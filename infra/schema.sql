@@ -90,7 +90,6 @@ CREATE FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
     SET search_path TO 'public', 'pg_temp'
     AS $$
 DECLARE
@@ -304,7 +303,6 @@ CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before 
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
     SET search_path TO 'public', 'pg_temp'
     AS $$
 BEGIN

@@ -7,14 +7,14 @@
 -- that moment. Rows without changed_at are from before that column.
 --
 -- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
--- reads the rows of one entitlement, one in each month. The planner settings force index scans in the order of the index,
--- because a plan made while the partitions are empty would read and sort them completely.
+-- reads the rows of one entitlement, from the newest one on. The planner settings force index scans, because a plan made
+-- while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_at(
     p_user_id text, p_sku text, p_at timestamptz, p_now timestamptz,
     OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamptz, OUT expires_at timestamptz,
     OUT updated_at timestamptz
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
-  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+  SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     audit_begin timestamptz := entitlement_audit_begin();
     first_kept  record;

@@ -6,15 +6,14 @@
 -- page is the p_before of the next one. Rows from before a typed column have its value in `detail`, or not at all.
 --
 -- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. The
--- planner settings force index scans in the order of the index, because a plan made while the partitions are empty would
--- read and sort them completely.
+-- planner settings force index scans, because a plan made while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_history(
     p_user_id text, p_sku text, p_before timestamptz, p_limit integer
 ) RETURNS TABLE (
     version bigint, operation text, status text, changed_at timestamptz, reason text, purchase_id text, caller text,
     starts_at timestamptz, expires_at timestamptz, occurred_at timestamptz
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
-  SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+  SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
     IF p_limit > 1001 THEN
         RAISE EXCEPTION 'at most 1001 changes can be read at once, not %', p_limit
