@@ -17,6 +17,7 @@ from grantwire.runtime.clients import ClientsRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
 from infra.local.servers.nats_users import TOPOLOGY
+from tests.support.checks import CHECK
 from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
@@ -68,6 +69,13 @@ def test_query_lists_the_entitlements(sandbox: Sandbox, environ: dict[str, str])
     _grant(environ)
     (entitlement,) = _body("GET", ENTITLEMENTS, sandbox.invoke("query", environ))["entitlements"]
     assert (entitlement["stock_keeping_unit"], entitlement["status"]) == ("item1", "ACTIVE")
+
+
+def test_check_entitlement_allows_the_item(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """K1: a granted entitlement is allowed."""
+    _grant(environ)
+    checked = _body("GET", CHECK, sandbox.invoke("check_entitlement", environ))
+    assert (checked["stock_keeping_unit"], checked["allowed"]) == ("item1", True)
 
 
 def test_relay_outbox_publishes_the_event(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:

@@ -54,6 +54,12 @@ class Http:
         """POST a revoke."""
         return self.change(REVOKES, key, **fields)
 
+    def get(self, template: str, path: str, *headers: tuple[str, str]) -> Response:
+        """GET a path and check the response against openapi.yaml, which has it as `template`."""
+        response = self.send("GET", path, headers)
+        assert_matches_contract("GET", template, response.status, response.headers, response.body)
+        return response
+
     def list_entitlements(self, user_id: str, query: str = "") -> Response:
         """GET a user's entitlements and check the response against openapi.yaml."""
         response = self.send("GET", ENTITLEMENTS.replace("{user_id}", quote(user_id, safe="")) + query)

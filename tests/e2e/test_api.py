@@ -18,6 +18,7 @@ from infra.local.deployment.sam import STACK_NAME
 from tests.e2e.aws import client, invoke, wait_for_log
 from tests.e2e.callers import create_caller
 from tests.e2e.http import Http
+from tests.support.checks import CHECK, CHECKS, HISTORY
 from tests.support.client import CHANGE, GRANTS
 from tests.support.paths import MIGRATIONS
 
@@ -52,6 +53,32 @@ def test_grant_replay_conflict_revoke_and_query(http: Http, user: str) -> None:
     (entitlement,) = http.list_entitlements(user).json["entitlements"]
     assert (entitlement["status"], entitlement["version"]) == ("REVOKED", 2)
     assert entitlement["updated_at"] == revoked.json["updated_at"]
+
+
+def test_check_is_explained_cached_and_not_sent_again(http: Http, user: str) -> None:
+    """K1, K2, K8: check, 304, check of several, history and the past, through API Gateway."""
+    path = CHECK.format(user_id=user, stock_keeping_unit="item1")
+    assert http.get(CHECK, path).json["reason"]["code"] == "NOT_GRANTED"
+    granted = http.grant(f"{user}-1", user_id=user).json
+    checked = http.get(CHECK, path)
+    assert (checked.json["allowed"], checked.json["version"]) == (True, 1)
+    assert checked.headers["Cache-Control"] == "private, max-age=60"
+    unchanged = http.get(CHECK, path, ("If-None-Match", checked.headers["Etag"]))
+    assert (unchanged.status, unchanged.body) == (304, "")
+    assert unchanged.headers["Etag"] == checked.headers["Etag"]
+    assert unchanged.headers["Cache-Control"] == "private, max-age=60"
+    revoked = http.revoke(f"{user}-2", user_id=user).json
+    changed = http.get(CHECK, path, ("If-None-Match", checked.headers["Etag"]))
+    assert (changed.status, changed.json["allowed"]) == (200, False)
+    past = http.get(CHECK, f"{path}?at={granted['updated_at']}")
+    assert (past.json["allowed"], past.headers["Cache-Control"]) == (True, "no-store")
+    history = http.get(HISTORY, f"{path}/history?limit=1").json
+    assert (history["history"][0]["version"], history["history"][0]["occurred_at"]) == (2, revoked["updated_at"])
+    older = http.get(HISTORY, f"{path}/history?before={history['next_before']}").json
+    assert [entry["version"] for entry in older["history"]] == [1]
+    body = json.dumps({"checks": [{"user_id": user, "stock_keeping_unit": sku} for sku in ("item2", "item1")]})
+    many = http.send("POST", CHECKS, [("Content-Type", "application/json")], body)
+    assert [result["status"] for result in many.json["results"]] == ["NONE", "REVOKED"]
 
 
 def test_fifty_requests_with_one_key_change_the_entitlement_once(http: Http, user: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from functions.check_entitlement.handler import handler
 from tests.support.checks import CHECK, CheckClient, write_entitlement
 from tests.support.client import Client
+from tests.support.paths import ROOT
 from tests.support.round_trips import RoundTrips
 
 if TYPE_CHECKING:
@@ -344,3 +347,12 @@ def test_database_outage_is_503_and_function_recovers(server: PostgresServer) ->
             server.start()
         assert [(response.status, response.code) for response in responses] == [(503, "UNAVAILABLE")] * 3
         assert client.check().status == 200
+
+
+def test_event_file_asks_for_the_item_of_the_other_event_files(client: CheckClient, rows: Rows) -> None:
+    """S2: `sam local invoke` checks the entitlement that the grant's event file creates."""
+    granted = json.loads(json.loads((ROOT / "infra/events/grant.json").read_text())["body"])
+    write_entitlement(rows, user_id=granted["user_id"], sku=granted["stock_keeping_unit"])
+    event = json.loads((ROOT / "infra/events/check_entitlement.json").read_text())
+    response = handler.with_runtime(client.runtime)(event, None)
+    assert json.loads(response["body"])["allowed"]

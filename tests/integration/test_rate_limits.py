@@ -19,6 +19,7 @@ from grantwire.errors import RateLimitedError
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operator_actions import Operator
 from grantwire.runtime.api import ApiRuntime
+from grantwire.runtime.check import CheckRuntime
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
@@ -241,7 +242,7 @@ def test_request_above_the_limit_is_429(database_url: str, database: Database, c
         assert client.grant("k2", user_id="u_2").status == 200
 
 
-@pytest.mark.parametrize("runtime", [ApiRuntime, SummaryRuntime, NotificationListRuntime])
+@pytest.mark.parametrize("runtime", [ApiRuntime, CheckRuntime, SummaryRuntime, NotificationListRuntime])
 def test_every_route_has_a_limiter(runtime: type[ApiRuntime]) -> None:
     """G6: only tests use a runtime without one."""
     environ = {**PLAINTEXT, "DATABASE_URL": "postgresql://u@h/d", "NOTIFICATION_INBOX_ENABLED": "true"}
