@@ -13,6 +13,7 @@ from grantwire.errors import ConfigError
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.changes import ChangesSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.gateway import GatewaySettings
@@ -31,6 +32,7 @@ SETTINGS_CLASSES: list[type[Any]] = [
     AuthenticationSettings,
     BridgeSettings,
     CallerSettings,
+    ChangesSettings,
     ConfigurationSettings,
     DeliverySettings,
     GatewaySettings,

@@ -46,6 +46,7 @@ ALLOWED = {
     "configure_streams": {"aws_lambda_powertools", "nats"},
     "deliver_notifications": DATABASE,
     "grant": DATABASE,
+    "list_changes": DATABASE,
     "manage_clients": DATABASE,
     "migrate_database": DATABASE,
     "query": DATABASE,

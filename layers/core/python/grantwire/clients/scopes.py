@@ -25,5 +25,7 @@ ROUTES = {
     "POST /v1/entitlements/revokes": Scope.WRITE_ENTITLEMENTS,
     "GET /v1/users/{user_id}/entitlements": Scope.READ_ENTITLEMENTS,
     "GET /v1/users/{user_id}/summary": Scope.READ_ENTITLEMENTS,
+    "GET /v1/changes": Scope.READ_CHANGES,
+    "GET /v1/snapshot": Scope.READ_CHANGES,
     "GET /debug/notification/inbox/{user_id}": Scope.READ_NOTIFICATIONS,
 }
