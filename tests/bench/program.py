@@ -40,6 +40,7 @@ SECTIONS = {
     "relay": "tests.bench.paths.relay",
     "bridge": "tests.bench.paths.bridge",
     "sweep": "tests.bench.paths.sweep",
+    "changes": "tests.bench.paths.changes",
     "growth": "tests.bench.growth",
     "cold_start": "tests.bench.cold_start",
     "end_to_end": "tests.bench.end_to_end",
@@ -48,6 +49,7 @@ SECTIONS = {
 # Settings of the developer's shell, which the functions would read.
 _FOREIGN_PREFIXES = (
     "AWS_",
+    "CHANGES_",
     "DATABASE_",
     "ENTITLEMENT_",
     "IDEMPOTENCY_",

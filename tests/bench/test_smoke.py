@@ -18,7 +18,7 @@ from tests.support.paths import PYTHONPATH, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATHS = ("grant", "replay", "query", "relay", "bridge", "sweep")
+PATHS = ("grant", "replay", "query", "relay", "bridge", "sweep", "change feed")
 # The targets of a full run, except those of the end-to-end section, which needs a deployed stack.
 TARGETS = (
     "grant through the handler: .* of the limit",
@@ -33,6 +33,7 @@ TARGETS = (
     "bridge, one worker, .* against pgqueuer",
     "bridge against statement by statement",
     "sweep of .* of the limit",
+    "grant with the index of the feed: .* of the limit",
     "grant, import time above empty handler",
 )
 TIMEOUT_SECONDS = 300.0
