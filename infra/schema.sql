@@ -55,6 +55,109 @@ BEGIN
             detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address);
 END
 $$;
+CREATE FUNCTION public.change_feed_lag() RETURNS double precision
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN (
+        SELECT greatest(0, coalesce(extract(epoch FROM clock_timestamp() - min(held.occurred_at)), 0))
+          FROM (SELECT a.occurred_at
+                  FROM entitlement_audit a
+                 WHERE a.outcome = 'APPLIED'
+                   AND a.transaction_id >= pg_snapshot_xmin(pg_current_snapshot())
+                   AND a.transaction_id < pg_snapshot_xmax(pg_current_snapshot())
+                 ORDER BY a.transaction_id, a.occurred_at, a.operation_id
+                 LIMIT 1000) AS held);
+END
+$$;
+CREATE FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+DECLARE
+    first_unused xid8;
+    incomplete   uuid;
+BEGIN
+    IF p_limit NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'a page has between 1 and 1000 changes, not %', p_limit
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    WITH page AS (
+      SELECT a.*, row_number() OVER (ORDER BY a.transaction_id, a.occurred_at, a.operation_id) AS number
+        FROM entitlement_audit a
+       WHERE a.outcome = 'APPLIED'
+         AND (a.transaction_id, a.occurred_at, a.operation_id)
+             > (coalesce(p_transaction_id, '0'), coalesce(p_occurred_at, '-infinity'),
+                coalesce(p_operation_id, '00000000-0000-0000-0000-000000000000'))
+         AND a.transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+       ORDER BY a.transaction_id, a.occurred_at, a.operation_id
+       LIMIT p_limit + 1),
+    items AS (
+      SELECT p.transaction_id, p.occurred_at, p.operation_id, p.number,
+             '{"event_id":"' || p.operation_id || '","event_type":"' || entitlement_event_type(p.operation)
+             || '","user_id":' || to_json(p.user_id) || ',"stock_keeping_unit":' || to_json(p.stock_keeping_unit)
+             || ',"status":"' || coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
+             || '","version":' || coalesce(p.version, (p.detail->>'version')::bigint)
+             || ',"occurred_at":"' || rfc3339(p.occurred_at)
+             || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')
+             || ',"purchase_id":'
+             || coalesce(to_json(coalesce(p.purchase_id, p.detail->>'purchase_id'))::text, 'null')
+             || ',"caller":' || to_json(p.caller)
+             || coalesce(',"starts_at":"' || rfc3339(p.starts_at) || '"', '')
+             || coalesce(',"expires_at":"' || rfc3339(p.expires_at) || '"', '') || '}' AS item
+        FROM page p)
+    SELECT coalesce(string_agg(i.item, ',' ORDER BY i.number) FILTER (WHERE i.number <= p_limit), ''),
+           count(*) > p_limit,
+           (array_agg(i.transaction_id) FILTER (WHERE i.number = p_limit))[1],
+           (array_agg(i.occurred_at) FILTER (WHERE i.number = p_limit))[1],
+           (array_agg(i.operation_id) FILTER (WHERE i.number = p_limit))[1],
+           pg_snapshot_xmin(pg_current_snapshot()), pg_snapshot_xmax(pg_current_snapshot()),
+           (array_agg(i.operation_id) FILTER (WHERE i.item IS NULL))[1]
+      INTO changes, has_more, next_transaction_id, next_occurred_at, next_operation_id, visible_before, first_unused,
+           incomplete
+      FROM items i;
+    IF incomplete IS NOT NULL THEN
+        RAISE EXCEPTION 'the audit row of change % has no version or an unknown operation', incomplete;
+    END IF;
+    identity := installation_identity();
+    outcome  := CASE
+        WHEN p_installation <> identity OR p_transaction_id >= first_unused THEN 'REPLACED'
+        WHEN p_installation = identity AND EXISTS (
+            SELECT FROM installation i
+             WHERE i.dropped_in = identity
+               AND (i.dropped_transaction_id, i.dropped_occurred_at, i.dropped_operation_id)
+                   > (p_transaction_id, p_occurred_at, p_operation_id)) THEN 'DROPPED'
+        ELSE 'OK' END;
+END
+$$;
+CREATE FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql
+    SET lock_timeout TO '1s'
+    AS $$
+DECLARE
+    moment timestamptz;
+    places timestamptz[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('grantwire'), hashtext('change_feed_waiters'));
+    moment := coalesce(p_now, clock_timestamp());
+    DELETE FROM change_feed_waiters w WHERE w.until <= moment OR w.waiter_id = p_waiter_id;
+    places := ARRAY(SELECT w.until FROM change_feed_waiters w ORDER BY w.until);
+    IF cardinality(places) >= p_limit THEN
+        RETURN greatest(1, ceil(extract(epoch FROM places[cardinality(places) - p_limit + 1] - moment)));
+    END IF;
+    INSERT INTO change_feed_waiters VALUES (p_waiter_id, moment + make_interval(secs => p_seconds));
+    RETURN 0;
+END
+$$;
 CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT granted integer, OUT retry_after double precision) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -153,6 +256,8 @@ DECLARE
     moment     timestamptz := p_now;
     first_kept text;
     oldest     text;
+    last       record;
+    identity   text        := installation_identity();
 BEGIN
     IF p_keep_months < 1 THEN
         RAISE EXCEPTION 'p_keep_months must be at least 1, not %', p_keep_months
@@ -176,7 +281,19 @@ BEGIN
      WHERE i.inhparent = 'entitlement_audit'::regclass
        AND c.relname ~ '^entitlement_audit_y\d{4}m\d{2}$' AND c.relname COLLATE "C" < first_kept;
     IF oldest IS NOT NULL THEN
+        -- A higher transaction id is not of this cluster: it came with a dump.
+        EXECUTE format(
+            $last$SELECT transaction_id, occurred_at, operation_id FROM %I
+                   WHERE outcome = 'APPLIED' AND transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+                   ORDER BY transaction_id DESC, occurred_at DESC, operation_id DESC LIMIT 1$last$, oldest) INTO last;
         EXECUTE format('DROP TABLE %I', oldest);
+        UPDATE installation i
+           SET dropped_in = identity, dropped_transaction_id = last.transaction_id,
+               dropped_occurred_at = last.occurred_at, dropped_operation_id = last.operation_id
+         WHERE last.transaction_id IS NOT NULL
+           AND (i.dropped_in IS DISTINCT FROM identity
+                OR (i.dropped_transaction_id, i.dropped_occurred_at, i.dropped_operation_id)
+                   < (last.transaction_id, last.occurred_at, last.operation_id));
     END IF;
     RETURN oldest;
 END
@@ -708,6 +825,42 @@ BEGIN
     END IF;
 END
 $$;
+CREATE FUNCTION public.installation_identity() RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    cluster  text := '-';
+    timeline text := '-';
+BEGIN
+    BEGIN
+        cluster := (SELECT c.system_identifier FROM pg_control_system() c);
+    EXCEPTION WHEN feature_not_supported OR object_not_in_prerequisite_state OR insufficient_privilege THEN
+        NULL;
+    END;
+    BEGIN
+        timeline := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    EXCEPTION WHEN feature_not_supported OR object_not_in_prerequisite_state OR insufficient_privilege THEN
+        NULL;
+    END;
+    RETURN (SELECT left(encode(sha256(convert_to(concat_ws('/', i.installation_id, cluster, timeline, d.oid,
+                                                           'entitlement_audit'::regclass::oid), 'UTF8')), 'hex'), 16)
+              FROM installation i, pg_database d
+             WHERE d.datname = current_database());
+END
+$$;
+CREATE FUNCTION public.installation_renew() RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    UPDATE entitlement_audit
+       SET transaction_id = NULL
+     WHERE outcome = 'APPLIED' AND transaction_id >= pg_snapshot_xmax(pg_current_snapshot());
+    UPDATE installation
+       SET installation_id = gen_random_uuid(), dropped_in = NULL, dropped_transaction_id = NULL,
+           dropped_occurred_at = NULL, dropped_operation_id = NULL;
+    RETURN installation_identity();
+END
+$$;
 CREATE FUNCTION public.is_schema_owner() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -1201,6 +1354,10 @@ CREATE TABLE public.audit_retention (
     CONSTRAINT audit_retention_single CHECK (single)
 );
 COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the schema owner. The role of the functions cannot shorten the retention of the audit.';
+CREATE UNLOGGED TABLE public.change_feed_waiters (
+    waiter_id uuid NOT NULL,
+    until timestamp with time zone NOT NULL
+);
 CREATE UNLOGGED TABLE public.client_buckets (
     client_id text NOT NULL COLLATE pg_catalog."C",
     tokens double precision NOT NULL,
@@ -1430,6 +1587,17 @@ CREATE TABLE public.idempotency_keys (
 );
 COMMENT ON TABLE public.idempotency_keys IS 'One row for each request with a stored response. A key is scoped by caller and route (I7).';
 COMMENT ON COLUMN public.idempotency_keys.request_hash IS 'Version of the canonical form and SHA-256 of the canonical request, as "v1:<hex>".';
+CREATE TABLE public.installation (
+    single boolean DEFAULT true NOT NULL,
+    installation_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    dropped_in text,
+    dropped_transaction_id xid8,
+    dropped_occurred_at timestamp with time zone,
+    dropped_operation_id uuid,
+    CONSTRAINT installation_dropped CHECK ((num_nulls(dropped_in, dropped_transaction_id, dropped_occurred_at, dropped_operation_id) = ANY (ARRAY[0, 4]))),
+    CONSTRAINT installation_single CHECK (single)
+);
+COMMENT ON TABLE public.installation IS 'Exactly one row. Only the schema owner changes it.';
 CREATE TABLE public.key_conflicts (
     caller text NOT NULL COLLATE pg_catalog."C",
     route text NOT NULL COLLATE pg_catalog."C",
@@ -1585,6 +1753,8 @@ ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);
 ALTER TABLE ONLY public.audit_retention
     ADD CONSTRAINT audit_retention_pkey PRIMARY KEY (single);
+ALTER TABLE ONLY public.change_feed_waiters
+    ADD CONSTRAINT change_feed_waiters_pkey PRIMARY KEY (waiter_id);
 ALTER TABLE ONLY public.client_buckets
     ADD CONSTRAINT client_buckets_pkey PRIMARY KEY (client_id);
 ALTER TABLE ONLY public.distributed_locks
@@ -1599,6 +1769,8 @@ ALTER TABLE ONLY public.guarded_transactions
     ADD CONSTRAINT guarded_transactions_pkey PRIMARY KEY (guard);
 ALTER TABLE ONLY public.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (caller, route, idempotency_key);
+ALTER TABLE ONLY public.installation
+    ADD CONSTRAINT installation_pkey PRIMARY KEY (single);
 ALTER TABLE ONLY public.key_conflicts
     ADD CONSTRAINT key_conflicts_pkey PRIMARY KEY (caller, route, key_hash, day);
 ALTER TABLE ONLY public.notification_dlq
@@ -1631,6 +1803,8 @@ ALTER TABLE ONLY public.user_summaries
     ADD CONSTRAINT user_summaries_pkey PRIMARY KEY (user_id);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
+CREATE INDEX entitlement_audit_changes ON ONLY public.entitlement_audit USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_default_transaction_id_occurred_at_operat_idx ON public.entitlement_audit_default USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
@@ -1656,6 +1830,7 @@ CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (u
 CREATE INDEX user_entitlements_ending ON public.user_entitlements USING btree (user_id, expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX user_entitlements_starting ON public.user_entitlements USING btree (user_id, starts_at) WHERE ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL));
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
+ALTER INDEX public.entitlement_audit_changes ATTACH PARTITION public.entitlement_audit_default_transaction_id_occurred_at_operat_idx;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();
@@ -1670,6 +1845,12 @@ GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_feed_lag() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_feed_lag() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
@@ -1729,6 +1910,9 @@ REVOKE ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigin
 GRANT ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.installation_identity() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.installation_identity() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.installation_renew() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
@@ -1801,6 +1985,7 @@ GRANT SELECT(rate_limit) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(rate_limit),UPDATE(rate_limit) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(burst_limit) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(burst_limit),UPDATE(burst_limit) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT,INSERT,DELETE ON TABLE public.change_feed_waiters TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_functions;
 GRANT UPDATE(tokens) ON TABLE public.client_buckets TO grantwire_functions;
 GRANT UPDATE(filled_at) ON TABLE public.client_buckets TO grantwire_functions;
@@ -1843,6 +2028,7 @@ GRANT UPDATE(status_code) ON TABLE public.idempotency_keys TO grantwire_function
 GRANT UPDATE(response_body) ON TABLE public.idempotency_keys TO grantwire_functions;
 GRANT UPDATE(created_at) ON TABLE public.idempotency_keys TO grantwire_functions;
 GRANT UPDATE(expires_at) ON TABLE public.idempotency_keys TO grantwire_functions;
+GRANT SELECT(installation_id) ON TABLE public.installation TO grantwire_functions;
 GRANT SELECT,DELETE ON TABLE public.key_conflicts TO grantwire_functions;
 GRANT INSERT(caller) ON TABLE public.key_conflicts TO grantwire_functions;
 GRANT INSERT(route) ON TABLE public.key_conflicts TO grantwire_functions;

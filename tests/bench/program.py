@@ -42,6 +42,7 @@ SECTIONS = {
     "bridge": "tests.bench.paths.bridge",
     "sweep": "tests.bench.paths.sweep",
     "expiry": "tests.bench.paths.expiry",
+    "changes": "tests.bench.paths.changes",
     "growth": "tests.bench.growth",
     "cold_start": "tests.bench.cold_start",
     "end_to_end": "tests.bench.end_to_end",
@@ -50,6 +51,7 @@ SECTIONS = {
 # Settings of the developer's shell, which the functions would read.
 _FOREIGN_PREFIXES = (
     "AWS_",
+    "CHANGES_",
     "DATABASE_",
     "ENTITLEMENT_",
     "IDEMPOTENCY_",

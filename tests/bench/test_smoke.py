@@ -18,7 +18,7 @@ from tests.support.paths import PYTHONPATH, ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATHS = ("grant", "replay", "query", "check", "relay", "bridge", "sweep")
+PATHS = ("grant", "replay", "query", "check", "relay", "bridge", "sweep", "expiry", "change feed")
 # The targets of a full run, except those of the end-to-end section, which needs a deployed stack.
 TARGETS = (
     "grant through the handler: .* of the limit",
@@ -35,6 +35,7 @@ TARGETS = (
     "bridge, one worker, .* against pgqueuer",
     "bridge against statement by statement",
     "sweep of .* of the limit",
+    "grant with the index of the feed: .* of the limit",
     "grant, import time above empty handler",
 )
 TIMEOUT_SECONDS = 300.0

@@ -106,6 +106,27 @@ def test_non_ascii_names_are_preserved(http: Http) -> None:
     assert http.list_entitlements(user, "?limit=1").json["entitlements"][0]["stock_keeping_unit"] == "商品/1"
 
 
+def test_waiting_request_returns_the_next_change(http: Http, user: str) -> None:
+    """K9: through API Gateway, which waits for longer; a cursor needs no escape in a URL."""
+
+    def wait_for_change() -> dict[str, Any]:
+        after = first["changes_after"]
+        for _ in range(20):
+            page = http.send("GET", f"/v1/changes?after={after}&wait=20").json
+            after = page["next_after"]
+            for change in page["changes"]:
+                if change["user_id"] == user:
+                    return dict(change)
+        return {}
+
+    first = http.send("GET", "/v1/snapshot?limit=1").json
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait_for_change)
+        granted = http.grant(f"{user}-1", user_id=user).json
+        change = waiting.result(timeout=60)
+    assert (change["event_type"], change["version"]) == ("EntitlementGranted", granted["version"])
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "status", "code"),
     [

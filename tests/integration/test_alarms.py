@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psycopg
+
+from grantwire.changes import report_lag
+from grantwire.database import Database, DatabaseSettings
+from grantwire.settings import load
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
@@ -15,6 +21,8 @@ from tests.support.workers.relay_support import enqueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    import pytest
 
     from tests.integration.conftest import Rows
 
@@ -35,7 +43,9 @@ class Metric(NamedTuple):
     dimensions: frozenset[tuple[str, str]]
 
 
-def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str], rows: Rows) -> None:
+def test_each_alarm_watches_a_metric_that_its_cause_emits(
+    environ: dict[str, str], rows: Rows, owner_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An alarm on a metric that no function emits, or with other dimensions, would never fire.
 
     Each function runs in its own process, with the faults that its alarms watch for. The test reads the metrics from
@@ -66,6 +76,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
         emitted: dict[Metric, float] = {}
         for values in run_concurrently(len(invocations), lambda number: _collect_metrics(*invocations[number])):
             emitted |= values
+    emitted |= _hold_back_the_change_feed(environ, rows, owner_url, capsys)
 
     missing = {name for name, (metric, _) in _alarms().items() if metric not in emitted}
     assert missing == set(), f"emitted were {sorted(emitted)}"
@@ -118,6 +129,22 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
         "UPDATE outbox_events SET next_retry_at = now() + interval '1 day' WHERE event_id = %s",
         (enqueue(rows, "ended/item1", 2),),
     )
+
+
+def _hold_back_the_change_feed(
+    environ: Mapping[str, str], rows: Rows, owner_url: str, capsys: pytest.CaptureFixture[str]
+) -> dict[Metric, float]:
+    """Return the metric that a worker writes while a transaction holds back a change."""
+    database = Database(load(DatabaseSettings, environ))
+    with closing(database), psycopg.connect(owner_url) as holder:
+        holder.execute("SELECT pg_current_xact_id()")
+        rows.execute("""
+            INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit,
+                                           detail, version, status, occurred_at)
+            SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', 1, 'ACTIVE', now() - interval '2 min'""")
+        capsys.readouterr()
+        report_lag(database)
+    return dict(_metrics([json.loads(line) for line in capsys.readouterr().out.splitlines()]))
 
 
 def _respond(received: ReceivedRequest) -> int:

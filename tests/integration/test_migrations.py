@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 
+_DEPLOY = ROOT / "docs" / "deploy.md"
+
 
 @pytest.fixture
 def empty_url(databases: Databases) -> Iterator[str]:
@@ -387,6 +389,35 @@ def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str) ->
         (4, "REVOKED", "p_1", None, False, False, False),
         (None, None, None, None, False, True, True),
     ]
+
+
+def test_index_of_the_change_feed_uses_indexes_that_exist(rows: Rows) -> None:
+    """K9: an operator builds those of the partitions before the migration, as docs/deploy.md says, without blocking."""
+    migration = (MIGRATIONS / "0023_change_feed.sql").read_text()
+    create = re.search(r"CREATE INDEX entitlement_audit_changes .*?;", migration, re.DOTALL)
+    before = re.search(r"SELECT format\('CREATE INDEX CONCURRENTLY .*?::regclass ", _DEPLOY.read_text(), re.DOTALL)
+    assert create is not None
+    assert before is not None
+    rows.execute("DROP INDEX entitlement_audit_changes")
+    for row in rows.execute(before[0].encode()).fetchall():
+        (statement,) = row.values()
+        rows.execute(statement.encode())
+    built = _indexes_of_the_feed(rows)
+    assert len(built) >= 5
+    rows.execute(create[0].encode())
+    attached = rows.execute("SELECT inhrelid FROM pg_inherits WHERE inhparent = 'entitlement_audit_changes'::regclass")
+    assert {row["inhrelid"] for row in attached} == built == _indexes_of_the_feed(rows)
+
+
+def _indexes_of_the_feed(rows: Rows) -> set[int]:
+    """Return the indexes of partitions on the columns of the feed."""
+    return {
+        row["indexrelid"]
+        for row in rows.execute("""
+            SELECT x.indexrelid FROM pg_index x JOIN pg_inherits i ON i.inhrelid = x.indrelid
+             WHERE i.inhparent = 'entitlement_audit'::regclass
+               AND pg_get_indexdef(x.indexrelid) LIKE '%%(transaction_id, occurred_at, operation_id)%%'""")
+    }
 
 
 def test_partition_is_created_during_concurrent_inserts(database_url: str, rows: Rows) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
+from grantwire.changes.feed import READ_PAGE
+from grantwire.changes.snapshot import READ_SNAPSHOT
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.checks import CHECK, CHECK_MANY
 from grantwire.entitlements.store import CHANGE, LIST
@@ -28,8 +31,6 @@ from grantwire.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import psycopg
 
     from tests.integration.conftest import Rows
 
@@ -107,6 +108,14 @@ SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
   FROM (SELECT indexrelid::regclass FROM pg_index WHERE indrelid = ANY (%(tables)s::regclass[])
          UNION ALL SELECT unnest(%(tables)s::regclass[])) AS r (relation)
 """
+# Of a table: the rows that sequential scans returned. Of an index: the entries that its scans returned.
+_SELECT_TUPLES_READ = """
+SELECT relation::regclass::text, pg_stat_get_xact_tuples_returned(relation)
+  FROM (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = 'entitlement_audit'::regclass
+         UNION ALL SELECT x.indexrelid FROM pg_inherits i JOIN pg_index x ON x.indrelid = i.inhrelid
+                    WHERE i.inhparent = 'entitlement_audit'::regclass) AS r (relation)
+"""
+AUDIT_PARTITIONS = [f"entitlement_audit_y2031m0{month}" for month in (1, 2, 3)]
 
 
 @pytest.fixture(params=["force_custom_plan", "force_generic_plan"])
@@ -334,6 +343,65 @@ def test_summary_reads_the_indexes_of_starts_and_ends(planned: Rows, analysed: b
     assert "expires_at <=" in conditions["user_entitlements_ending"]
 
 
+def test_page_of_changes_reads_its_rows_in_the_order_of_the_index(planned: Rows) -> None:
+    """K9: an index scan of each partition, which ends with the page, however many changes there are."""
+    _fill_audit(planned)
+    planned.execute("ANALYZE entitlement_audit")
+    for after in (None, _transaction_of_month(planned, 2)):
+        _assert_page_reads_only_its_rows(planned, after)
+
+
+def test_page_of_changes_planned_on_empty_partitions_still_reads_the_index(rows: Rows) -> None:
+    """K9: a connection keeps its plans until the partitions are analysed, many thousand changes later."""
+    _create_months(rows)
+    rows.execute("VACUUM ANALYZE entitlement_audit")  # now PostgreSQL knows that the partitions are empty
+    for _ in range(10):
+        _read_changes(rows, None)
+    _insert_audit(rows)
+    _assert_page_reads_only_its_rows(rows, None)
+    _assert_page_reads_only_its_rows(rows, _transaction_of_month(rows, 2))
+
+
+def test_lag_of_changes_reads_a_bounded_number_of_rows(rows: Rows, owner_url: str) -> None:
+    """K9: also while a transaction holds back many changes, and with a plan made on empty partitions."""
+    _create_months(rows)
+    rows.execute("VACUUM ANALYZE entitlement_audit")  # now PostgreSQL knows that the partitions are empty
+    for _ in range(10):
+        rows.execute("SELECT change_feed_lag()")
+    with psycopg.connect(owner_url) as holder:
+        holder.execute("SELECT pg_current_xact_id()")
+        _insert_audit(rows)
+        with _record_scans(rows, *AUDIT_PARTITIONS) as scanned, _record_tuples(rows) as read:
+            rows.execute("SELECT change_feed_lag()")
+    assert scanned.keys() == {name for name in _feed_indexes(rows) if "_y2031m" in name}
+    assert read.total() <= 1000 + len(_feed_indexes(rows))
+
+
+def test_last_dropped_change_is_found_by_the_index(rows: Rows) -> None:
+    """K9: dropping a month does not read its rows."""
+    rows.execute("SELECT entitlement_audit_ensure_partitions(0, '2020-01-15')")
+    rows.execute(_INSERT_AUDIT, {"day": "2020-01-15", "count": ROW_COUNT // 4})
+    with rows.transaction():
+        before = _tuples_read(rows)
+        rows.execute("SAVEPOINT before_the_drop")
+        rows.execute("SELECT entitlement_audit_drop_oldest(1)")
+        rows.execute("ROLLBACK TO SAVEPOINT before_the_drop")
+        read = _tuples_read(rows) - before
+    assert read.total() <= 10
+
+
+def test_page_of_the_snapshot_reads_the_primary_key_in_order(planned: Rows) -> None:
+    """K9: the cost of a page does not depend on the number of entitlements."""
+    planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
+    planned.execute("ANALYZE entitlements")
+    statement = READ_SNAPSHOT
+    for number, name in enumerate(("grace", "user_id", "stock_keeping_unit", "limit"), start=1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    planned.execute(f"PREPARE page (text, text, text, integer) AS {statement}")
+    (scan,) = _scans(planned, "EXECUTE page ('0 s', 'u7', 's5', 10)")
+    assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "entitlements_pkey")
+
+
 def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
     """G1: a page is a range of the primary key, and its entitlements are read by index, however many rows there are."""
     planned.execute(_INSERT_ENTITLEMENTS, (ROW_COUNT,))
@@ -364,6 +432,59 @@ def _scans_of_checks(rows: Rows) -> Counter[str]:
     return scanned
 
 
+def _read_changes(rows: Rows, after: str | None) -> None:
+    parameters = {
+        "installation": None,
+        "transaction_id": after,
+        "occurred_at": datetime.max.replace(tzinfo=UTC) if after else None,
+        "operation_id": uuid.UUID(int=2**128 - 1) if after else None,
+        "limit": 100,
+    }
+    (row,) = rows.execute(READ_PAGE, parameters).fetchall()
+    assert row["outcome"] == "OK"
+
+
+def _assert_page_reads_only_its_rows(rows: Rows, after: str | None) -> None:
+    with _record_scans(rows, *AUDIT_PARTITIONS) as scanned, _record_tuples(rows) as read:
+        _read_changes(rows, after)
+    assert scanned.keys() == {name for name in _feed_indexes(rows) if "_y2031m" in name}
+    assert 101 <= read.total() <= 101 + len(_feed_indexes(rows))
+
+
+def _transaction_of_month(rows: Rows, month: int) -> str:
+    """Return the id of the transaction that filled a month: the last one before the next page."""
+    (row,) = rows.execute(
+        "SELECT transaction_id::text AS id FROM entitlement_audit WHERE occurred_at = %s::timestamptz LIMIT 1",
+        (f"2031-0{month}-15",),
+    ).fetchall()
+    return str(row["id"])
+
+
+def _feed_indexes(rows: Rows) -> set[str]:
+    """Return the names of the partitions' indexes of the feed."""
+    return {
+        row["name"]
+        for row in rows.execute(
+            "SELECT inhrelid::regclass::text AS name FROM pg_inherits"
+            " WHERE inhparent = 'entitlement_audit_changes'::regclass"
+        )
+    }
+
+
+@contextmanager
+def _record_tuples(rows: Rows) -> Iterator[Counter[str]]:
+    """Count the entries that scans of the indexes of the feed return, and the rows that other scans read."""
+    read: Counter[str] = Counter()
+    before = _tuples_read(rows)
+    yield read
+    read += _tuples_read(rows) - before
+
+
+def _tuples_read(rows: Rows) -> Counter[str]:
+    cursor = rows.cursor(row_factory=tuple_row)
+    return Counter(dict(cursor.execute(_SELECT_TUPLES_READ).fetchall()))
+
+
 def _fill_audit(rows: Rows) -> list[str]:
     """Insert rows into three months of the audit, and return the names of their partitions."""
     partitions = _add_months(rows)
@@ -376,6 +497,18 @@ def _add_months(rows: Rows) -> list[str]:
     """Add three months to the audit, and return the names of their partitions."""
     rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2031-01-15')")
     return [f"entitlement_audit_y2031m0{month}" for month in (1, 2, 3)]
+    _create_months(rows)
+    _insert_audit(rows)
+    return AUDIT_PARTITIONS
+
+
+def _create_months(rows: Rows) -> None:
+    rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2031-01-15')")
+
+
+def _insert_audit(rows: Rows) -> None:
+    for month in (1, 2, 3):
+        rows.execute(_INSERT_AUDIT, {"day": f"2031-0{month}-15", "count": ROW_COUNT // 4})
 
 
 def _find_genuine(rows: Rows, events: Sequence[dict[str, Any]]) -> list[int]:

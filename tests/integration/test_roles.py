@@ -52,6 +52,7 @@ PRIVILEGES = {
             "UPDATE": "last_used_at",
         },
     ),
+    "change_feed_waiters": ("SELECT INSERT DELETE", {}),
     "client_buckets": ("SELECT INSERT", {"UPDATE": "filled_at tokens"}),
     "dead_letters": ("SELECT", {}),
     "distributed_locks": (ALL, {}),
@@ -73,6 +74,7 @@ PRIVILEGES = {
         "SELECT INSERT DELETE",
         {"UPDATE": "created_at expires_at request_hash response_body status_code"},
     ),
+    "installation": ("", {"SELECT": "installation_id"}),
     "key_conflicts": (
         "SELECT DELETE",
         {"INSERT": "caller day key_hash operation_id route", "UPDATE": "conflicts last_at"},
@@ -113,8 +115,15 @@ CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
-OWNER_ONLY_FUNCTIONS = {"api_clients_keep_revocation", "is_schema_owner", "operator_actions_append_only"}
+OWNER_ONLY_FUNCTIONS = {
+    "api_clients_keep_revocation",
+    "installation_renew",
+    "is_schema_owner",
+    "operator_actions_append_only",
+}
 SECURITY_DEFINER = {
+    "change_feed_lag",
+    "change_feed_page",
     "entitlement_at",
     "entitlement_audit_drop_oldest",
     "entitlement_audit_ensure_partitions",

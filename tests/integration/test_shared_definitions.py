@@ -80,10 +80,14 @@ def test_database_rejects_notifications_of_unknown_event_types(rows: Rows) -> No
     assert caught.value.diag.constraint_name == "notifications_event_type"
 
 
-def test_event_types_are_equal_in_the_api_document(schemas: dict[str, Any]) -> None:
-    """D4: in the list of notifications."""
-    definitions = [list(_values(schemas, "event_type"))]
+def test_event_types_are_equal_in_the_api_document(schemas: dict[str, Any], rows: Rows) -> None:
+    """D4, K9: in the list of notifications, and in the change feed, which has the types of all operations."""
+    definitions = [list(_values(schemas["Notification"], "event_type"))]
     assert definitions == [[{"type": "string", "enum": sorted(EVENT_TYPES)}]]
+    (row,) = rows.execute("SELECT pg_get_functiondef('entitlement_event_type'::regproc) AS text").fetchall()
+    types = sorted(re.findall(r"'(Entitlement\w+)'", row["text"]))
+    assert list(_values(schemas["AppliedChange"], "event_type")) == [{"type": "string", "enum": types}]
+    assert set(types) >= EVENT_TYPES
 
 
 def test_dead_letter_has_every_column_that_a_notification_carries(rows: Rows) -> None:

@@ -13,6 +13,7 @@ from grantwire.errors import ConfigError
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.changes import ChangesSettings
 from grantwire.runtime.check import CheckSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
@@ -35,6 +36,7 @@ SETTINGS_CLASSES: list[type[Any]] = [
     BridgeSettings,
     CallerSettings,
     CheckSettings,
+    ChangesSettings,
     ConfigurationSettings,
     DeliverySettings,
     ExpireSettings,

@@ -49,6 +49,7 @@ ALLOWED = {
     "expire_entitlements": DATABASE,
     "extend": DATABASE,
     "grant": DATABASE,
+    "list_changes": DATABASE,
     "manage_clients": DATABASE,
     "migrate_database": DATABASE,
     "query": DATABASE,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
+from grantwire.changes.requests import MAX_WAIT_SECONDS
 from grantwire.clients.commands import ClientCommand
 from grantwire.clients.scopes import ROUTES
 from grantwire.clients.tokens import Token
@@ -25,6 +26,7 @@ from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.changes import ChangesSettings
 from grantwire.runtime.check import CheckSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
@@ -69,6 +71,7 @@ SETTINGS: dict[str, type] = {
     "query": ApiSettings,
     "check_entitlement": CheckSettings,
     "show_summary": SummarySettings,
+    "list_changes": ChangesSettings,
     "show_inbox": NotificationListSettings,
     "migrate_database": MigrationSettings,
     "configure_streams": ConfigurationSettings,
@@ -255,6 +258,16 @@ def test_timeouts_are_nested(name: str) -> None:
     assert timeout < API_GATEWAY_TIMEOUT_SECONDS or not _is_route(name)
 
 
+def test_longest_wait_for_a_change_ends_before_its_function_does() -> None:
+    """K9: one connect, the limit of the client, the wait and the last page; API Gateway ends later."""
+    function = RESOURCES["list_changes"]
+    environment = {"DATABASE_STATEMENT_TIMEOUT": function["Environment"]["Variables"]["DATABASE_STATEMENT_TIMEOUT"]}
+    database = load(DatabaseSettings, environment | {"DATABASE_URL": "postgresql://u@h/d"})
+    around = database.connect_timeout + 2 * database.statement_timeout
+    assert timedelta(seconds=MAX_WAIT_SECONDS) + around < timedelta(seconds=function["Timeout"])
+    assert function["Timeout"] < API_GATEWAY_TIMEOUT_SECONDS
+
+
 def test_rebuild_ends_before_its_function_does() -> None:
     """P2: time for two passes over the system of record, or for a rebuild from the stream with the default budget."""
     function = RESOURCES["rebuild_read_model"]
@@ -299,7 +312,7 @@ def test_every_alarm_watches_a_function_of_the_template() -> None:
     for alarm in alarms:
         dimensions = {dimension["Name"]: dimension["Value"] for dimension in alarm["Dimensions"]}
         assert dimensions["service"] == "grantwire"
-        anywhere = {"DependencyUnavailable", "LimitsReached"}
+        anywhere = {"DependencyUnavailable", "LimitsReached", "ChangeFeedLag"}
         workers = {None} if alarm["MetricName"] in anywhere else {*SCHEDULED, "authorize_caller"}
         assert dimensions.get("worker") in workers
 

@@ -5,6 +5,8 @@
 -- briefly; the caller tries again later. PostgreSQL cannot detach a partition without this lock while a DEFAULT
 -- partition exists.
 --
+-- The position of the last dropped change is recorded, so that the change feed refuses a cursor before it (K9).
+--
 -- The function runs with the privileges of the schema owner. For other roles, audit_retention sets the minimum number
 -- of months to keep, and p_now cannot be later than the time of the database.
 CREATE OR REPLACE FUNCTION entitlement_audit_drop_oldest(p_keep_months integer, p_now timestamptz DEFAULT now())
@@ -15,6 +17,8 @@ DECLARE
     moment     timestamptz := p_now;
     first_kept text;
     oldest     text;
+    last       record;
+    identity   text        := installation_identity();
 BEGIN
     IF p_keep_months < 1 THEN
         RAISE EXCEPTION 'p_keep_months must be at least 1, not %', p_keep_months
@@ -38,7 +42,19 @@ BEGIN
      WHERE i.inhparent = 'entitlement_audit'::regclass
        AND c.relname ~ '^entitlement_audit_y\d{4}m\d{2}$' AND c.relname COLLATE "C" < first_kept;
     IF oldest IS NOT NULL THEN
+        -- A higher transaction id is not of this cluster: it came with a dump.
+        EXECUTE format(
+            $last$SELECT transaction_id, occurred_at, operation_id FROM %I
+                   WHERE outcome = 'APPLIED' AND transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+                   ORDER BY transaction_id DESC, occurred_at DESC, operation_id DESC LIMIT 1$last$, oldest) INTO last;
         EXECUTE format('DROP TABLE %I', oldest);
+        UPDATE installation i
+           SET dropped_in = identity, dropped_transaction_id = last.transaction_id,
+               dropped_occurred_at = last.occurred_at, dropped_operation_id = last.operation_id
+         WHERE last.transaction_id IS NOT NULL
+           AND (i.dropped_in IS DISTINCT FROM identity
+                OR (i.dropped_transaction_id, i.dropped_occurred_at, i.dropped_operation_id)
+                   < (last.transaction_id, last.occurred_at, last.operation_id));
     END IF;
     RETURN oldest;
 END

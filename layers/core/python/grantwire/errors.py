@@ -15,6 +15,7 @@
     │   ├── ForbiddenError         FORBIDDEN
     │   ├── NotFoundError          NOT_FOUND
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
+    │   ├── GoneError              GONE
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
     ├── InternalError              a bug or a broken invariant: logged, details never sent to a caller    (500)
     │   └── SystemFaultError       PostgreSQL rejects every statement of this kind: wait and raise an alarm
@@ -48,6 +49,7 @@ __all__ = [
     "CircuitOpenError",
     "ConfigError",
     "ForbiddenError",
+    "GoneError",
     "GrantwireError",
     "InternalError",
     "KeyConflictError",
@@ -103,6 +105,12 @@ class MethodNotAllowedError(RejectedError):
     def __init__(self, allowed: str) -> None:
         super().__init__(f"method not allowed, use {allowed}")
         self.allowed = allowed
+
+
+class GoneError(RejectedError):
+    """The cursor is no longer valid; the caller must begin again."""
+
+    code = "GONE"
 
 
 class SystemFaultError(InternalError):

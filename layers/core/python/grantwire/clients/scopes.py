@@ -29,5 +29,7 @@ ROUTES = {
     "GET /v1/users/{user_id}/entitlements/{stock_keeping_unit}/history": Scope.READ_ENTITLEMENTS,
     "POST /v1/entitlements/checks": Scope.READ_ENTITLEMENTS,
     "GET /v1/users/{user_id}/summary": Scope.READ_ENTITLEMENTS,
+    "GET /v1/changes": Scope.READ_CHANGES,
+    "GET /v1/snapshot": Scope.READ_CHANGES,
     "GET /debug/notification/inbox/{user_id}": Scope.READ_NOTIFICATIONS,
 }

@@ -1,0 +1,21 @@
+"""The change feed: every applied change once, in an order that a consumer can continue from (K9, ADR 0040).
+
+`ChangeFeed.list` returns a page of changes after a cursor. Nothing ever appears behind a cursor that was handed out,
+because a page ends below the oldest running transaction. Two versions of one entitlement can appear in either order;
+consumers decide by version. With `wait` it polls until there is a change. At most `CHANGES_MAX_WAITING` requests of the
+whole installation wait at the same time.
+
+`Snapshot.list` returns a page of the current state of all entitlements. Every page has the cursor of the feed from the
+time of the first page: a consumer that reads all pages and continues with that cursor misses nothing.
+
+Both raise GoneError for a cursor from before a restore, RateLimitedError if too many requests wait, and RetryableError.
+`report_lag` measures for how long the feed is held back.
+"""
+
+from grantwire.changes.feed import ChangeFeed
+from grantwire.changes.lag import report_lag
+from grantwire.changes.requests import ChangesRequest, SnapshotRequest
+from grantwire.changes.settings import FeedSettings
+from grantwire.changes.snapshot import Snapshot
+
+__all__ = ["ChangeFeed", "ChangesRequest", "FeedSettings", "Snapshot", "SnapshotRequest", "report_lag"]

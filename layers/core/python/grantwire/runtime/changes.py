@@ -1,0 +1,46 @@
+"""The runtime of list_changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grantwire.changes import ChangeFeed, FeedSettings, Snapshot
+from grantwire.clients.limits import LimitSettings, RateLimiter
+from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements.settings import TimeSettings
+from grantwire.settings import group, load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSettings:
+    """The settings of list_changes."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    feed: FeedSettings = group(FeedSettings)
+    times: TimeSettings = group(TimeSettings)
+    limits: LimitSettings = group(LimitSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRuntime:
+    """The objects that list_changes needs."""
+
+    feed: ChangeFeed
+    snapshot: Snapshot
+    limiter: RateLimiter | None = None
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Build the runtime from environment variables; it connects to the database on first use."""
+        settings = load(ChangesSettings, environ)
+        database = Database(settings.database)
+        return cls(
+            ChangeFeed(database, settings.feed),
+            Snapshot(database, settings.times.grace),
+            RateLimiter(database, settings.limits),
+        )
