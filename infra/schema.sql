@@ -107,7 +107,7 @@ BEGIN
              || '","user_id":' || to_json(p.user_id) || ',"stock_keeping_unit":' || to_json(p.stock_keeping_unit)
              || ',"status":"' || coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
              || '","version":' || coalesce(p.version, (p.detail->>'version')::bigint)
-             || ',"occurred_at":"' || rfc3339(p.occurred_at)
+             || ',"occurred_at":"' || rfc3339(coalesce(p.changed_at, p.occurred_at))
              || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')
              || ',"purchase_id":'
              || coalesce(to_json(coalesce(p.purchase_id, p.detail->>'purchase_id'))::text, 'null')
