@@ -17,6 +17,7 @@ import pytest
 from psycopg.rows import tuple_row
 
 from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements.batch_store import CHANGE_BATCH
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
@@ -88,6 +89,12 @@ SELECT relation::text AS name, pg_stat_get_xact_numscans(relation) AS scans
          UNION ALL SELECT unnest(%(tables)s::regclass[])) AS r (relation)
 """
 
+# The parameters of a change that are arrays in a batch.
+_COLUMNS = (
+    *("route", "key", "request_hash", "operation", "user_id", "stock_keeping_unit", "reason", "purchase_id"),
+    *("operation_id", "starts_at", "expires_at"),
+)
+
 
 @pytest.fixture(params=["force_custom_plan", "force_generic_plan"])
 def planned(rows: Rows, request: pytest.FixtureRequest) -> Rows:
@@ -139,6 +146,20 @@ def test_grant_reads_only_indexes(planned: Rows) -> None:
         planned.execute(f"ANALYZE {table}")
     with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
         assert _change(planned, "new") == "APPLIED"
+    assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
+
+
+def test_batch_reads_only_indexes(planned: Rows) -> None:
+    """K6: as a single grant, however full the tables are; also with a plan for empty tables."""
+    parameters = {name: [value] if name in _COLUMNS else value for name, value in _parameters("first").items()}
+    parameters |= {"atomic": False, "wait_ms": 3500}
+    assert planned.execute(CHANGE_BATCH, parameters).fetchall()[0]["outcomes"] == ["APPLIED"]
+    for fill in (_INSERT_KEYS, _INSERT_ENTITLEMENTS, _INSERT_PUBLISHED):
+        planned.execute(fill, (ROW_COUNT,))
+    columns = {name: [_parameters(key)[name] for key in ("new", "k7")] for name in _COLUMNS}
+    with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
+        (row,) = planned.execute(CHANGE_BATCH, parameters | columns | {"user_id": ["u", "v"]}).fetchall()
+    assert row["outcomes"] == ["APPLIED", "REPLAYED"]
     assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
 
 
@@ -259,8 +280,8 @@ def _enqueue(rows: Rows, aggregate: str) -> None:
     rows.execute("SELECT outbox_enqueue(gen_random_uuid(), 'EntitlementGranted', %s, 1, '{}', NULL)", (aggregate,))
 
 
-def _change(rows: Rows, key: str) -> str:
-    parameters = {
+def _parameters(key: str) -> dict[str, Any]:
+    return {
         "caller": "local",
         "route": "route",
         "key": key,
@@ -280,7 +301,10 @@ def _change(rows: Rows, key: str) -> str:
         "trace_id": "1-0-0",
         "source_address": "192.0.2.1",
     }
-    row = rows.cursor(row_factory=tuple_row).execute(CHANGE, parameters).fetchone()
+
+
+def _change(rows: Rows, key: str) -> str:
+    row = rows.cursor(row_factory=tuple_row).execute(CHANGE, _parameters(key)).fetchone()
     assert row is not None
     return str(row[0])
 

@@ -43,6 +43,7 @@ EVENTS = STREAM | {"google.protobuf"}
 ALLOWED = {
     "authorize_caller": DATABASE,
     "bridge_events": EVENTS,
+    "change_batch": DATABASE,
     "configure_streams": {"aws_lambda_powertools", "nats"},
     "deliver_notifications": DATABASE,
     "expire_entitlements": DATABASE,
@@ -90,7 +91,9 @@ def test_function_loads_exactly_its_heavy_modules(function: str) -> None:
     )
 
 
-@pytest.mark.parametrize("function", ["extend", "grant", "query", "revoke", "show_inbox", "show_summary"])
+@pytest.mark.parametrize(
+    "function", ["change_batch", "extend", "grant", "query", "revoke", "show_inbox", "show_summary"]
+)
 def test_route_loads_no_module_of_the_authorizer(function: str) -> None:
     """S4: a route needs them only if its gateway does not authenticate, which is not the case on AWS."""
     loaded = modules_after_importing(f"functions.{function}.handler", [ROOT, LAYER, LIBRARY])

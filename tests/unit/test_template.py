@@ -63,6 +63,7 @@ SETTINGS: dict[str, type] = {
     "grant": ApiSettings,
     "revoke": ApiSettings,
     "extend": ApiSettings,
+    "change_batch": ApiSettings,
     "expire_entitlements": ExpireSettings,
     "query": ApiSettings,
     "show_summary": SummarySettings,
@@ -111,6 +112,7 @@ SCHEDULED = {
     "bridge_events": "BridgeSchedule",
     "deliver_notifications": "DeliverySchedule",
     "record_advisories": "RecorderSchedule",
+    "expire_entitlements": "ExpirySchedule",
     "sweep_retention": "SweepSchedule",
 }
 

@@ -15,6 +15,7 @@
     │   ├── ForbiddenError         FORBIDDEN
     │   ├── NotFoundError          NOT_FOUND
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
+    │   ├── NotAppliedError        NOT_APPLIED
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
     ├── InternalError              a bug or a broken invariant: logged, details never sent to a caller    (500)
     │   └── SystemFaultError       PostgreSQL rejects every statement of this kind: wait and raise an alarm
@@ -54,6 +55,7 @@ __all__ = [
     "LeaseLostError",
     "LockHeldError",
     "MethodNotAllowedError",
+    "NotAppliedError",
     "NotFoundError",
     "RateLimitedError",
     "RejectedError",
@@ -103,6 +105,12 @@ class MethodNotAllowedError(RejectedError):
     def __init__(self, allowed: str) -> None:
         super().__init__(f"method not allowed, use {allowed}")
         self.allowed = allowed
+
+
+class NotAppliedError(RejectedError):
+    """The item belongs to an atomic batch in which another item was refused."""
+
+    code = "NOT_APPLIED"
 
 
 class SystemFaultError(InternalError):
