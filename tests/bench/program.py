@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "requests": "tests.bench.paths.requests",
     "handlers": "tests.bench.paths.handlers",
+    "batches": "tests.bench.paths.batches",
     "wakeup": "tests.bench.paths.wakeup",
     "relay": "tests.bench.paths.relay",
     "bridge": "tests.bench.paths.bridge",

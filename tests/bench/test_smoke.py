@@ -26,6 +26,7 @@ TARGETS = (
     "grant, handler above its database call",
     "replay, handler above its database call",
     "query, handler above its database call",
+    "grants in batches of 100 against single grants",
     "relay, one worker, .* of the limit",
     "relay, one worker, .* against pgqueuer",
     "relay against statement by statement",
