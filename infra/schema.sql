@@ -55,6 +55,44 @@ BEGIN
             detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address);
 END
 $$;
+CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
+    held     integer[];
+    result   record;
+BEGIN
+    held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+    -- The block is a subtransaction. The exception rolls it back; variables keep their values.
+    BEGIN
+        FOR item IN 1 .. cardinality(p_keys) LOOP
+            IF item = ANY (held) THEN
+                SELECT 'REQUEST_IN_PROGRESS' AS outcome, NULL::integer AS status_code, NULL::text AS body INTO result;
+            ELSE
+                SELECT c.outcome, c.status_code, c.body INTO result FROM change_entitlement(
+                    p_caller, p_routes[item], p_keys[item], p_request_hashes[item], p_ttl,
+                    -- Zero would mean to wait without a limit.
+                    least(p_lock_wait_ms,
+                          greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000))::integer,
+                    p_operations[item], p_user_ids[item], p_skus[item], p_reasons[item], p_purchase_ids[item],
+                    p_operation_ids[item], p_trace_id, p_source_address, p_starts_at[item], p_expires_at[item],
+                    p_grace, p_notice) c;
+            END IF;
+            outcomes[item]     := result.outcome;
+            status_codes[item] := result.status_code;
+            bodies[item]       := result.body;
+            -- A key conflict and a request in progress have no status code.
+            IF p_atomic AND coalesce(result.status_code, 409) >= 400 THEN
+                refused := item;
+                RAISE EXCEPTION 'item % of an atomic batch was refused', item USING ERRCODE = 'GW002';
+            END IF;
+        END LOOP;
+    EXCEPTION WHEN SQLSTATE 'GW002' THEN
+        NULL;
+    END;
+END
+$$;
 CREATE FUNCTION public.change_feed_lag() RETURNS double precision
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
@@ -158,12 +196,11 @@ BEGIN
     RETURN 0;
 END
 $$;
-CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT granted integer, OUT retry_after double precision) RETURNS record
+CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, p_count integer DEFAULT 1, OUT granted integer, OUT retry_after double precision, OUT burst integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     rate      integer;
-    burst     integer;
     bucket    client_buckets;
     moment    timestamptz;
     available double precision;
@@ -181,8 +218,8 @@ BEGIN
     -- After the lock, so that time does not run backwards between two calls.
     moment      := greatest(bucket.filled_at, coalesce(p_now, clock_timestamp()));
     available   := least(burst, bucket.tokens + rate * extract(epoch FROM moment - bucket.filled_at));
-    granted     := CASE WHEN available >= 1 THEN greatest(1, floor(available / 10)) ELSE 0 END;
-    retry_after := CASE WHEN granted = 0 THEN (greatest(1, burst / 10.0) - available) / rate ELSE 0 END;
+    granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
+    retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
 END
 $$;
@@ -793,6 +830,47 @@ BEGIN
         RAISE EXCEPTION 'idempotency invariant broken: a live key was about to be replaced'
             USING ERRCODE = 'GW001', DETAIL = format('route %s', p_route);
     END IF;
+END
+$$;
+CREATE FUNCTION public.idempotency_lock_keys(p_caller text, p_routes text[], p_keys text[], p_request_hashes text[], p_lock_wait_ms integer) RETURNS integer[]
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    deadline  timestamptz := clock_timestamp() + p_lock_wait_ms * interval '1 millisecond';
+    held      integer[] := '{}';
+    held_key  bigint;
+    remaining integer;
+    item      record;
+BEGIN
+    FOR item IN
+        -- First 8 bytes of SHA-256(key) as a signed 64-bit integer, as in idempotency_begin.
+        SELECT k.position::integer AS position,
+               ('x' || left(encode(sha256(convert_to(k.key, 'UTF8')), 'hex'), 16))::bit(64)::bigint AS lock_key
+          FROM unnest(p_keys) WITH ORDINALITY AS k (key, position)
+         ORDER BY lock_key, position
+    LOOP
+        -- The first item with a key decides for all items with this key.
+        IF item.lock_key IS DISTINCT FROM held_key THEN
+            CONTINUE WHEN pg_try_advisory_xact_lock(item.lock_key);
+        END IF;
+        PERFORM FROM idempotency_keys k
+          WHERE k.caller = p_caller AND k.route = p_routes[item.position] AND k.idempotency_key = p_keys[item.position]
+            AND k.expires_at > now() AND k.request_hash = p_request_hashes[item.position];
+        CONTINUE WHEN FOUND;
+        remaining := ceil(extract(epoch FROM deadline - clock_timestamp()) * 1000);
+        IF item.lock_key IS DISTINCT FROM held_key AND remaining > 0 THEN
+            PERFORM set_config('lock_timeout', remaining::text, true);
+            BEGIN
+                PERFORM pg_advisory_xact_lock(item.lock_key);
+                CONTINUE;
+            EXCEPTION WHEN lock_not_available THEN
+                NULL;
+            END;
+        END IF;
+        held_key := item.lock_key;
+        held     := held || item.position;
+    END LOOP;
+    RETURN held;
 END
 $$;
 CREATE FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) RETURNS record
@@ -1845,14 +1923,16 @@ GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_lag() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_lag() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, p_count integer, OUT granted integer, OUT retry_after double precision, OUT burst integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, p_count integer, OUT granted integer, OUT retry_after double precision, OUT burst integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_at(p_user_id text, p_sku text, p_at timestamp with time zone, p_now timestamp with time zone, OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT updated_at timestamp with time zone) FROM PUBLIC;
@@ -1906,6 +1986,8 @@ REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_k
 GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.idempotency_lock_keys(p_caller text, p_routes text[], p_keys text[], p_request_hashes text[], p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.idempotency_lock_keys(p_caller text, p_routes text[], p_keys text[], p_request_hashes text[], p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;

@@ -3,4 +3,4 @@
 from grantwire.entitlements import Operation
 from grantwire.entrypoints.changes import change_handler
 
-handler = change_handler("POST /v1/entitlements/revokes", Operation.REVOKE)
+handler = change_handler(Operation.REVOKE)

@@ -26,6 +26,8 @@ ENTITLEMENTS_PER_USER = 10
 CHECKS_PER_CALL = 200
 # The keys that each client of `make_replay_call` replays.
 KEYS_PER_CLIENT = 100
+# The items in each batch of `make_batch_call`.
+BATCH_SIZE = 100
 # Environment variable with the address of Valkey.
 VALKEY_URL = "BENCH_VALKEY_URL"
 
@@ -82,6 +84,26 @@ def make_grant_call(number: int, handler: Handler | None = None) -> Call:
         name = next(names)
         response = handler(build_grant_event(event, name, name), None)
         assert response["statusCode"] == 200, response
+
+    return call
+
+
+def make_batch_call(number: int, handler: Handler | None = None) -> Call:
+    """Return a call that grants entitlements to new users, in one batch each time."""
+    handler = handler or load_handler("change_batch")
+    event = load_event("change_batch")
+    turns = itertools.count()
+
+    def call() -> None:
+        turn = next(turns)
+        names = (f"b_{os.getpid()}_{number}_{turn}_{position}" for position in range(BATCH_SIZE))
+        items = [
+            f'{{"operation":"grant","idempotency_key":"{name}","user_id":"{name}","stock_keeping_unit":"item1",'
+            f'"reason":"purchase","purchase_id":"{name}"}}'
+            for name in names
+        ]
+        response = handler(event | {"body": f'{{"items":[{",".join(items)}]}}'}, None)
+        assert response["body"].count('"status_code":200,"replayed":false') == BATCH_SIZE, response
 
     return call
 

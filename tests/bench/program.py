@@ -37,6 +37,7 @@ SECTIONS = {
     "requests": "tests.bench.paths.requests",
     "checks": "tests.bench.paths.checks",
     "handlers": "tests.bench.paths.handlers",
+    "batches": "tests.bench.paths.batches",
     "wakeup": "tests.bench.paths.wakeup",
     "relay": "tests.bench.paths.relay",
     "bridge": "tests.bench.paths.bridge",

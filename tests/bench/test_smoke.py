@@ -28,6 +28,7 @@ TARGETS = (
     "query, handler above its database call",
     "check, median latency in times of the query",
     "check, .* rows",
+    "grants in batches of 100 against single grants",
     "relay, one worker, .* of the limit",
     "relay, one worker, .* against pgqueuer",
     "relay against statement by statement",

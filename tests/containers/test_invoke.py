@@ -18,7 +18,7 @@ from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
 from infra.local.servers.nats_users import TOPOLOGY
 from tests.support.checks import CHECK
-from tests.support.client import ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
+from tests.support.client import BATCHES, ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
 from tests.support.nats_users import as_user
@@ -62,6 +62,14 @@ def test_revoke_changes_the_entitlement_and_creates_its_event(
     assert (revoked["status"], revoked["version"]) == ("REVOKED", 2)
     assert _entitlements(rows) == [("REVOKED", 2)]
     assert _events(rows) == [("EntitlementGranted", 1, "PENDING"), ("EntitlementRevoked", 2, "PENDING")]
+
+
+def test_change_batch_executes_its_items(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """K6: two grants and a revoke, with an event for each."""
+    results = _body("POST", BATCHES, sandbox.invoke("change_batch", environ))["results"]
+    assert [result["response"]["version"] for result in results] == [1, 1, 2]
+    assert sorted(_entitlements(rows)) == [("ACTIVE", 1), ("REVOKED", 2)]
+    assert len(_events(rows)) == 3
 
 
 def test_query_lists_the_entitlements(sandbox: Sandbox, environ: dict[str, str]) -> None:

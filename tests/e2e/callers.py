@@ -15,7 +15,7 @@ from grantwire.clients.tokens import Token
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from tests.e2e.aws import invoke
 from tests.e2e.http import Http
-from tests.support.client import CHANGE
+from tests.support.client import BATCHES, CHANGE, EXTENSIONS, item
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
@@ -78,11 +78,17 @@ def send_request(api_url: str, method: str, path: str, authorization: str | None
     headers = [("Content-Type", "application/json"), ("Idempotency-Key", user)]
     if authorization is not None:
         headers.append(("Authorization", authorization))
-    body = json.dumps(CHANGE | {"user_id": user}) if method == "POST" else ""
+    body = json.dumps(_body(path, user)) if method == "POST" else ""
     sent = "PUT" if method == "ANY" else method
     response = Http(api_url).send(sent, path.replace("{user_id}", user), headers, body)
     assert_matches_contract(sent, path, response.status, response.headers, response.body)
     return response
+
+
+def _body(path: str, user: str) -> dict[str, Any]:
+    if path == BATCHES:
+        return {"items": [item(user, user_id=user)]}
+    return CHANGE | {"user_id": user} | ({"expires_at": None} if path == EXTENSIONS else {})
 
 
 def create_invalid_headers(stack: EmbeddedStack) -> dict[str, str | None]:

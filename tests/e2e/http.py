@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Response
+from tests.support.client import BATCHES, CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Response
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
@@ -58,6 +58,13 @@ class Http:
         """GET a path and check the response against openapi.yaml, which has it as `template`."""
         response = self.send("GET", path, headers)
         assert_matches_contract("GET", template, response.status, response.headers, response.body)
+        return response
+
+    def batch(self, items: Sequence[object], *, atomic: bool = False) -> Response:
+        """POST a batch and check its response against openapi.yaml."""
+        body = json.dumps({"items": items, "atomic": atomic})
+        response = self.send("POST", BATCHES, [("Content-Type", "application/json")], body)
+        assert_matches_contract("POST", BATCHES, response.status, response.headers, response.body)
         return response
 
     def list_entitlements(self, user_id: str, query: str = "") -> Response:

@@ -19,7 +19,7 @@ from tests.e2e.aws import client, invoke, wait_for_log
 from tests.e2e.callers import create_caller
 from tests.e2e.http import Http
 from tests.support.checks import CHECK, CHECKS, HISTORY
-from tests.support.client import CHANGE, GRANTS
+from tests.support.client import CHANGE, GRANTS, item
 from tests.support.paths import MIGRATIONS
 
 if TYPE_CHECKING:
@@ -79,6 +79,23 @@ def test_check_is_explained_cached_and_not_sent_again(http: Http, user: str) -> 
     body = json.dumps({"checks": [{"user_id": user, "stock_keeping_unit": sku} for sku in ("item2", "item1")]})
     many = http.send("POST", CHECKS, [("Content-Type", "application/json")], body)
     assert [result["status"] for result in many.json["results"]] == ["NONE", "REVOKED"]
+
+
+def test_batch_and_single_requests_replay_each_other(http: Http, user: str) -> None:
+    """K6, S3: 100 items in one request, of which one was sent alone before, and one is sent alone afterwards."""
+    alone = http.grant(f"{user}-0", user_id=user, stock_keeping_unit="item0")
+    items = [item(f"{user}-{n}", user_id=user, stock_keeping_unit=f"item{n}") for n in range(100)]
+    response = http.batch(items)
+    assert response.status == 200
+    first, *others = response.json["results"]
+    assert first == {"status_code": 200, "replayed": True, "response": alone.json}
+    assert [(each["status_code"], each["replayed"]) for each in others] == [(200, False)] * 99
+    replay = http.grant(f"{user}-99", user_id=user, stock_keeping_unit="item99")
+    assert (replay.replayed, replay.json) == (True, others[-1]["response"])
+    change = {"user_id": user, "stock_keeping_unit": "item0"}
+    refused = http.batch([item(f"{user}-a", "revoke", **change), item(f"{user}-b", "revoke", **change)], atomic=True)
+    assert (refused.status, refused.code) == (409, "NOT_APPLIED")
+    assert {each["status"] for each in http.list_entitlements(user).json["entitlements"]} == {"ACTIVE"}
 
 
 def test_fifty_requests_with_one_key_change_the_entitlement_once(http: Http, user: str) -> None:

@@ -15,7 +15,7 @@ from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, wait_for_log
 from tests.e2e.callers import MALFORMED, count_rows, create_caller, manage_clients, send_request
 from tests.e2e.http import Http
-from tests.support.client import ENTITLEMENTS, GRANTS, REVOKES, SUMMARY
+from tests.support.client import ENTITLEMENTS, EXTENSIONS, GRANTS, REVOKES, SUMMARY
 from tests.support.contract import assert_matches_contract
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_route_accepts_only_its_own_scope(
 ) -> None:
     """E5: every other scope gets 403 and writes nothing; the required scope is accepted with the same request.
 
-    The user is new, so that a grant and every read succeed, and a revoke is a state conflict.
+    The user is new, so that a grant and every read succeed, and a revoke or an extension is a state conflict.
     """
     required = {scope for route, scope in ROUTES.items() if route.partition(" ")[2] == path}
     before = count_rows(stack)
@@ -71,7 +71,7 @@ def test_route_accepts_only_its_own_scope(
     assert count_rows(stack) == before
     (scope,) = required
     response = send_request(api_url, method, path, headers_by_scope[scope])
-    expected = (409, "ENTITLEMENT_STATE_CONFLICT") if path == REVOKES else (200, None)
+    expected = (409, "ENTITLEMENT_STATE_CONFLICT") if path in {REVOKES, EXTENSIONS} else (200, None)
     assert (response.status, response.code) == ((405, "METHOD_NOT_ALLOWED") if method == "ANY" else expected)
 
 

@@ -20,6 +20,7 @@ from psycopg.rows import tuple_row
 from grantwire.changes.feed import READ_PAGE
 from grantwire.changes.snapshot import READ_SNAPSHOT
 from grantwire.database import Database, DatabaseSettings
+from grantwire.entitlements.batch_store import CHANGE_BATCH
 from grantwire.entitlements.checks import CHECK, CHECK_MANY
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
@@ -116,6 +117,12 @@ SELECT relation::regclass::text, pg_stat_get_xact_tuples_returned(relation)
                     WHERE i.inhparent = 'entitlement_audit'::regclass) AS r (relation)
 """
 AUDIT_PARTITIONS = [f"entitlement_audit_y2031m0{month}" for month in (1, 2, 3)]
+
+# The parameters of a change that are arrays in a batch.
+_COLUMNS = (
+    *("route", "key", "request_hash", "operation", "user_id", "stock_keeping_unit", "reason", "purchase_id"),
+    *("operation_id", "starts_at", "expires_at"),
+)
 
 
 @pytest.fixture(params=["force_custom_plan", "force_generic_plan"])
@@ -236,6 +243,20 @@ def test_grant_reads_only_indexes(planned: Rows) -> None:
         planned.execute(f"ANALYZE {table}")
     with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
         assert _change(planned, "new") == "APPLIED"
+    assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
+
+
+def test_batch_reads_only_indexes(planned: Rows) -> None:
+    """K6: as a single grant, however full the tables are; also with a plan for empty tables."""
+    parameters = {name: [value] if name in _COLUMNS else value for name, value in _parameters("first").items()}
+    parameters |= {"atomic": False, "wait_ms": 3500}
+    assert planned.execute(CHANGE_BATCH, parameters).fetchall()[0]["outcomes"] == ["APPLIED"]
+    for fill in (_INSERT_KEYS, _INSERT_ENTITLEMENTS, _INSERT_PUBLISHED):
+        planned.execute(fill, (ROW_COUNT,))
+    columns = {name: [_parameters(key)[name] for key in ("new", "k7")] for name in _COLUMNS}
+    with _record_scans(planned, "idempotency_keys", "entitlements", "outbox_events") as scanned:
+        (row,) = planned.execute(CHANGE_BATCH, parameters | columns | {"user_id": ["u", "v"]}).fetchall()
+    assert row["outcomes"] == ["APPLIED", "REPLAYED"]
     assert scanned.keys() == {"idempotency_keys_pkey", "entitlements_pkey", "outbox_events_open"}
 
 
@@ -525,8 +546,8 @@ def _enqueue(rows: Rows, aggregate: str) -> None:
     rows.execute("SELECT outbox_enqueue(gen_random_uuid(), 'EntitlementGranted', %s, 1, '{}', NULL)", (aggregate,))
 
 
-def _change(rows: Rows, key: str) -> str:
-    parameters = {
+def _parameters(key: str) -> dict[str, Any]:
+    return {
         "caller": "local",
         "route": "route",
         "key": key,
@@ -546,7 +567,10 @@ def _change(rows: Rows, key: str) -> str:
         "trace_id": "1-0-0",
         "source_address": "192.0.2.1",
     }
-    row = rows.cursor(row_factory=tuple_row).execute(CHANGE, parameters).fetchone()
+
+
+def _change(rows: Rows, key: str) -> str:
+    row = rows.cursor(row_factory=tuple_row).execute(CHANGE, _parameters(key)).fetchone()
     assert row is not None
     return str(row[0])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,16 @@ from grantwire.clients.store import ClientLimits, Clients
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.entitlements.settings import TimeSettings
-from grantwire.errors import RateLimitedError
+from grantwire.errors import RateLimitedError, TooLargeError
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operator_actions import Operator
 from grantwire.runtime.api import ApiRuntime
+from grantwire.runtime.batches import BatchRuntime
 from grantwire.runtime.check import CheckRuntime
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.support.client import Client
+from tests.support.client import Client, item
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
@@ -242,8 +243,96 @@ def test_request_above_the_limit_is_429(database_url: str, database: Database, c
         assert client.grant("k2", user_id="u_2").status == 200
 
 
-@pytest.mark.parametrize("runtime", [ApiRuntime, CheckRuntime, SummaryRuntime, NotificationListRuntime])
-def test_every_route_has_a_limiter(runtime: type[ApiRuntime]) -> None:
+def test_items_of_a_batch_count_as_requests(database: CountingDatabase, clock: Clock) -> None:
+    """G6, K6: a batch takes one token for each item, with at most one call; singles get what is left."""
+    limiter = make_limiter(database, clock)
+    limiter.take("c", 70)
+    assert database.statements == 1
+    with pytest.raises(RateLimitedError) as refused:
+        limiter.take("c", 40)
+    assert refused.value.retry_after == 1
+    assert spend(limiter) == 30
+    clock.seconds += 4
+    limiter.take("c", 40)
+
+
+def test_batch_spends_the_tokens_of_a_chunk_first(database: CountingDatabase, clock: Clock) -> None:
+    """G6: only what is missing comes from the bucket, and without a call if nothing is."""
+    limiter = make_limiter(database, clock)
+    limiter.take("c")  # takes a chunk of 10
+    limiter.take("c", 9)
+    assert database.statements == 1
+    limiter.take("c")
+    limiter.take("c", 88)
+    assert database.statements == 3
+    assert spend(limiter) == 1
+
+
+def test_refused_batch_is_remembered_and_smaller_requests_pass(database: CountingDatabase, clock: Clock) -> None:
+    """G6: batches of this size or more are refused without a call until there are enough tokens, and others are not."""
+    limiter = make_limiter(database, clock)
+    limiter.take("c", 60)
+    for _ in range(5):
+        with pytest.raises(RateLimitedError):
+            limiter.take("c", 50)
+    assert database.statements == 2
+    limiter.take("c", 30)
+    assert database.statements == 3
+    clock.seconds += 100
+    limiter.take("c", 50)
+
+
+@pytest.mark.parametrize("held", [0, 9])
+def test_batch_larger_than_the_burst_is_refused_for_good(database: CountingDatabase, clock: Clock, held: int) -> None:
+    """G6: with the limit, and not as something to try again later; it counts as one request."""
+    limiter = make_limiter(database, clock)
+    if held:
+        limiter.take("c")  # leaves a chunk of 9
+    for _ in range(3):
+        with pytest.raises(TooLargeError, match="items has 101 entries, but the burst limit of this client is 100"):
+            limiter.take("c", 101)
+    assert spend(limiter) == 100 - 3 - bool(held)
+    with pytest.raises(RateLimitedError):
+        limiter.take("c", 101)
+
+
+def test_eight_environments_let_exactly_the_burst_of_items_pass(database_url: str, clock: Clock) -> None:
+    """G6, K6: batches of different sizes at the same time."""
+
+    def environment(number: int) -> int:
+        passed = 0
+        with open_database(database_url) as database:
+            limiter = make_limiter(database, clock, LimitSettings(rate=10, burst=500))
+            for _ in range(20):
+                with suppress(RateLimitedError):
+                    limiter.take("c", 3 + number)
+                    passed += 3 + number
+            return passed + spend(limiter)
+
+    assert sum(run_concurrently(8, environment)) == 500
+
+
+def test_batch_above_the_limit_is_429_and_one_above_the_burst_is_413(
+    database_url: str, database: Database, clock: Clock, rows: Rows
+) -> None:
+    """G6, K6, E5: nothing is written; invalid items count, too, and a malformed batch counts as one."""
+    with Client(database_url) as client:
+        limiter = make_limiter(database, clock, LimitSettings(rate=1, burst=10))
+        client.batch_runtime = BatchRuntime(client.batch_runtime.batches, limiter)
+        assert client.batch(item("k1"), item("k2", user_id=""), item("k3", "revoke")).status == 200
+        assert client.batch().status == 400
+        before = rows.execute("SELECT count(*) FROM entitlement_audit").fetchall()
+        refused = client.batch(*(item(f"r{n}") for n in range(7)))
+        assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "RATE_LIMITED", "1")
+        too_large = client.batch(*(item(f"r{n}") for n in range(11)))
+        assert (too_large.status, too_large.code) == (413, "TOO_LARGE")
+        assert too_large.json["message"].endswith("the burst limit of this client is 10; send smaller batches")
+        assert rows.execute("SELECT count(*) FROM entitlement_audit").fetchall() == before
+        assert client.batch(*(item(f"r{n}", user_id=f"r{n}") for n in range(5))).status == 200
+
+
+@pytest.mark.parametrize("runtime", [ApiRuntime, BatchRuntime, CheckRuntime, SummaryRuntime, NotificationListRuntime])
+def test_every_route_has_a_limiter(runtime: type[ApiRuntime | BatchRuntime]) -> None:
     """G6: only tests use a runtime without one."""
     environ = {**PLAINTEXT, "DATABASE_URL": "postgresql://u@h/d", "NOTIFICATION_INBOX_ENABLED": "true"}
     assert isinstance(runtime.build(environ).limiter, RateLimiter)

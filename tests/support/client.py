@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from functions.change_batch.handler import handler as change_batch
 from functions.extend.handler import handler as extend
 from functions.grant.handler import handler as grant
 from functions.query.handler import handler as query
@@ -15,10 +16,12 @@ from functions.revoke.handler import handler as revoke
 from grantwire.clients.scopes import Scope
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
+from grantwire.entitlements.batch_store import EntitlementBatches
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.entrypoints.request import Request
 from grantwire.idempotency import IdempotencySettings
 from grantwire.runtime.api import ApiRuntime
+from grantwire.runtime.batches import BatchRuntime
 from grantwire.settings import load
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 GRANTS = "/v1/entitlements/grants"
 REVOKES = "/v1/entitlements/revokes"
 EXTENSIONS = "/v1/entitlements/extensions"
+BATCHES = "/v1/entitlements/batches"
 ENTITLEMENTS = "/v1/users/{user_id}/entitlements"
 SUMMARY = "/v1/users/{user_id}/summary"
 INBOX = "/debug/notification/inbox/{user_id}"
@@ -87,14 +91,21 @@ def event(method: str, resource: str, **parts: Any) -> dict[str, Any]:
     } | parts
 
 
+def item(key: str, operation: str = "grant", **fields: Any) -> dict[str, Any]:
+    """Return an item of a batch; `fields` replace those of `CHANGE`."""
+    return {"operation": operation, "idempotency_key": key} | CHANGE | fields
+
+
 class Client:
     """Caller of the functions in one execution environment, with its own runtime and database connection."""
 
     def __init__(self, database_url: str, **environ: str) -> None:
         environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
-        self.database = Database(load(DatabaseSettings, environ))
-        times = load(TimeSettings, environ)
-        self.runtime = ApiRuntime(Entitlements(self.database, load(IdempotencySettings, environ), times))
+        database = load(DatabaseSettings, environ)
+        settings = load(IdempotencySettings, environ), load(TimeSettings, environ)
+        self.database = Database(database)
+        self.runtime = ApiRuntime(Entitlements(self.database, *settings))
+        self.batch_runtime = BatchRuntime(EntitlementBatches(self.database, *settings, database.statement_timeout))
 
     def __enter__(self) -> Self:
         """Do nothing: the runtime connects on first use."""
@@ -107,8 +118,10 @@ class Client:
     def send(self, event: Mapping[str, Any]) -> Response:
         """Call the function of the event's resource, and check its response against the API document."""
         request = Request.from_api_gateway(event)
-        handler = _HANDLERS[request.resource]
-        sent = handler.with_runtime(self.runtime).respond(request).to_api_gateway()
+        if request.resource == BATCHES:
+            sent = change_batch.with_runtime(self.batch_runtime).respond(request).to_api_gateway()
+        else:
+            sent = _HANDLERS[request.resource].with_runtime(self.runtime).respond(request).to_api_gateway()
         response = Response(sent["statusCode"], sent["headers"], sent["body"])
         if request.method == ("GET" if request.resource == ENTITLEMENTS else "POST"):
             assert_matches_contract(request.method, request.resource, response.status, response.headers, response.body)
@@ -133,6 +146,10 @@ class Client:
             context["authorizer"] = CALLER | {"principalId": caller}
         body = json.dumps(CHANGE | fields)
         return self.send(event("POST", path, headers={"Idempotency-Key": key}, body=body, requestContext=context))
+
+    def batch(self, *items: object, **fields: Any) -> Response:
+        """POST a batch of items, which `item` makes; `fields` replace those of the batch."""
+        return self.send(event("POST", BATCHES, body=json.dumps({"items": items} | fields)))
 
     def list_entitlements(self, user_id: str = "u_123", **query: str) -> Response:
         """GET a user's entitlements."""

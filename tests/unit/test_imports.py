@@ -44,6 +44,7 @@ ALLOWED = {
     "authorize_caller": DATABASE,
     "bridge_events": EVENTS,
     "check_entitlement": DATABASE,
+    "change_batch": DATABASE,
     "configure_streams": {"aws_lambda_powertools", "nats"},
     "deliver_notifications": DATABASE,
     "expire_entitlements": DATABASE,
@@ -92,7 +93,17 @@ def test_function_loads_exactly_its_heavy_modules(function: str) -> None:
     )
 
 
-ROUTES = ["check_entitlement", "extend", "grant", "query", "revoke", "show_inbox", "show_summary"]
+ROUTES = [
+    "change_batch",
+    "check_entitlement",
+    "extend",
+    "grant",
+    "list_changes",
+    "query",
+    "revoke",
+    "show_inbox",
+    "show_summary",
+]
 
 
 @pytest.mark.parametrize("function", ROUTES)

@@ -67,6 +67,7 @@ SETTINGS: dict[str, type] = {
     "grant": ApiSettings,
     "revoke": ApiSettings,
     "extend": ApiSettings,
+    "change_batch": ApiSettings,
     "expire_entitlements": ExpireSettings,
     "query": ApiSettings,
     "check_entitlement": CheckSettings,

@@ -1,17 +1,19 @@
--- Takes tokens from the bucket of a client (SPEC G6). One call serves several requests: it takes a tenth of the tokens
--- in the bucket, at least one. A tenth of what is left, not of the burst: so the first request of another execution
--- environment still finds tokens.
+-- Takes at least p_count tokens from the bucket of a client, or none (SPEC G6). One call serves several requests: it
+-- takes a tenth of the tokens in the bucket, if that is more. A tenth of what is left, not of the burst: so the first
+-- request of another execution environment still finds tokens.
 --
 -- The bucket is full at first, gets `rate` tokens a second, and never holds more than `burst`. The limits of the client
--- in api_clients replace the defaults in the arguments. `granted` is 0 if there is no token. Then a tenth of the burst is
--- available after `retry_after` seconds. The row lock makes concurrent calls exact; p_now replaces the clock in tests.
+-- in api_clients replace the defaults in the arguments; `burst` is the one that applies. `granted` is 0 if there are
+-- too few tokens. Then p_count tokens, at least a tenth of the burst, are available after `retry_after` seconds, unless
+-- p_count is greater than the burst. The row lock makes concurrent calls exact; p_now replaces the clock in tests.
+DROP FUNCTION IF EXISTS client_tokens_take(text, integer, integer, timestamptz);
+
 CREATE OR REPLACE FUNCTION client_tokens_take(
-    p_client_id text, p_rate integer, p_burst integer, p_now timestamptz DEFAULT NULL,
-    OUT granted integer, OUT retry_after double precision
+    p_client_id text, p_rate integer, p_burst integer, p_now timestamptz DEFAULT NULL, p_count integer DEFAULT 1,
+    OUT granted integer, OUT retry_after double precision, OUT burst integer
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     rate      integer;
-    burst     integer;
     bucket    client_buckets;
     moment    timestamptz;
     available double precision;
@@ -31,8 +33,8 @@ BEGIN
     -- After the lock, so that time does not run backwards between two calls.
     moment      := greatest(bucket.filled_at, coalesce(p_now, clock_timestamp()));
     available   := least(burst, bucket.tokens + rate * extract(epoch FROM moment - bucket.filled_at));
-    granted     := CASE WHEN available >= 1 THEN greatest(1, floor(available / 10)) ELSE 0 END;
-    retry_after := CASE WHEN granted = 0 THEN (greatest(1, burst / 10.0) - available) / rate ELSE 0 END;
+    granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
+    retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
 END
 $$;

@@ -44,7 +44,7 @@ _CHANGE_ARGUMENTS = {
     "request_hash": f"'v1:{'0' * 64}'",
     "ttl": "interval '24 hours'",
     "lock_wait_ms": "2000",
-    "status": "'ACTIVE'",
+    "operation": "'GRANT'",
     "user_id": "'u' || :number",
     "stock_keeping_unit": "'item1'",
     "reason": "'purchase'",
@@ -52,6 +52,10 @@ _CHANGE_ARGUMENTS = {
     "operation_id": "gen_random_uuid()",
     "trace_id": "'1-00000000-000000000000000000000000'",
     "source_address": "'192.0.2.1'",
+    "starts_at": "NULL",
+    "expires_at": "NULL",
+    "grace": "'0 seconds'",
+    "notice": "'72 hours'",
 }
 _STORED = """
 SELECT status_code, response_body FROM idempotency_keys

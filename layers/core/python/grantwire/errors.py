@@ -16,6 +16,7 @@
     │   ├── NotFoundError          NOT_FOUND
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
     │   ├── GoneError              GONE
+    │   ├── NotAppliedError        NOT_APPLIED
     │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
     ├── InternalError              a bug or a broken invariant: logged, details never sent to a caller    (500)
     │   └── SystemFaultError       PostgreSQL rejects every statement of this kind: wait and raise an alarm
@@ -56,6 +57,7 @@ __all__ = [
     "LeaseLostError",
     "LockHeldError",
     "MethodNotAllowedError",
+    "NotAppliedError",
     "NotFoundError",
     "RateLimitedError",
     "RejectedError",
@@ -111,6 +113,12 @@ class GoneError(RejectedError):
     """The cursor is no longer valid; the caller must begin again."""
 
     code = "GONE"
+
+
+class NotAppliedError(RejectedError):
+    """The item belongs to an atomic batch in which another item was refused."""
+
+    code = "NOT_APPLIED"
 
 
 class SystemFaultError(InternalError):

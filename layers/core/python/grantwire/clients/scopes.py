@@ -24,6 +24,7 @@ ROUTES = {
     "POST /v1/entitlements/grants": Scope.WRITE_ENTITLEMENTS,
     "POST /v1/entitlements/revokes": Scope.WRITE_ENTITLEMENTS,
     "POST /v1/entitlements/extensions": Scope.WRITE_ENTITLEMENTS,
+    "POST /v1/entitlements/batches": Scope.WRITE_ENTITLEMENTS,
     "GET /v1/users/{user_id}/entitlements": Scope.READ_ENTITLEMENTS,
     "GET /v1/users/{user_id}/entitlements/{stock_keeping_unit}": Scope.READ_ENTITLEMENTS,
     "GET /v1/users/{user_id}/entitlements/{stock_keeping_unit}/history": Scope.READ_ENTITLEMENTS,

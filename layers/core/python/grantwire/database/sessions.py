@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # After these errors the connection is unusable: the server did not respond in time, or it is a read-only replica.
 _UNUSABLE_SQLSTATES = {None, "25006"}
+_DEADLOCK_DETECTED = "40P01"
 
 
 class Database:
@@ -58,10 +59,11 @@ class Database:
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run one statement in its own transaction and return its one row.
 
-        If the connection was lost, the statement is sent once more over a new connection. So it must be safe to repeat:
-        a read, or a change that an idempotency key protects.
+        If the connection was lost, the statement is sent once more over a new connection. It is also sent once more if
+        PostgreSQL ended it because of a deadlock. So it must be safe to repeat: a read, or a change that an idempotency
+        key protects.
         """
-        row = self._with_reconnect(lambda connection: self._execute(connection, statement, parameters))
+        row = self._with_repeat(lambda connection: self._execute(connection, statement, parameters))
         if row is None:
             raise InternalError("the statement must return a row, but returned none")
         return row
@@ -71,10 +73,10 @@ class Database:
         """Open a transaction; BEGIN and its first statement, which returns one row, take one round trip.
 
         `Transaction.commit` sends the last statement together with COMMIT. A block that ends without a commit is rolled
-        back. If the connection was lost, BEGIN and the first statement are sent once more over a new connection; later
+        back. If the connection was lost, or in a deadlock, BEGIN and the first statement are sent once more; later
         statements are never repeated.
         """
-        transaction = self._with_reconnect(lambda connection: Transaction.begin(connection, first, parameters))
+        transaction = self._with_repeat(lambda connection: Transaction.begin(connection, first, parameters))
         try:
             yield transaction
         except psycopg.Error as error:
@@ -109,14 +111,17 @@ class Database:
             self._connection.close()
         self._connection = self._cursor = None
 
-    def _with_reconnect(self, action: Callable[[BoundedConnection], T]) -> T:
-        """Run an action that is safe to repeat; repeat it once over a new connection if the connection was lost."""
+    def _with_repeat(self, action: Callable[[BoundedConnection], T]) -> T:
+        """Run an action that is safe to repeat; repeat it once after a lost connection or a deadlock."""
         try:
             return action(self._get_connection())
         except psycopg.Error as error:
-            if not self._close_if_lost(error):
+            if self._close_if_lost(error):
+                logger.warning("database connection lost, reconnecting", reason=describe(error))
+            elif error.sqlstate == _DEADLOCK_DETECTED:
+                logger.warning("deadlock, repeating the statement", reason=describe(error))
+            else:
                 raise to_grantwire_error(error) from error
-            logger.warning("database connection lost, reconnecting", reason=describe(error))
         try:
             return action(self._get_connection())
         except psycopg.Error as second_error:

@@ -5,6 +5,10 @@ and one round trip: the change, its event, its audit row and the stored response
 returns the response to send, which can be a state conflict. It raises KeyConflictError, RequestInProgressError or
 RetryableError; nothing was changed then.
 
+`EntitlementBatches.execute` (in `batch_store`) makes up to 100 changes in one transaction and one round trip, each as
+if it was requested alone (K6). It returns the response or the error of each. It raises only RetryableError; nothing was
+changed then.
+
 `Entitlements.list_for_user` reads a user's entitlements from the system of record. It raises only RetryableError.
 
 `checks.Checks` decides whether a user may use something, and until when that may be cached; `history.History` lists the

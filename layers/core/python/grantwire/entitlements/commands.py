@@ -32,6 +32,11 @@ class Operation(Enum):
     EXTEND = "EXTEND"
 
     @property
+    def route(self) -> str:
+        """The route of a single request, which is the scope of its idempotency keys (I7)."""
+        return _ROUTES[self]
+
+    @property
     def time_fields(self) -> tuple[str, ...]:
         """The times that a request may contain."""
         return _TIME_FIELDS[self]
@@ -42,6 +47,11 @@ class Operation(Enum):
         return _REQUIRED_FIELDS[self]
 
 
+_ROUTES = {
+    Operation.GRANT: "POST /v1/entitlements/grants",
+    Operation.REVOKE: "POST /v1/entitlements/revokes",
+    Operation.EXTEND: "POST /v1/entitlements/extensions",
+}
 _TIME_FIELDS: dict[Operation, tuple[str, ...]] = {
     Operation.GRANT: ("starts_at", "expires_at"),
     Operation.REVOKE: (),

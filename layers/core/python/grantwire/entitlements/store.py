@@ -106,10 +106,7 @@ class Entitlements:
         )
         if logger.log_level <= logging.DEBUG:
             logger.debug("entitlement command executed", outcome=outcome, key=key_fingerprint(identity.key))
-        raise_for_outcome(str(outcome))
-        if outcome == BadRequestError.code:
-            raise BadRequestError(str(json.loads(str(body))["message"]))
-        return StoredResponse(int(status_code or 0), str(body), str(outcome))
+        return to_stored_response(outcome, status_code, body)
 
     def list_for_user(self, page: PageRequest) -> str:
         """Return one page of a user's entitlements, ordered by stock keeping unit, as the JSON text of the response.
@@ -120,3 +117,11 @@ class Entitlements:
         parameters = {"user_id": page.user_id, "limit": page.limit, "after": page.after, "grace": self._grace}
         (body,) = self._database.fetch_row(LIST, parameters)
         return str(body)
+
+
+def to_stored_response(outcome: str, status_code: int | None, body: str | None) -> StoredResponse:
+    """Return the result of `change_entitlement`; raise the error for an outcome that is not stored."""
+    raise_for_outcome(outcome)
+    if outcome == BadRequestError.code:
+        raise BadRequestError(str(json.loads(str(body))["message"]))
+    return StoredResponse(int(status_code or 0), str(body), outcome)

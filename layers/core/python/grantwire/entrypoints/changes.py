@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from grantwire.entrypoints.request import Request
 
 
-def change_handler(route: str, operation: Operation) -> HttpHandler[ApiRuntime]:
-    """Return the handler of a route that executes `operation` in one transaction and one round trip."""
+def change_handler(operation: Operation) -> HttpHandler[ApiRuntime]:
+    """Return the handler of the route that executes `operation` in one transaction and one round trip."""
 
     def handle(request: Request, rt: ApiRuntime) -> Response:
         command = ChangeCommand.parse(operation, request.json_object())
         identity = request.identity(command.fields())
         return Response.from_stored(rt.entitlements.change(command, identity, request.trace_id, request.source_address))
 
-    return HttpHandler({route: handle}, ApiRuntime.build)
+    return HttpHandler({operation.route: handle}, ApiRuntime.build)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from grantwire.idempotency import StoredResponse
 
-__all__ = ["HttpHandler", "Request", "Response"]
+__all__ = ["HttpHandler", "Request", "Response", "refuse"]
 
 R = TypeVar("R")
 
@@ -41,6 +41,7 @@ _STATUS_CODES = {
     "ENTITLEMENT_STATE_CONFLICT": 409,
     "REQUEST_IN_PROGRESS": 409,
     "GONE": 410,
+    "NOT_APPLIED": 409,
     "TOO_LARGE": 413,
     "RATE_LIMITED": 429,
     "INTERNAL": 500,
@@ -48,15 +49,20 @@ _STATUS_CODES = {
 }
 _COMMON_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 
 class Response(NamedTuple):
-    """The response to a request. The body is encoded JSON, or empty for a status without one."""
+    """The response to a request. The body is encoded JSON, or empty for a status without one.
+
+    `counts` are further metrics of its request line.
+    """
 
     status_code: int
     body: str
     headers: Mapping[str, str] = _NO_HEADERS
     outcome: str = "OK"
+    counts: Mapping[str, int] = _NO_COUNTS
 
     @classmethod
     def from_stored(cls, stored: StoredResponse) -> Self:
@@ -74,7 +80,7 @@ class HttpHandler(Generic[R]):
     """The Lambda handler of one or more routes. `routes` maps each to the function that executes its requests.
 
     These functions are independent of AWS. The runtime's `limiter` counts every request of a known caller, also one
-    that is refused afterwards.
+    that is refused afterwards. `weigh` returns how many requests it counts as.
     """
 
     def __init__(
@@ -82,8 +88,10 @@ class HttpHandler(Generic[R]):
         routes: Mapping[str, Callable[[Request, R], Response]],
         build: Callable[[Mapping[str, str]], R],
         build_gateway: Callable[[Mapping[str, str]], Gateway] = Gateway.build,
+        weigh: Callable[[Request], int] = lambda _: 1,
     ) -> None:
         self._routes = dict(routes)
+        self._weigh = weigh
         self._scopes = {route: ROUTES[route] for route in routes}
         self._gateway = LazyRuntime(build_gateway, initialize=False)
         self._runtime = LazyRuntime(build, before=self._gateway)
@@ -94,7 +102,7 @@ class HttpHandler(Generic[R]):
 
         `gateway` is the gateway in front of it; by default that of AWS.
         """
-        return HttpHandler(self._routes, lambda _: runtime, lambda _: gateway or Gateway())
+        return HttpHandler(self._routes, lambda _: runtime, lambda _: gateway or Gateway(), self._weigh)
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Respond to an API Gateway event. Never raises."""
@@ -139,7 +147,7 @@ class HttpHandler(Generic[R]):
             runtime = self._runtime.get()
             limiter = getattr(runtime, "limiter", None)
             if limiter is not None:
-                limiter.take(request.caller)
+                limiter.take(request.caller, self._weigh(request))
             self._check_route(request)
             return self._routes[request.route](request, runtime)
         except Exception as error:  # noqa: BLE001 - see the module docstring
@@ -185,6 +193,7 @@ class HttpHandler(Generic[R]):
             {
                 "Requests": {"Unit": "Count", "Value": [1.0]},
                 "Latency": {"Unit": "Milliseconds", "Value": [round(duration_ms, 3)]},
+                **{name: {"Unit": "Count", "Value": [float(count)]} for name, count in response.counts.items()},
             },
             dimensions={"route": route, "outcome": response.outcome, "service": str(metrics.service)},
             metadata=fields,
@@ -198,13 +207,18 @@ def _path(route: str) -> str:
 
 def _to_response(error: Exception, request: Request) -> Response:
     """Return the response to a request that caused an error."""
-    if isinstance(error, RejectedError):
-        allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
-        return _error(error.code, str(error), allow)
-    if isinstance(error, RetryableError):
-        return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
+    if isinstance(error, RejectedError | RetryableError):
+        return refuse(error)
     logger.error("request failed", exc_info=error)
     return _error("INTERNAL", f"internal error, report it with request id {request.request_id}")
+
+
+def refuse(error: RejectedError | RetryableError) -> Response:
+    """Return the response to a request that was refused, or that should be sent again later."""
+    if isinstance(error, RetryableError):
+        return _error(error.code, str(error), {"Retry-After": str(error.retry_after)})
+    allow = {"Allow": error.allowed} if isinstance(error, MethodNotAllowedError) else {}
+    return _error(error.code, str(error), allow)
 
 
 def _error(code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -86,18 +86,22 @@ class Request(NamedTuple):
 
         Raises UnauthenticatedError without a caller, BadRequestError without a valid idempotency key.
         """
+        caller = self.authenticated_caller()
+        key = parse_key(self.headers.get("idempotency-key", []))
+        return RequestIdentity(caller, self.route, key, request_hash(fields))
+
+    def authenticated_caller(self) -> str:
+        """Return the caller. Raises UnauthenticatedError without one."""
         if self.caller is None:
             raise UnauthenticatedError(UNAUTHENTICATED_MESSAGE)
-        key = parse_key(self.headers.get("idempotency-key", []))
-        return RequestIdentity(self.caller, self.route, key, request_hash(fields))
+        return self.caller
 
     def require_scope(self, scope: str) -> None:
         """Raise UnauthenticatedError without a caller, ForbiddenError if the authorizer did not grant `scope`.
 
         The function checks this itself, so that a mistake in the API Gateway policy does not open a route.
         """
-        if self.caller is None:
-            raise UnauthenticatedError(UNAUTHENTICATED_MESSAGE)
+        self.authenticated_caller()
         if scope not in self.scopes:
             raise ForbiddenError(f"missing required scope {scope}")
 

@@ -11,8 +11,16 @@ from grantwire.idempotency.requests import (
     IdempotencySettings,
     RequestIdentity,
     StoredResponse,
+    parse_item_key,
     parse_key,
     request_hash,
 )
 
-__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "request_hash"]
+__all__ = [
+    "IdempotencySettings",
+    "RequestIdentity",
+    "StoredResponse",
+    "parse_item_key",
+    "parse_key",
+    "request_hash",
+]

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-__all__ = ["IdempotencySettings", "RequestIdentity", "StoredResponse", "parse_key", "raise_for_outcome", "request_hash"]
+__all__ = [
+    "IdempotencySettings",
+    "RequestIdentity",
+    "StoredResponse",
+    "parse_item_key",
+    "parse_key",
+    "raise_for_outcome",
+    "request_hash",
+]
 
 _PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 _MAX_KEY_LENGTH = 255
@@ -49,10 +57,28 @@ def parse_key(values: Sequence[str]) -> str:
         raise BadRequestError("Idempotency-Key header must be sent exactly once")
     if not key.strip():
         raise BadRequestError("Idempotency-Key header is missing; send a UUID or the purchase_id")
+    return _check_key("Idempotency-Key", key)
+
+
+def parse_item_key(value: object) -> str:
+    """Return the idempotency key of an item of a batch: any key that a single request could have in its header.
+
+    Raise BadRequestError for anything else.
+    """
+    if not isinstance(value, str):
+        raise BadRequestError("idempotency_key must be a string")
+    if not value.strip():
+        raise BadRequestError("idempotency_key must not be empty; send a UUID or the purchase_id")
+    if ", " in value:
+        raise BadRequestError("idempotency_key must not contain a comma before a space")
+    return _check_key("idempotency_key", value)
+
+
+def _check_key(name: str, key: str) -> str:
     if len(key) > _MAX_KEY_LENGTH:
-        raise BadRequestError(f"Idempotency-Key must have at most {_MAX_KEY_LENGTH} characters")
+        raise BadRequestError(f"{name} must have at most {_MAX_KEY_LENGTH} characters")
     if not _PRINTABLE_ASCII.fullmatch(key):
-        raise BadRequestError("Idempotency-Key must contain only printable ASCII characters")
+        raise BadRequestError(f"{name} must contain only printable ASCII characters")
     if key != key.strip():
-        raise BadRequestError("Idempotency-Key must not begin or end with white space")
+        raise BadRequestError(f"{name} must not begin or end with white space")
     return key

@@ -1,0 +1,112 @@
+"""The SQL statement that executes a batch of changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grantwire.entitlements.batches import BatchItem, BatchResult
+from grantwire.entitlements.store import to_stored_response
+from grantwire.errors import NotAppliedError, RejectedError, RetryableError
+from grantwire.idempotency import request_hash
+from grantwire.identifiers import uuid7_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from grantwire.database import Database
+    from grantwire.entitlements.batches import BatchCommand, ItemResult
+    from grantwire.entitlements.settings import TimeSettings
+    from grantwire.idempotency import IdempotencySettings
+
+# The SQL function (infra/sql/functions/change_entitlements.sql) calls that of a single change for each item.
+CHANGE_BATCH = """
+SELECT outcomes, status_codes, bodies, refused
+  FROM change_entitlements(
+         %(caller)s, %(ttl)s, %(lock_wait_ms)s::integer, %(wait_ms)s::integer, %(atomic)s, %(trace_id)s,
+         %(source_address)s::inet, %(grace)s, %(notice)s, %(route)s::text[], %(key)s::text[],
+         %(request_hash)s::text[], %(operation)s::text[], %(user_id)s::text[], %(stock_keeping_unit)s::text[],
+         %(reason)s::text[], %(purchase_id)s::text[], %(operation_id)s::uuid[], %(starts_at)s::timestamptz[],
+         %(expires_at)s::timestamptz[])
+"""
+
+
+class EntitlementBatches:
+    """Executes batches of changes in the system of record.
+
+    `statement_timeout` is that of the database. The waits of a batch end early enough to leave time for its work.
+    """
+
+    def __init__(
+        self, database: Database, settings: IdempotencySettings, times: TimeSettings, statement_timeout: timedelta
+    ) -> None:
+        self._database = database
+        self._parameters = {
+            "ttl": f"{settings.ttl.total_seconds()} seconds",
+            "lock_wait_ms": _milliseconds(settings.lock_wait),
+            # All locks of keys end after the first part, all locks of rows before the last part.
+            "wait_ms": _milliseconds((settings.lock_wait + statement_timeout) / 2),
+            "grace": times.grace_interval,
+            "notice": times.notice_interval,
+        }
+
+    def execute(
+        self, batch: BatchCommand, caller: str, trace_id: str, source_address: str | None = None
+    ) -> BatchResult:
+        """Execute the items of a batch in order, each as if `caller` had sent it alone, in one transaction.
+
+        With `batch.atomic`, the first refused item, replayed refusals included, ends the batch; nothing is changed or
+        stored then. Raises RetryableError if the database is unavailable or a row stays locked; nothing was changed.
+        """
+        invalid = {n: item for n, item in enumerate(batch.items) if not isinstance(item, BatchItem)}
+        if batch.atomic and invalid:
+            first = min(invalid)
+            return _not_applied(len(batch.items), first, invalid[first])
+        valid = [item for item in batch.items if isinstance(item, BatchItem)]
+        if not valid:
+            return BatchResult(list(invalid.values()))
+        outcomes, status_codes, bodies, refused = self._database.fetch_row(
+            CHANGE_BATCH,
+            {
+                **self._parameters,
+                **_columns(valid),
+                "caller": caller,
+                "atomic": batch.atomic,
+                "trace_id": trace_id,
+                "source_address": source_address,
+            },
+        )
+        results = list(map(_to_result, outcomes, status_codes, bodies))
+        if refused is not None:
+            return _not_applied(len(batch.items), refused - 1, results[-1])
+        executed = iter(results)
+        return BatchResult([invalid.get(n) or next(executed) for n in range(len(batch.items))])
+
+
+def _columns(items: Sequence[BatchItem]) -> dict[str, list[Any]]:
+    """Return the parameters that are arrays with an element for each item."""
+    commands = [item.command for item in items]
+    return {
+        **{name: [getattr(command, name) for command in commands] for name in commands[0]._fields},
+        "operation": [command.operation.value for command in commands],
+        "route": [command.operation.route for command in commands],
+        "key": [item.key for item in items],
+        "request_hash": [request_hash(command.fields()) for command in commands],
+        "operation_id": [uuid7_text() for _ in items],
+    }
+
+
+def _to_result(outcome: str, status_code: int | None, body: str | None) -> ItemResult:
+    try:
+        return to_stored_response(outcome, status_code, body)
+    except (RejectedError, RetryableError) as error:
+        return error
+
+
+def _not_applied(count: int, refused: int, result: ItemResult) -> BatchResult:
+    others = NotAppliedError(f"items[{refused}] was refused, nothing was applied")
+    return BatchResult([result if n == refused else others for n in range(count)], others)
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return str(int(duration.total_seconds() * 1000))

@@ -1,0 +1,34 @@
+"""The runtime of change_batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from grantwire.clients.limits import RateLimiter
+from grantwire.database import Database
+from grantwire.entitlements.batch_store import EntitlementBatches
+from grantwire.runtime.api import ApiSettings
+from grantwire.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRuntime:
+    """The objects that change_batch needs."""
+
+    batches: EntitlementBatches
+    limiter: RateLimiter | None = None
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Build the runtime from environment variables; it connects to the database on first use."""
+        settings = load(ApiSettings, environ)
+        database = Database(settings.database)
+        batches = EntitlementBatches(
+            database, settings.idempotency, settings.times, settings.database.statement_timeout
+        )
+        return cls(batches, RateLimiter(database, settings.limits))

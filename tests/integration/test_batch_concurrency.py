@@ -1,0 +1,312 @@
+"""K6: batches that wait for each other, deadlocks, crashes, and batches and single requests with the same keys."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.support.client import Client, item
+from tests.support.concurrency import run_concurrently
+from tests.support.paths import ROOT
+from tests.support.run import program_environment
+from tests.support.workers.relay_support import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from tests.integration.conftest import Rows
+    from tests.support.client import Response
+
+LOCK_KEY = "('x' || left(encode(sha256(convert_to(%s, 'UTF8')), 'hex'), 16))::bit(64)::bigint"
+ADVISORY_LOCKS = """
+SELECT pid, granted, (classid::bigint << 32) | objid::bigint AS lock_key FROM pg_locks
+ WHERE locktype = 'advisory' AND pid <> pg_backend_pid()
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+RUNNING = """
+SELECT FROM pg_stat_activity
+ WHERE datname = current_database() AND state <> 'idle' AND query LIKE '%FROM change_entitlements(%'
+   AND pid <> pg_backend_pid()
+"""
+WAITING = """
+SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%change_entitlements%'
+"""
+
+
+def results(response: Response) -> list[dict[str, Any]]:
+    """Return the results of a batch."""
+    assert response.status == 200, response.body
+    listed: list[dict[str, Any]] = response.json["results"]
+    return listed
+
+
+def keys_by_lock(rows: Rows, count: int) -> list[str]:
+    """Return keys in the order of their advisory locks."""
+    return sorted((f"k{n}" for n in range(count)), key=lambda key: lock_key(rows, key))
+
+
+def lock_key(rows: Rows, key: str) -> int:
+    """Return the advisory lock of a key (I5)."""
+    (row,) = rows.execute(f"SELECT {LOCK_KEY} AS number", (key,)).fetchall()
+    return int(row["number"])
+
+
+@contextmanager
+def holding(owner_url: str, statement: str, *parameters: tuple[str, ...]) -> Iterator[None]:
+    """Execute a statement that locks something, for each of the parameters, and hold the locks."""
+    with psycopg.connect(owner_url) as other:
+        for each in parameters:
+            other.execute(statement, each)
+        yield
+        other.rollback()
+
+
+HOLD_KEY = f"SELECT pg_advisory_xact_lock({LOCK_KEY})"
+HOLD_ROW = "SELECT FROM entitlements WHERE user_id = %s FOR UPDATE"
+
+
+def waiting(rows: Rows, *batches: Future[Response]) -> bool:
+    """Return whether all batches wait for a lock, or one has ended."""
+    return len(rows.execute(WAITING).fetchall()) == len(batches) or any(batch.done() for batch in batches)
+
+
+def test_keys_are_locked_in_the_order_of_the_lock_key(database_url: str, owner_url: str, rows: Rows) -> None:
+    """K6, I5: while a batch waits for the first lock, it holds none of the later ones, whatever the order of items."""
+    keys = keys_by_lock(rows, 6)
+    with Client(database_url) as client, ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_KEY, (keys[2],)):
+            sent = [item(key, user_id=key) for key in (keys[5], keys[2], keys[0], keys[4], keys[1], keys[3])]
+            batch = pool.submit(client.batch, *sent)
+            until("the batch waits", lambda: waiting(rows, batch))
+            locks = rows.execute(ADVISORY_LOCKS).fetchall()
+        assert [each["status_code"] for each in results(batch.result(timeout=30))] == [200] * 6
+    waited = {lock["pid"] for lock in locks if not lock["granted"]}
+    assert len(waited) == 1
+    held = {lock["lock_key"] for lock in locks if lock["granted"] and lock["pid"] in waited}
+    assert held == {lock_key(rows, key) for key in keys[:2]}
+
+
+def test_all_keys_are_locked_before_the_first_change(database_url: str, owner_url: str, rows: Rows) -> None:
+    """K6: a batch that waits for its last key holds no entitlement, so that other requests do not wait for it."""
+    with Client(database_url) as client, Client(database_url, IDEMPOTENCY_LOCK_WAIT="500ms") as other:
+        with ThreadPoolExecutor(1) as pool, holding(owner_url, HOLD_KEY, ("k2",)):
+            batch = pool.submit(client.batch, item("k1", user_id="u1"), item("k2", user_id="u2"))
+            until("the batch waits", lambda: waiting(rows, batch))
+            assert other.grant("k3", user_id="u1").status == 200
+        refused, granted = results(batch.result(timeout=30))
+    assert refused["response"]["message"] == "already ACTIVE"
+    assert granted["status_code"] == 200
+
+
+def test_item_whose_key_is_held_is_in_progress(database_url: str, owner_url: str, rows: Rows) -> None:
+    """K6, I8: with the text of the single route; the others are applied, and the item can be sent again."""
+    sent = [item(f"k{n}", user_id=f"u{n}") for n in range(4)]
+    with Client(database_url, IDEMPOTENCY_LOCK_WAIT="20ms") as client:
+        with holding(owner_url, HOLD_KEY, ("k1",)):
+            alone = client.grant("k1", user_id="u1")
+            first, held, third, last = results(client.batch(*sent))
+        assert held == {"status_code": 409, "replayed": False, "response": alone.json}
+        assert alone.code == "REQUEST_IN_PROGRESS"
+        assert [each["status_code"] for each in (first, third, last)] == [200] * 3
+        assert [each["replayed"] for each in results(client.batch(*sent))] == [True, False, True, True]
+    assert len(rows.execute("SELECT FROM outbox_events").fetchall()) == 4
+
+
+def test_both_items_with_a_held_key_are_in_progress(database_url: str, owner_url: str) -> None:
+    """K6, I7: also on another route, which shares the lock but not the key."""
+    with Client(database_url, IDEMPOTENCY_LOCK_WAIT="20ms") as client, holding(owner_url, HOLD_KEY, ("k1",)):
+        listed = results(client.batch(item("k1"), item("k1"), item("k1", "revoke"), item("k2")))
+    assert [each["status_code"] for each in listed] == [409, 409, 409, 200]
+
+
+def test_stored_response_is_replayed_without_the_lock(database_url: str, owner_url: str) -> None:
+    """K6, I6: as on the single route."""
+    with Client(database_url, IDEMPOTENCY_LOCK_WAIT="20ms") as client:
+        stored = client.grant("k1")
+        with holding(owner_url, HOLD_KEY, ("k1",)):
+            replayed, other_route = results(client.batch(item("k1"), item("k1", "revoke")))
+    assert replayed == {"status_code": 200, "replayed": True, "response": stored.json}
+    assert other_route["response"]["code"] == "REQUEST_IN_PROGRESS"
+
+
+def test_deadline_for_keys_is_that_of_the_whole_batch(database_url: str, owner_url: str) -> None:
+    """K6, I8: twelve held keys are not waited for one after the other, which would exceed the statement timeout."""
+    held = [f"held{n}" for n in range(12)]
+    environ = {"IDEMPOTENCY_LOCK_WAIT": "300ms", "DATABASE_STATEMENT_TIMEOUT": "2s"}
+    with Client(database_url, **environ) as client, holding(owner_url, HOLD_KEY, *((key,) for key in held)):
+        listed = results(client.batch(*(item(key, user_id=key) for key in [*held, "free"])))
+    assert [each["status_code"] for each in listed] == [409] * 12 + [200]
+
+
+def test_locked_row_ends_the_batch_and_stores_nothing(database_url: str, owner_url: str, rows: Rows) -> None:
+    """K6, E6: 503, as a single request gets; the same batch runs when the row is free."""
+    sent = [item(f"k{n}", "revoke", user_id=f"u{n}") for n in range(3)]
+    with Client(database_url, IDEMPOTENCY_LOCK_WAIT="20ms") as client:
+        for n in range(3):
+            client.grant(f"g{n}", user_id=f"u{n}")
+        with holding(owner_url, HOLD_ROW, ("u1",)):
+            response = client.batch(*sent)
+            assert (response.status, response.code) == (503, "UNAVAILABLE")
+        assert len(rows.execute("SELECT FROM entitlement_audit").fetchall()) == 3
+        assert [each["replayed"] for each in results(client.batch(*sent))] == [False] * 3
+
+
+CALL = """
+SELECT outcomes FROM change_entitlements(
+    'c', '1 h', %(lock_wait_ms)s, %(wait_ms)s, false, 't', NULL, '0', '0', array_fill('r'::text, ARRAY[%(count)s]),
+    %(keys)s, array_fill('h'::text, ARRAY[%(count)s]), array_fill('REVOKE'::text, ARRAY[%(count)s]),
+    array_fill('u_123'::text, ARRAY[%(count)s]), array_fill('item1'::text, ARRAY[%(count)s]),
+    array_fill('x'::text, ARRAY[%(count)s]), array_fill('p'::text, ARRAY[%(count)s]),
+    array_fill(gen_random_uuid(), ARRAY[%(count)s]), '{}', '{}')
+"""
+
+
+def test_waits_for_rows_end_before_the_statement_timeout(database_url: str, owner_url: str, client: Client) -> None:
+    """K6: p_wait_ms limits them also if the wait for one lock may be longer."""
+    client.grant("k1")
+    parameters = {"lock_wait_ms": 60_000, "wait_ms": 100, "count": 1, "keys": ["k"]}
+    with psycopg.connect(database_url, autocommit=True) as session, holding(owner_url, HOLD_ROW, ("u_123",)):
+        session.execute("SET statement_timeout = '5s'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            session.execute(CALL, parameters)
+
+
+def test_batch_does_not_wait_for_a_held_key_again(database_url: str, owner_url: str) -> None:
+    """K6: not while it has locked rows; waiting for each of the 40 keys would exceed the statement timeout."""
+    keys = [f"k{n}" for n in range(40)]
+    parameters = {"lock_wait_ms": 100, "wait_ms": 60_000, "count": 40, "keys": keys}
+    with psycopg.connect(database_url, autocommit=True) as session:
+        session.execute("SET statement_timeout = '3s'")
+        with holding(owner_url, HOLD_KEY, *((key,) for key in keys)):
+            assert session.execute(CALL, parameters).fetchall() == [(["REQUEST_IN_PROGRESS"] * 40,)]
+
+
+def test_deadlock_of_two_batches_is_repeated(
+    database_url: str, owner_url: str, rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """K6, E7: two batches grant the same two new entitlements in opposite order; both end with results.
+
+    Each waits for a row of its own between its two grants. When both rows are released, each has one of the new
+    entitlements and waits for the other, until PostgreSQL ends one of the two.
+    """
+    with Client(database_url) as one, Client(database_url) as two, ThreadPoolExecutor(2) as pool:
+        for name in ("a", "b"):
+            one.grant(f"g-{name}", user_id=name)
+        with holding(owner_url, HOLD_ROW, ("a",), ("b",)):
+            first = [item("k1", user_id="u1"), item("k2", "revoke", user_id="a"), item("k3", user_id="u2")]
+            second = [item("k4", user_id="u2"), item("k5", "revoke", user_id="b"), item("k6", user_id="u1")]
+            batches = pool.submit(one.batch, *first), pool.submit(two.batch, *second)
+            until("both wait", lambda: waiting(rows, *batches))
+        listed = [results(batch.result(timeout=60)) for batch in batches]
+    assert "deadlock, repeating the statement" in capsys.readouterr().out
+    winner, loser = sorted(listed, key=lambda each: each[0]["status_code"])
+    assert [each["status_code"] for each in winner] == [200, 200, 200]
+    assert [each["status_code"] for each in loser] == [409, 200, 409]
+    assert not any(each["replayed"] for each in winner + loser)
+    assert_versions_have_no_gaps(rows)
+    assert len(rows.execute("SELECT FROM outbox_events").fetchall()) == 6
+    assert len(rows.execute("SELECT FROM entitlement_audit").fetchall()) == 8
+
+
+@pytest.mark.parametrize("backend_ends", [True, False], ids=["backend killed too", "backend goes on"])
+def test_killed_caller_leaves_all_or_nothing(
+    database_url: str, owner_url: str, rows: Rows, *, backend_ends: bool
+) -> None:
+    """K6, E6: kill -9 in the middle of a batch; the repeat completes all items, and none has two effects."""
+    sent = [item(f"k{n}", user_id=f"u{n}") for n in range(10)]
+    sent[5] = item("k5", "revoke", user_id="u5")
+    with Client(database_url) as client:
+        client.grant("g5", user_id="u5")
+    program = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.workers.batch_caller", database_url],
+        env=program_environment(),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert program.stdin is not None
+    with holding(owner_url, HOLD_ROW, ("u5",)):
+        program.stdin.write(json.dumps({"items": sent}).encode())
+        program.stdin.close()
+        until("the batch waits in its middle", lambda: len(rows.execute(WAITING).fetchall()) == 1, 60)
+        program.kill()
+        assert program.wait() == -signal.SIGKILL
+        if backend_ends:
+            (backend,) = rows.execute(WAITING).fetchall()
+            rows.execute("SELECT pg_terminate_backend(%s)", (backend["pid"],))
+            until("the backend has ended", lambda: not rows.execute(WAITING).fetchall())
+    assert program.stdout is not None
+    assert program.stdout.read() == b""
+    program.stdout.close()
+    until("the backend is idle", lambda: not rows.execute(RUNNING).fetchall())
+    applied = len(rows.execute("SELECT FROM outbox_events").fetchall()) - 1
+    assert applied == (0 if backend_ends else 10)
+    with Client(database_url) as client:
+        listed = results(client.batch(*sent))
+    assert [each["status_code"] for each in listed] == [200] * 10
+    assert [each["replayed"] for each in listed] == [not backend_ends] * 10
+    assert len(rows.execute("SELECT FROM outbox_events").fetchall()) == 11
+    assert_versions_have_no_gaps(rows)
+
+
+def test_each_key_has_one_effect_in_overlapping_batches_and_single_requests(database_url: str, rows: Rows) -> None:
+    """K6, E7, I1: eight clients send the same 60 requests in different groups; every key has one response.
+
+    The requests of a batch are in the order of their entitlements. Otherwise most batches would be deadlocks, which
+    take a second each.
+    """
+    requests = [item(f"g{n}", user_id=f"u{n:02}") for n in range(30)]
+    requests += [item(f"r{n}", "revoke", user_id=f"u{n:02}") for n in range(30)]
+
+    def send(number: int) -> list[tuple[str, bool, str]]:
+        chance = random.Random(number)  # noqa: S311
+        left = chance.sample(requests, len(requests))
+        seen: list[tuple[str, bool, str]] = []
+        with Client(database_url, IDEMPOTENCY_LOCK_WAIT="4s", DATABASE_STATEMENT_TIMEOUT="20s") as client:
+            while left:
+                group = sorted(left[: chance.choice([1, 5, 20])], key=lambda each: str(each["user_id"]))
+                left = left[len(group) :]
+                if len(group) == 1:
+                    change = client.grant if group[0]["operation"] == "grant" else client.revoke
+                    response = change(group[0]["idempotency_key"], user_id=group[0]["user_id"])
+                    seen.append((group[0]["idempotency_key"], response.replayed, response.body))
+                    continue
+                for sent, result in zip(group, results(client.batch(*group)), strict=True):
+                    body = json.dumps(result["response"], separators=(",", ":"), ensure_ascii=False)
+                    seen.append((sent["idempotency_key"], result["replayed"], body))
+        return seen
+
+    by_key: dict[str, list[tuple[bool, str]]] = {}
+    for key, replayed, body in (each for seen in run_concurrently(8, send) for each in seen):
+        by_key.setdefault(key, []).append((replayed, body))
+    assert {len(seen) for seen in by_key.values()} == {8}
+    for key, seen in by_key.items():
+        assert len({body for _, body in seen}) == 1, (key, seen)
+        assert [replayed for replayed, _ in seen].count(False) == 1, (key, seen)
+    applied = sum('"version"' in seen[0][1] for seen in by_key.values())
+    assert len(rows.execute("SELECT FROM outbox_events").fetchall()) == applied
+    assert len(rows.execute("SELECT FROM entitlement_audit").fetchall()) == 60
+    assert_versions_have_no_gaps(rows)
+
+
+def assert_versions_have_no_gaps(rows: Rows) -> None:
+    """Fail unless the events of every entitlement count 1, 2, 3 … up to its version."""
+    listed = rows.execute("""
+        SELECT e.version, array_agg(o.aggregate_version ORDER BY o.aggregate_version) AS versions
+          FROM entitlements e
+          JOIN outbox_events o ON o.aggregate_key = entitlement_aggregate_key(e.user_id, e.stock_keeping_unit)
+         GROUP BY e.user_id, e.stock_keeping_unit""").fetchall()
+    assert listed
+    for row in listed:
+        assert row["versions"] == list(range(1, row["version"] + 1))
