@@ -26,12 +26,13 @@ from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
 from grantwire.read_model.summary import SUMMARIZE
-from grantwire.retention.checks import SELECT_AHEAD
+from grantwire.retention.checks import SELECT_DIFFERENCES
 from grantwire.runtime.relay import SESSION
 from grantwire.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import LiteralString
 
     from tests.integration.conftest import Rows
 
@@ -431,7 +432,7 @@ def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
            SELECT user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at FROM entitlements"""
     )
     planned.execute("ANALYZE entitlements, user_entitlements")
-    statement = SELECT_AHEAD
+    statement = SELECT_DIFFERENCES
     for number, name in enumerate(("user_id", "sku", "limit", "examples"), start=1):
         statement = statement.replace(f"%({name})s", f"${number}")
     planned.execute(f"PREPARE page (text, text, bigint, bigint) AS {statement}")
@@ -504,6 +505,31 @@ def _record_tuples(rows: Rows) -> Iterator[Counter[str]]:
 def _tuples_read(rows: Rows) -> Counter[str]:
     cursor = rows.cursor(row_factory=tuple_row)
     return Counter(dict(cursor.execute(_SELECT_TUPLES_READ).fetchall()))
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        ("SELECT trace_changes(NULL, NULL, %(u)s, NULL, NULL, NULL, 51) AS found", "purchase_id_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, NULL, %(u)s, NULL, NULL, 51) AS found", "trace_id_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, NULL, NULL, %(u)s, NULL, 51) AS found", "expr_occurred_at"),
+    ],
+    ids=["purchase", "trace id", "key"],
+)
+def test_trace_planned_on_empty_partitions_still_reads_its_index(rows: Rows, ask: LiteralString, index: str) -> None:
+    """T2: no partition is read completely, whichever way a trace is asked for."""
+    for _ in range(10):
+        rows.execute(ask, {"u": "u7"})
+    partitions = _fill_audit(rows)
+    rows.execute(
+        "UPDATE entitlement_audit"
+        " SET purchase_id = user_id, trace_id = user_id, detail = jsonb_build_object('key_fingerprint', user_id)"
+    )
+    with _record_scans(rows, *partitions) as scanned:
+        (row,) = rows.execute(ask, {"u": "u7"}).fetchall()
+    assert len(row["found"]) == 3
+    assert not scanned.keys() & set(partitions)
+    assert {f"{partition}_{index}_idx" for partition in partitions} <= scanned.keys()
 
 
 def _fill_audit(rows: Rows) -> list[str]:

@@ -15,12 +15,15 @@ from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
 from grantwire.runtime.changes import ChangesSettings
 from grantwire.runtime.check import CheckSettings
+from grantwire.runtime.client_operations import ClientOperationsSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.expiry import ExpireSettings
 from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
+from grantwire.runtime.operations import OperationsSettings
+from grantwire.runtime.operator_commands import OperatorCommandsSettings
 from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
@@ -37,12 +40,15 @@ SETTINGS_CLASSES: list[type[Any]] = [
     CallerSettings,
     CheckSettings,
     ChangesSettings,
+    ClientOperationsSettings,
     ConfigurationSettings,
     DeliverySettings,
     ExpireSettings,
     GatewaySettings,
     NotificationListSettings,
     MigrationSettings,
+    OperationsSettings,
+    OperatorCommandsSettings,
     RebuildSettings,
     RecorderSettings,
     RedriveSettings,

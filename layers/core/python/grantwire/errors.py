@@ -17,7 +17,8 @@
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
     │   ├── GoneError              GONE
     │   ├── NotAppliedError        NOT_APPLIED
-    │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
+    │   ├── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
+    │   └── ClientExistsError      CLIENT_EXISTS
     ├── InternalError              a bug or a broken invariant: logged, details never sent to a caller    (500)
     │   └── SystemFaultError       PostgreSQL rejects every statement of this kind: wait and raise an alarm
     └── ConfigError                fails the init phase; one error names every missing or invalid variable
@@ -48,6 +49,7 @@ __all__ = [
     "AmbiguousError",
     "BadRequestError",
     "CircuitOpenError",
+    "ClientExistsError",
     "ConfigError",
     "ForbiddenError",
     "GoneError",
@@ -119,6 +121,12 @@ class NotAppliedError(RejectedError):
     """The item belongs to an atomic batch in which another item was refused."""
 
     code = "NOT_APPLIED"
+
+
+class ClientExistsError(RejectedError):
+    """A client with the same name exists that was not revoked."""
+
+    code = "CLIENT_EXISTS"
 
 
 class SystemFaultError(InternalError):

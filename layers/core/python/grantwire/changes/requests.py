@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from grantwire.changes.cursor import FeedCursor, SnapshotToken
 from grantwire.errors import BadRequestError
-from grantwire.validation import MAX_NAME_LENGTH, parse_page_size
+from grantwire.validation import MAX_PAGE_SIZE, parse_page_size, parse_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
-MAX_PAGE_SIZE = 1000
 MAX_WAIT_SECONDS = 20
 _DEFAULT_PAGE_SIZE = "100"
 
@@ -35,7 +34,7 @@ class ChangesRequest(NamedTuple):
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError."""
-        values = _single_values(query, "after", "limit", "wait")
+        values = parse_query(query, ("after", "limit", "wait"))
         return cls(
             _decode(values.get("after"), FeedCursor.decode, _CURSOR_MESSAGE),
             parse_page_size(values.get("limit", _DEFAULT_PAGE_SIZE), maximum=MAX_PAGE_SIZE),
@@ -52,22 +51,11 @@ class SnapshotRequest(NamedTuple):
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError."""
-        values = _single_values(query, "after", "limit")
+        values = parse_query(query, ("after", "limit"))
         return cls(
             _decode(values.get("after"), SnapshotToken.decode, _TOKEN_MESSAGE),
             parse_page_size(values.get("limit", _DEFAULT_PAGE_SIZE), maximum=MAX_PAGE_SIZE),
         )
-
-
-def _single_values(query: Mapping[str, Sequence[str]], *allowed: str) -> dict[str, str]:
-    """Return the value of each parameter. Raises BadRequestError for an unknown and for a repeated one."""
-    for name, values in query.items():
-        if name not in allowed:
-            unknown = f"{name[:MAX_NAME_LENGTH]!a}"
-            raise BadRequestError(f"unknown query parameter {unknown}; allowed: {', '.join(allowed)}")
-        if len(values) != 1:
-            raise BadRequestError(f"{name} must be given once")
-    return {name: values[0] for name, values in query.items()}
 
 
 def _decode(value: str | None, decode: Callable[[str], C], message: str) -> C | None:

@@ -42,6 +42,7 @@ _STATUS_CODES = {
     "REQUEST_IN_PROGRESS": 409,
     "GONE": 410,
     "NOT_APPLIED": 409,
+    "CLIENT_EXISTS": 409,
     "TOO_LARGE": 413,
     "RATE_LIMITED": 429,
     "INTERNAL": 500,
@@ -63,6 +64,11 @@ class Response(NamedTuple):
     headers: Mapping[str, str] = _NO_HEADERS
     outcome: str = "OK"
     counts: Mapping[str, int] = _NO_COUNTS
+
+    @classmethod
+    def from_json(cls, value: Any, status_code: int = 200) -> Self:
+        """Return a response with `value` as its body."""
+        return cls(status_code, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
     def from_stored(cls, stored: StoredResponse) -> Self:
