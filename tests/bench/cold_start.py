@@ -29,7 +29,8 @@ EMPTY = "empty handler"
 
 _SEED: LiteralString = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at)
-SELECT 'revoke_' || n, 'item1', 'ACTIVE', 1, now() FROM generate_series(0, %s - 1) n
+SELECT operation || '_' || n, 'item1', 'ACTIVE', 1, now()
+  FROM generate_series(0, %s - 1) n, unnest(ARRAY['revoke', 'extend']) operation
 """
 _METHOD = """\
 The functions and the layer are built by `sam build`; only `awslambdaric` is added to their import path. A start is a

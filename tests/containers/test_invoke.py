@@ -17,8 +17,9 @@ from grantwire.runtime.clients import ClientsRuntime
 from grantwire.runtime.relay import RelayRuntime
 from infra.local.deployment.template import logical_names
 from infra.local.servers.nats_users import TOPOLOGY
+from tests.support.changes import CHANGES
 from tests.support.checks import CHECK
-from tests.support.client import BATCHES, ENTITLEMENTS, GRANTS, INBOX, REVOKES, SUMMARY, Client
+from tests.support.client import BATCHES, ENTITLEMENTS, EXTENSIONS, GRANTS, INBOX, REVOKES, SUMMARY, Client
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
 from tests.support.nats_users import as_user
@@ -64,6 +65,23 @@ def test_revoke_changes_the_entitlement_and_creates_its_event(
     assert _events(rows) == [("EntitlementGranted", 1, "PENDING"), ("EntitlementRevoked", 2, "PENDING")]
 
 
+def test_extend_moves_the_end(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """K5: the entitlement has the end of the event file."""
+    _grant(environ)
+    extended = _body("POST", EXTENSIONS, sandbox.invoke("extend", environ))
+    assert (extended["expires_at"], extended["version"]) == ("2099-01-01T00:00:00.000000Z", 2)
+    assert _events(rows) == [("EntitlementGranted", 1, "PENDING"), ("EntitlementExtended", 2, "PENDING")]
+
+
+def test_expire_entitlements_records_an_end(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """K4: an entitlement that has ended is EXPIRED, with an event."""
+    _grant(environ)
+    rows.execute("UPDATE entitlements SET expires_at = now()")
+    assert sandbox.invoke("expire_entitlements", environ)["expired"] == 1
+    assert _entitlements(rows) == [("EXPIRED", 2)]
+    assert _events(rows) == [("EntitlementGranted", 1, "PENDING"), ("EntitlementExpired", 2, "PENDING")]
+
+
 def test_change_batch_executes_its_items(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
     """K6: two grants and a revoke, with an event for each."""
     results = _body("POST", BATCHES, sandbox.invoke("change_batch", environ))["results"]
@@ -84,6 +102,13 @@ def test_check_entitlement_allows_the_item(sandbox: Sandbox, environ: dict[str, 
     _grant(environ)
     checked = _body("GET", CHECK, sandbox.invoke("check_entitlement", environ))
     assert (checked["stock_keeping_unit"], checked["allowed"]) == ("item1", True)
+
+
+def test_list_changes_returns_the_change(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """K9: the grant is in the feed."""
+    _grant(environ)
+    (change,) = _body("GET", CHANGES, sandbox.invoke("list_changes", environ))["changes"]
+    assert (change["event_type"], change["version"]) == ("EntitlementGranted", 1)
 
 
 def test_relay_outbox_publishes_the_event(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:

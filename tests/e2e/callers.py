@@ -15,6 +15,7 @@ from grantwire.clients.tokens import Token
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from tests.e2e.aws import invoke
 from tests.e2e.http import Http
+from tests.support.checks import CHECKS
 from tests.support.client import BATCHES, CHANGE, EXTENSIONS, item
 from tests.support.contract import assert_matches_contract
 
@@ -88,6 +89,8 @@ def send_request(api_url: str, method: str, path: str, authorization: str | None
 def _body(path: str, user: str) -> dict[str, Any]:
     if path == BATCHES:
         return {"items": [item(user, user_id=user)]}
+    if path == CHECKS:
+        return {"checks": [{"user_id": user, "stock_keeping_unit": "item1"}]}
     return CHANGE | {"user_id": user} | ({"expires_at": None} if path == EXTENSIONS else {})
 
 

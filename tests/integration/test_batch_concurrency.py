@@ -200,7 +200,13 @@ def test_deadlock_of_two_batches_is_repeated(
     Each waits for a row of its own between its two grants. When both rows are released, each has one of the new
     entitlements and waits for the other, until PostgreSQL ends one of the two.
     """
-    with Client(database_url) as one, Client(database_url) as two, ThreadPoolExecutor(2) as pool:
+    # PostgreSQL looks for a deadlock after a second. The limits of waits must not end one of the two before.
+    patient = {"IDEMPOTENCY_LOCK_WAIT": "15s", "DATABASE_STATEMENT_TIMEOUT": "40s"}
+    with (
+        Client(database_url, **patient) as one,
+        Client(database_url, **patient) as two,
+        ThreadPoolExecutor(2) as pool,
+    ):
         for name in ("a", "b"):
             one.grant(f"g-{name}", user_id=name)
         with holding(owner_url, HOLD_ROW, ("a",), ("b",)):
