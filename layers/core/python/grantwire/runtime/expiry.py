@@ -10,6 +10,7 @@ from grantwire.entitlements.expiry import Expiry, ExpirySettings
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,4 +36,5 @@ class ExpiryRuntime(WorkerRuntime):
         """Build the runtime from environment variables; the connection is opened on first use."""
         settings = load(ExpireSettings, environ)
         database = Database(settings.database, application_name="grantwire-expiry")
-        return cls(Expiry(database, settings.times, settings.expiry), (database.close,))
+        expiry = Expiry(database, settings.times, settings.expiry)
+        return cls(expiry, (database.close,), Heartbeats(settings.database, expiry.name))
