@@ -1,7 +1,7 @@
 """An HTTP server on 127.0.0.1 that behaves like the API, for tests of the grantwire command.
 
-It keeps entitlements and idempotency keys as openapi.yaml describes them. A test can plan faults: statuses that the next
-requests get before, or after, they take effect.
+It keeps entitlements and idempotency keys as openapi.yaml describes them. A test can plan faults: responses that
+replace those of the next requests, before or after these take effect.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Fault:
 
 def error(status: int, code: str, message: str = "planned", **headers: str) -> Reply:
     """Return an error as the API sends it."""
-    return Reply(status, {"code": code, "message": message}, {name.replace("_", "-"): text for name, text in headers.items()})
+    return Reply(
+        status, {"code": code, "message": message}, {name.replace("_", "-"): text for name, text in headers.items()}
+    )
 
 
 class FakeApi:

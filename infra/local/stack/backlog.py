@@ -49,7 +49,7 @@ def read_backlog(stack: DeployedStack) -> dict[str, Any]:
         with psycopg.connect(stack.database_url, connect_timeout=2, autocommit=True) as connection:
             counts = connection.execute(COUNTS_BY_STATUS).fetchall()
             ((age,),) = connection.execute(OLDEST_PENDING).fetchall()
-            dead_letters = dict(connection.execute(DEAD_LETTERS).fetchall())
+            dead_letters: dict[str, int] = dict(connection.execute(DEAD_LETTERS).fetchall())
     except psycopg.Error as error:
         return {"error": f"could not read the tables: {error}"}
     nats_is_alive = any(server.is_alive() for server in stack.servers if server.name == "nats")

@@ -33,7 +33,7 @@ HINT = "Check the package index and the free disk space, then repeat the command
 class Environment:
     """A virtual environment and the lock file that it is installed from.
 
-    `project` is the folder of a distribution of this checkout, which is installed in addition, as a link to its sources.
+    `project` is the folder of a distribution of this checkout. It is installed in addition, as a link to its sources.
     """
 
     title: str

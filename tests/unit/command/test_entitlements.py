@@ -86,7 +86,9 @@ def test_list_follows_the_pages(grantwire: Run, api: FakeApi) -> None:
     """T3: all pages are one result, and --limit ends it."""
     api.entitlements = {("u_1", f"item{number}"): {"status": "ACTIVE", "version": number} for number in range(1, 6)}
     api.routes[("GET", "/v1/users/u_1/entitlements")] = lambda call: api._list("u_1", {**call.query, "limit": "2"})  # noqa: SLF001
-    names = [item["stock_keeping_unit"] for item in grantwire("entitlements", "list", "u_1", "--json").json["entitlements"]]
+    names = [
+        item["stock_keeping_unit"] for item in grantwire("entitlements", "list", "u_1", "--json").json["entitlements"]
+    ]
     assert names == ["item1", "item2", "item3", "item4", "item5"]
     limited = grantwire("--json", "entitlements", "list", "u_1", "--limit", "3").json
     assert len(limited["entitlements"]) == 3
@@ -147,7 +149,9 @@ def test_revoke_asks_first(grantwire: Run, api: FakeApi) -> None:
 
 def test_history_is_listed(grantwire: Run, api: FakeApi) -> None:
     """T3, K8: newest first, page by page."""
-    changes = [{"version": number, "operation": "GRANT", "changed_at": "2026-01-08T07:10:00.000000Z"} for number in (2, 1)]
+    changes = [
+        {"version": number, "operation": "GRANT", "changed_at": "2026-01-08T07:10:00.000000Z"} for number in (2, 1)
+    ]
 
     def page(call: object) -> Reply:
         before = getattr(call, "query", {}).get("before")

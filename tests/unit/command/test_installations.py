@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,7 @@ from tests.support.fake_api import TOKEN, FakeApi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.unit.command.conftest import Result
 
@@ -120,7 +120,12 @@ def test_checkout_of_another_account_is_refused(checkout: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("url", "code"),
-    [("http://api.example.com/prod", 4), ("ftp://127.0.0.1/", 1), ("api.example.com", 1), ("http://127.0.0.1.example.com", 4)],
+    [
+        ("http://api.example.com/prod", 4),
+        ("ftp://127.0.0.1/", 1),
+        ("api.example.com", 1),
+        ("http://127.0.0.1.example.com", 4),
+    ],
 )
 def test_token_is_not_sent_in_clear_text(run: Run, monkeypatch: pytest.MonkeyPatch, url: str, code: int) -> None:
     """T3: http:// is for this machine only."""

@@ -7,6 +7,7 @@ grows exponentially.
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
 import time
@@ -114,7 +115,9 @@ class Api:
         """POST a body and return the successful response; it is repeated if it has a key or is `safe`."""
         return self.request("POST", path, body=body, key=key, safe=safe)
 
-    def pages(self, path: str, items: str, *, cursor: str, next_cursor: str, **query: object) -> Iterator[dict[str, Any]]:
+    def pages(
+        self, path: str, items: str, *, cursor: str, next_cursor: str, **query: object
+    ) -> Iterator[dict[str, Any]]:
         """Yield the items of all pages, one page in memory at a time."""
         position: object = None
         while True:
@@ -125,7 +128,13 @@ class Api:
                 return
 
     def request(
-        self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None, key: str = "",
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: object = None,
+        key: str = "",
         safe: bool = False,
     ) -> Response:
         """Send a request and return its successful response; repeat it if that is safe, until the timeout.
@@ -140,14 +149,15 @@ class Api:
             try:
                 response = self.send(method, path, query=query, body=body, key=key)
             except UnavailableError as error:
-                response, problem = None, error
+                problem: CommandError = error
+                pause = pause_before(attempt)
             else:
                 if response.status < HTTPStatus.MULTIPLE_CHOICES:
                     return response
                 problem = error_of(response, method, path)
                 if not response.is_retryable:
                     raise problem
-            pause = pause_before(attempt, response)
+                pause = pause_before(attempt, response.retry_after)
             if not repeatable or self._clock() + pause > deadline:
                 raise problem
             self._notify(f"{problem} Retrying in {pause:.1f} s.")
@@ -176,7 +186,9 @@ class Api:
                 hint=self._outage_hint(),
                 code="NO_RESPONSE",
             ) from error
-        return Response(result.status_code, {name.lower(): value for name, value in result.headers.items()}, _body(result))
+        return Response(
+            result.status_code, {name.lower(): value for name, value in result.headers.items()}, _body(result)
+        )
 
     def _outage_hint(self) -> str:
         if self.target.checkout:
@@ -184,10 +196,10 @@ class Api:
         return f"Check the address {self.target.api_url} and the network."
 
 
-def pause_before(attempt: int, response: Response | None) -> float:
+def pause_before(attempt: int, asked_pause: float | None = None) -> float:
     """Return the pause before the next attempt: what the installation asks for, or exponential with jitter."""
-    if response is not None and response.retry_after is not None:
-        return response.retry_after
+    if asked_pause is not None:
+        return asked_pause
     return min(MAX_PAUSE_SECONDS, 0.25 * 2.0**attempt) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
 
 
@@ -195,9 +207,12 @@ def error_of(response: Response, method: str, path: str) -> CommandError:
     """Return the error for a response that is not a success."""
     code = response.code
     message = str(response.body.get("message", "")) if isinstance(response.body, dict) else ""
-    text = f"{message or HTTPStatus(response.status).phrase} ({response.status} {code or 'without a code'}, {method} {path})."
+    title = f"{response.status} {code or 'without a code'}, {method} {path}"
+    text = f"{message or http.client.responses.get(response.status, 'unknown status')} ({title})."
     if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        hint = "Check the token of the profile or GRANTWIRE_TOKEN, its expiry and its scopes (`grantwire clients list`)."
+        hint = (
+            "Check the token of the profile or GRANTWIRE_TOKEN, its expiry and its scopes (`grantwire clients list`)."
+        )
         return AccessError(text, hint=hint, code=code or "FORBIDDEN")
     if response.is_retryable or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         hint = "Try again later; `grantwire status` shows which part is unavailable."

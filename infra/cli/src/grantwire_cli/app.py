@@ -5,7 +5,17 @@ from typing import Annotated
 import typer
 
 from grantwire_cli import VERSION
-from grantwire_cli.commands import config, entitlements, local
+from grantwire_cli.commands import (
+    clients,
+    config,
+    dead_letters,
+    entitlements,
+    local,
+    ops_commands,
+    read_model,
+    status,
+    trace,
+)
 from grantwire_cli.registry import (
     CONTEXT,
     ApiUrl,
@@ -52,7 +62,13 @@ def build() -> typer.Typer:
     )
     app.callback()(_shared)
     local.add_to(app)
+    status.add_to(app)
     app.add_typer(entitlements.app, name="entitlements")
+    trace.add_to(app)
+    app.add_typer(dead_letters.app, name="dead-letters")
+    app.add_typer(clients.app, name="clients")
+    app.add_typer(read_model.app, name="read-model")
+    app.add_typer(ops_commands.app, name="commands")
     app.add_typer(config.app, name="config")
     return app
 
@@ -74,8 +90,11 @@ def _shared(  # noqa: PLR0913  # the options that every command has
     region: Region = None,
     checkout: CheckoutPath = None,
     timeout: Timeout = None,
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
+    del version  # handled by its callback
     context.obj = merge_options(
         Options(),
         {

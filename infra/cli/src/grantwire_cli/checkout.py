@@ -74,7 +74,9 @@ class Checkout:
         Raises CommandError with the end of its errors if it prints none.
         """
         command = self._command(arguments)
-        result = subprocess.run(command, cwd=self.folder, env=_environment(), capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            command, cwd=self.folder, env=_environment(), capture_output=True, text=True, check=False
+        )
         try:
             content = json.loads(result.stdout)
         except ValueError:
@@ -130,4 +132,6 @@ def require_checkout(path: Path | None) -> Checkout:
 
 def _environment() -> dict[str, str]:
     """Return the environment for the checkout's interpreter, without settings of this one."""
-    return {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}}
+    return {
+        name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
+    }

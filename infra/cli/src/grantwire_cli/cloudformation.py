@@ -16,12 +16,13 @@ def client(service: str, region: str) -> Any:
     Raises CommandError if boto3 is not installed or no region is set.
     """
     try:
-        import boto3  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
-        from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
+        import boto3  # noqa: PLC0415  # an optional package
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     except ImportError as error:
         raise CommandError("--stack-name needs boto3.", hint=INSTALL, code="MISSING_EXTRA") from error
+    create: Any = boto3.client
     try:
-        return boto3.client(service, region_name=region or None)
+        return create(service, region_name=region or None)
     except BotoCoreError as error:
         raise CommandError(f"AWS: {error}.", hint="Set --region or AWS_DEFAULT_REGION.") from error
 

@@ -1,8 +1,8 @@
 """Errors of the command, and its exit codes.
 
-    CommandError                1  a request was refused, or an action failed
-    ├── UnavailableError        3  no response, or only 429 and 5xx, after all retries
-    └── AccessError             4  no token, a token that is refused, a missing scope, an unsafe file
+CommandError                1  a request was refused, or an action failed
+├── UnavailableError        3  no response, or only 429 and 5xx, after all retries
+└── AccessError             4  no token, a token that is refused, a missing scope, an unsafe file
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Results on standard output, and everything else on standard error.
 
 On a terminal, results are tables with colours. In a pipe, they are plain lines with tabs between the fields, without
-wrapping. With `--json`, they are JSON. Text of the installation is printed with control characters made visible, so that
-a user id or an error message cannot send commands to the terminal.
+wrapping. With `--json`, they are JSON. Control characters in text of the installation are made visible, so that a user
+id or an error message cannot send commands to the terminal.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ class Output:
     """Prints results and messages of one command."""
 
     def __init__(
-        self, *, as_json: bool = False, no_color: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None
+        self,
+        *,
+        as_json: bool = False,
+        no_color: bool = False,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
     ) -> None:
         self.as_json = as_json
         self._stdout = stdout or sys.stdout
@@ -111,6 +116,13 @@ class Output:
                 self.line("\t".join(map(visible, row)))
             return
         self.console.print(make_table(columns, rows))
+
+    def record(self, value: Mapping[str, object], shown: Mapping[str, object] | None = None) -> None:
+        """Print one record: all of it with --json, otherwise its fields, or those in `shown`."""
+        if self.as_json:
+            self.json(value)
+        else:
+            self.fields(value if shown is None else shown)
 
     def fields(self, record: Mapping[str, object]) -> None:
         """Print one record, a field on each line."""

@@ -105,7 +105,9 @@ def _parse_profile(path: Path, name: str, value: Any) -> Profile:
     allowed = {item.name for item in fields(Profile)}
     table = _table(value)
     if unknown := sorted(set(table) - allowed):
-        problem = f"{path}: profile {name} has unknown fields {', '.join(unknown)}; allowed are {', '.join(sorted(allowed))}."
+        problem = (
+            f"{path}: profile {name} has unknown fields {', '.join(unknown)}; allowed are {', '.join(sorted(allowed))}."
+        )
         raise CommandError(problem, code="BAD_CONFIG")
     if not all(isinstance(item, str) for item in table.values()):
         raise CommandError(f"{path}: the fields of profile {name} must be strings.", code="BAD_CONFIG")

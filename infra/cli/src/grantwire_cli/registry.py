@@ -27,12 +27,15 @@ CONNECTION = "Installation and output"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=CONNECTION)]
-NoColor = Annotated[bool, typer.Option("--no-color", help="Use no colours, as NO_COLOR does.", rich_help_panel=CONNECTION)]
+NoColor = Annotated[
+    bool, typer.Option("--no-color", help="Use no colours, as NO_COLOR does.", rich_help_panel=CONNECTION)
+]
 Profile = Annotated[
     str | None, typer.Option("--profile", help="A profile of the config file.", rich_help_panel=CONNECTION)
 ]
 ApiUrl = Annotated[
-    str | None, typer.Option("--api", help="The API's address; the token is GRANTWIRE_TOKEN.", rich_help_panel=CONNECTION)
+    str | None,
+    typer.Option("--api", help="The API's address; the token is GRANTWIRE_TOKEN.", rich_help_panel=CONNECTION),
 ]
 StackName = Annotated[
     str | None, typer.Option("--stack-name", help="A CloudFormation stack (extra aws).", rich_help_panel=CONNECTION)
@@ -78,7 +81,9 @@ def merge_options(options: Options, values: dict[str, Any]) -> Options:
     chosen = {name: values[key] for name, key in _SELECTION.items() if values[key] is not None}
     selection = options.selection
     if set(chosen) - {"region"}:
-        selection = Selection(region=selection.region)  # an installation selected after the name replaces the one before
+        selection = Selection(
+            region=selection.region
+        )  # an installation selected after the name replaces the one before
     return Options(
         as_json=options.as_json or values["as_json"],
         no_color=options.no_color or values["no_color"],
@@ -148,7 +153,7 @@ def _with_shared_options(function: Function) -> Function:
     parameters = [parameter.replace(kind=keyword) for parameter in own] + added
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del call.__wrapped__  # type: ignore[attr-defined]  # its annotations would replace these
+    del call.__wrapped__  # its annotations would replace these
     return call
 
 

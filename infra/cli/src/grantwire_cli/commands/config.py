@@ -66,7 +66,7 @@ def set_(
     profile = replace(profile, token="" if no_token else _read_token(token_stdin=token_stdin) or profile.token)
     config.profiles[name] = profile
     config.save()
-    _print(session, {"profile": name, "path": str(config.path), **profile.public()})
+    session.output.record({"profile": name, "path": str(config.path), **profile.public()})
 
 
 @register(app, "use", "grantwire config use prod", "grantwire config use --none")
@@ -83,7 +83,7 @@ def use(
         config.get(name)
     config.current = name or ""
     config.save()
-    _print(session, {"current": config.current or None, "path": str(config.path)})
+    session.output.record({"current": config.current or None, "path": str(config.path)})
 
 
 @register(app, "remove", "grantwire config remove old", "grantwire config remove old --yes")
@@ -95,15 +95,13 @@ def remove(session: Session, name: Name, yes: Yes = False) -> None:
     del config.profiles[name]
     config.current = "" if config.current == name else config.current
     config.save()
-    _print(session, {"removed": name, "path": str(config.path)})
+    session.output.record({"removed": name, "path": str(config.path)})
 
 
 @register(app, "path", "grantwire config path")
 def path(session: Session) -> None:
     """Print the path of the config file."""
-    session.output.json({"path": str(config_path())}) if session.output.as_json else session.output.line(
-        str(config_path())
-    )
+    session.output.record({"path": str(config_path())})
 
 
 def _read_token(*, token_stdin: bool) -> str:
@@ -117,7 +115,3 @@ def _read_token(*, token_stdin: bool) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
         raise AccessError("The token has characters that no token has.", code="BAD_TOKEN")
     return token
-
-
-def _print(session: Session, record: dict[str, object]) -> None:
-    session.output.json(record) if session.output.as_json else session.output.fields(record)

@@ -21,7 +21,9 @@ class StackKind(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    register(app, "up", "grantwire up", "grantwire up --stack localstack", "grantwire up --checkout ~/src/grantwire")(up)
+    register(app, "up", "grantwire up", "grantwire up --stack localstack", "grantwire up --checkout ~/src/grantwire")(
+        up
+    )
     register(app, "down", "grantwire down", "grantwire down --checkout ~/src/grantwire")(down)
     register(app, "logs", "grantwire logs --lines 50", "grantwire logs --follow | grep ERROR")(logs)
     register(app, "demo", "grantwire demo")(demo)
