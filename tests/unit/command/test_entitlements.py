@@ -150,14 +150,14 @@ def test_revoke_asks_first(grantwire: Run, api: FakeApi) -> None:
 def test_history_is_listed(grantwire: Run, api: FakeApi) -> None:
     """T3, K8: newest first, page by page."""
     changes = [
-        {"version": number, "operation": "GRANT", "changed_at": "2026-01-08T07:10:00.000000Z"} for number in (2, 1)
+        {"version": number, "operation": "GRANT", "occurred_at": "2026-01-08T07:10:00.000000Z"} for number in (2, 1)
     ]
 
     def page(call: object) -> Reply:
         before = getattr(call, "query", {}).get("before")
         more = {} if before else {"next_before": "c1"}
-        return Reply(200, {"changes": changes[1:] if before else changes[:1], **more})
+        return Reply(200, {"history": changes[1:] if before else changes[:1], **more})
 
     api.routes[("GET", "/v1/users/u_1/entitlements/i/history")] = page
     result = grantwire("entitlements", "history", "u_1", "i", "--json")
-    assert [change["version"] for change in json.loads(result.out)["changes"]] == [2, 1]
+    assert [change["version"] for change in json.loads(result.out)["history"]] == [2, 1]

@@ -6,6 +6,7 @@ import typer
 
 from grantwire_cli import VERSION
 from grantwire_cli.commands import (
+    bulk,
     clients,
     config,
     dead_letters,
@@ -27,6 +28,7 @@ from grantwire_cli.registry import (
     StackName,
     Timeout,
     merge_options,
+    reflow,
 )
 from grantwire_cli.session import Options
 
@@ -53,7 +55,7 @@ def build() -> typer.Typer:
     """Return the application."""
     app = typer.Typer(
         name="grantwire",
-        help=HELP,
+        help=reflow(HELP),
         epilog=EXIT_CODES,
         no_args_is_help=True,
         context_settings=CONTEXT,
@@ -69,6 +71,7 @@ def build() -> typer.Typer:
     app.add_typer(clients.app, name="clients")
     app.add_typer(read_model.app, name="read-model")
     app.add_typer(ops_commands.app, name="commands")
+    bulk.add_to(app)
     app.add_typer(config.app, name="config")
     return app
 

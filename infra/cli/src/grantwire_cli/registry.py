@@ -70,7 +70,9 @@ def register(app: typer.Typer, name: str, *examples: str) -> Callable[[Function]
     """Register a function as a command with these examples, each of which is a complete command line."""
 
     def decorate(function: Function) -> Function:
-        app.command(name, epilog=_epilog(examples), context_settings=CONTEXT)(_with_shared_options(function))
+        text = reflow(inspect.getdoc(function) or "")
+        options = {"help": text, "epilog": _epilog(examples), "context_settings": CONTEXT}
+        app.command(name, **options)(_with_shared_options(function))
         return function
 
     return decorate
@@ -155,6 +157,11 @@ def _with_shared_options(function: Function) -> Function:
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del call.__wrapped__  # its annotations would replace these
     return call
+
+
+def reflow(text: str) -> str:
+    """Return text with one line for each paragraph, which the help wraps at the width of the terminal."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _epilog(examples: Sequence[str]) -> str:

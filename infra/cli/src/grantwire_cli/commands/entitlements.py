@@ -164,16 +164,16 @@ def history(session: Session, user_id: UserId, sku: Sku, limit: Limit = None) ->
     """Show the changes of an entitlement, newest first."""
     found = session.api.pages(
         path_of(f"{ENTITLEMENT}/history", user_id=user_id, sku=sku),
-        "changes",
+        "history",
         cursor="before",
         next_cursor="next_before",
         limit=min(limit or PAGE_SIZE, PAGE_SIZE),
     )
     changes = list(itertools.islice(found, limit))
     if session.output.as_json:
-        session.output.json({"user_id": user_id, "stock_keeping_unit": sku, "changes": changes})
+        session.output.json({"user_id": user_id, "stock_keeping_unit": sku, "history": changes})
         return
-    columns = ("version", "operation", "status", "changed_at", "reason", "purchase_id", "caller", "expires_at")
+    columns = ("version", "operation", "status", "occurred_at", "reason", "purchase_id", "caller", "expires_at")
     session.output.table(columns, [_row(session, item, columns) for item in changes])
     if not changes:
         session.note(f"{user_id} never had {sku} on {session.target.title}, or the audit no longer has it.")
