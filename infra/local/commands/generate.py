@@ -26,6 +26,7 @@ def proto(_arguments: Sequence[str], progress: Progress) -> int:
 
     with progress.step(f"Generating code from {protobuf.SOURCE}"):
         protobuf.generate()
+        protobuf.write_descriptors()
     return 0
 
 

@@ -11,6 +11,7 @@ from grantwire_cli.commands import (
     config,
     dead_letters,
     entitlements,
+    events,
     local,
     ops_commands,
     read_model,
@@ -71,6 +72,7 @@ def build() -> typer.Typer:
     app.add_typer(clients.app, name="clients")
     app.add_typer(read_model.app, name="read-model")
     app.add_typer(ops_commands.app, name="commands")
+    app.add_typer(events.app, name="events")
     bulk.add_to(app)
     app.add_typer(config.app, name="config")
     return app

@@ -71,8 +71,8 @@ def register(app: typer.Typer, name: str, *examples: str) -> Callable[[Function]
 
     def decorate(function: Function) -> Function:
         text = reflow(inspect.getdoc(function) or "")
-        options = {"help": text, "epilog": _epilog(examples), "context_settings": CONTEXT}
-        app.command(name, **options)(_with_shared_options(function))
+        add = app.command(name, help=text, epilog=_epilog(examples), context_settings=CONTEXT)
+        add(_with_shared_options(function))
         return function
 
     return decorate

@@ -1,8 +1,8 @@
 """Send batches, several at a time, until each line has its final result.
 
 429 and 503 pause every thread, for as long as the installation asks. A line that the installation could not decide,
-such as one whose key is in use, is sent again. After `patience` without any result the import stops, and the same command
-continues it later.
+such as one whose key is in use, is sent again. After `patience` without any result the import stops, and the same
+command continues it later.
 """
 
 from __future__ import annotations
