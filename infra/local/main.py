@@ -65,6 +65,11 @@ COMMANDS = {
         "local.commands.status",
         Needs.INSTALLED,
     ),
+    "doctor": Command(
+        "find what is wrong with the stack, and print the command that repairs it",
+        "local.commands.doctor",
+        Needs.INSTALLED,
+    ),
     "logs": Command(
         "show the end of each log; ARGS=--follow keeps printing new lines", "local.commands.logs", Needs.INSTALLED
     ),

@@ -10,6 +10,7 @@ from grantwire_cli.commands import (
     clients,
     config,
     dead_letters,
+    doctor,
     entitlements,
     events,
     local,
@@ -66,6 +67,7 @@ def build() -> typer.Typer:
     app.callback()(_shared)
     local.add_to(app)
     status.add_to(app)
+    doctor.add_to(app)
     app.add_typer(entitlements.app, name="entitlements")
     trace.add_to(app)
     app.add_typer(dead_letters.app, name="dead-letters")

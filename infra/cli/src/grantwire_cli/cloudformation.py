@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.errors import AccessError, CommandError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 INSTALL = "Install the extra: pip install 'grantwire-cli[aws]'."
 DENIED = {"AccessDenied", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClientException"}
@@ -27,15 +31,13 @@ def client(service: str, region: str) -> Any:
         raise CommandError(f"AWS: {error}.", hint="Set --region or AWS_DEFAULT_REGION.") from error
 
 
-def call(aws: Any, operation: str, **arguments: object) -> Any:
-    """Call an operation of AWS and return its result.
-
-    Raises AccessError, UnavailableError or CommandError, with the words of AWS.
-    """
+@contextlib.contextmanager
+def reported_errors() -> Iterator[None]:
+    """Translate the errors of boto3 into AccessError, UnavailableError or CommandError, with the words of AWS."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError  # noqa: PLC0415
 
     try:
-        return getattr(aws, operation)(**arguments)
+        yield
     except NoCredentialsError as error:
         hint = "Sign in, or set AWS_PROFILE or the access keys."
         raise AccessError("AWS: no credentials.", hint=hint, code="NO_CREDENTIALS") from error
@@ -49,7 +51,9 @@ def call(aws: Any, operation: str, **arguments: object) -> Any:
 
 def stack_outputs(name: str, region: str) -> dict[str, str]:
     """Return the outputs of a stack."""
-    result = call(client("cloudformation", region), "describe_stacks", StackName=name)
+    cloudformation = client("cloudformation", region)
+    with reported_errors():
+        result = cloudformation.describe_stacks(StackName=name)
     return {output["OutputKey"]: output["OutputValue"] for output in result["Stacks"][0].get("Outputs", [])}
 
 

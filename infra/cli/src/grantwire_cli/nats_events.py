@@ -44,7 +44,7 @@ def make_decoder() -> Callable[[bytes], dict[str, Any]]:
         except message.DecodeError as error:
             raise ValueError("not an event") from error
         fields: dict[str, Any] = json_format.MessageToDict(event, preserving_proto_field_name=True)
-        return fields | {"version": event.version}  # JSON of protocol buffers has text for a 64-bit number
+        return fields | {"version": int(fields.get("version", 0))}  # in JSON, a 64-bit number is text
 
     return decode
 
