@@ -96,7 +96,11 @@ COMMANDS = {
         Needs.CURRENT,
     ),
     "schema": Command("write infra/schema.sql from the migrations", "local.commands.generate", Needs.CURRENT),
-    "wheel": Command("build the wheel of the idempotency library", "local.commands.generate", Needs.CURRENT),
+    "wheel": Command(
+        "build the wheels of the idempotency library and of the grantwire command",
+        "local.commands.generate",
+        Needs.CURRENT,
+    ),
     "proto": Command("generate the Python code of the events from proto/", "local.commands.generate", Needs.CURRENT),
     "redrive": Command("list, redrive or discard dead letters; see ARGS=--help", "operators.redrive", Needs.INSTALLED),
     "rebuild": Command(

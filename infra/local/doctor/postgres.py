@@ -23,7 +23,7 @@ _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 
 _CONNECTIONS = """
 SELECT current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
-       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+       (SELECT sum(numbackends) FROM pg_stat_database)
 """
 
 _SCHEMA = """

@@ -343,7 +343,7 @@ def test_import_needs_constant_memory(home: Path, step: str) -> None:
             results.close()
 
     peak(300)  # what is imported and compiled once
-    assert peak(10_000) < peak(1_000) * 1.5 + 100_000
+    assert peak(4_000) < peak(1_000) * 1.2 + 100_000
 
 
 def test_file_that_changes_during_the_import_is_noticed(home: Path) -> None:

@@ -42,6 +42,7 @@ STYLES = {
     "yes": "green",
     "no": "red",
 }
+UNBROKEN = {"dead_letter_id", "command_id", "client_id", "event_id", "at", "since", "first_at", "last_at", "created_at"}
 # Control characters, and those that reorder or hide text.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -141,7 +142,8 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        # An id or a time that is broken into lines cannot be copied or compared.
+        table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in UNBROKEN)
     for row in rows:
         table.add_row(*map(cell, row))
     return table

@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from grantwire_cli.errors import CommandError, ExitCode
 from grantwire_cli.output import Output
-from grantwire_cli.session import Options, Session
+from grantwire_cli.session import NOT_CONFIRMED, Options, Session
 from grantwire_cli.target import Selection
 
 CONNECTION = "Installation and output"
@@ -126,6 +126,9 @@ def print_error(error: CommandError, options: Options) -> None:
     if options.as_json:
         record = {"code": error.code, "message": str(error), "hint": error.hint or None}
         print(json.dumps({"error": record}, ensure_ascii=False), file=sys.stderr)
+        return
+    if error.code == NOT_CONFIRMED:
+        output.message(str(error))
         return
     output.message(f"Error: {error}", style="red")
     if error.hint:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+NOT_CONFIRMED = "NOT_CONFIRMED"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -77,7 +79,7 @@ class Session:
         if not sys.stdin.isatty():
             raise typer.BadParameter(f"{question} There is no terminal to ask on; --yes confirms it.")
         if not typer.confirm(question, err=True):
-            raise CommandError("Nothing was changed.", code="NOT_CONFIRMED")
+            raise CommandError("Nothing was changed.", code=NOT_CONFIRMED)
 
     def operator(self, actor: str | None, reason: str) -> dict[str, Any]:
         """Return who acts and why, which the installation records. The default actor is the account and host."""

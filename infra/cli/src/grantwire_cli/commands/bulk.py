@@ -21,6 +21,7 @@ from grantwire_cli.registry import register
 from grantwire_cli.session import Session
 
 PLAIN_INTERVAL_SECONDS = 10.0
+REFRESH_SECONDS = 0.1
 STDIN = Path("-")
 FormatOption = Annotated[Format | None, typer.Option("--format", help="The format (default: by the extension).")]
 
@@ -190,12 +191,24 @@ def _progress(session: Session, title: str, total: int | None, unit: str) -> Ite
     with bars.Progress(*columns, console=messages, transient=True) as bar:
         task = bar.add_task(title, total=total, rate="")
 
-        def advance(count: int) -> None:
-            bar.advance(task, count)
+        waiting, shown_at = 0, time.monotonic()
+
+        def show() -> None:
+            nonlocal waiting
+            bar.advance(task, waiting)
+            waiting = 0
             speed = bar.tasks[0].speed
             bar.update(task, rate=f"{speed:,.0f} {unit}/s" if speed else "")
 
+        def advance(count: int) -> None:
+            nonlocal waiting, shown_at
+            waiting += count
+            if time.monotonic() - shown_at > REFRESH_SECONDS:  # a bar is slower than a line
+                shown_at = time.monotonic()
+                show()
+
         yield advance
+        show()
 
 
 def _plain_progress(session: Session, title: str, total: int | None, unit: str) -> Callable[[int], None]:

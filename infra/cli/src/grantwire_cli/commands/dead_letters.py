@@ -100,7 +100,7 @@ def list_(
     if session.output.as_json:
         session.output.json({"dead_letters": letters})
         return
-    columns = ("kind", "dead_letter_id", "since", "event_type", "user_id", "stock_keeping_unit", "cause")
+    columns = ("kind", "dead_letter_id", "since", "user_id", "stock_keeping_unit", "cause")
     session.output.table(columns, [[_value(session, letter, name) for name in columns] for letter in letters])
     if len(letters) == limit:
         session.note(f"The newest {limit}; --limit shows more.")
@@ -118,8 +118,8 @@ def show(
         session.output.json(letter)
         return
     message, actions = letter.pop("message", {}), letter.pop("actions", [])
-    session.output.fields({name: value for name, value in letter.items() if value is not None})
-    session.output.fields({f"message.{name}": value for name, value in message.items() if value is not None})
+    shown = letter | {f"message.{name}": value for name, value in message.items()}
+    session.output.fields({name: value for name, value in shown.items() if value is not None})
     columns = ("at", "action", "actor", "reason", "dry_run")
     if actions:
         session.output.table(columns, [[_value(session, action, name) for name in columns] for action in actions])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
+from grantwire_cli.checks.installation import REPAIRS
+from grantwire_cli.errors import ExitCode
 from grantwire_cli.output import cell, make_table, visible
 from grantwire_cli.times import short_duration, short_time
 
@@ -46,7 +48,8 @@ def render(health: Health, *, last: Health | None = None, away: str = "", interv
 
 
 def _headline(health: Health, interval: float) -> Text:
-    state = health.report["state"] if health.report else "NO RESPONSE"
+    away = health.error is None or health.error.exit_code == ExitCode.UNAVAILABLE
+    state = health.report["state"] if health.report else "NO RESPONSE" if away else "NO REPORT"
     style = {"OK": "bold green", "ATTENTION": "bold yellow"}.get(state, "bold red")
     line = Text.assemble(("● ", style), (visible(health.title), "bold"), "  ", (state.replace("_", " "), style))
     if health.report:
@@ -57,10 +60,10 @@ def _headline(health: Health, interval: float) -> Text:
 
 
 def _report(report: Mapping[str, Any]) -> list[RenderableType]:
-    parts: list[RenderableType] = [
-        Text.assemble(("  ! ", "yellow"), visible(problem["message"]), ("  ", ""), (problem["code"], "dim"))
-        for problem in report["problems"]
-    ]
+    parts: list[RenderableType] = []
+    for problem in report["problems"]:
+        parts.append(Text.assemble(("  ! ", "yellow"), visible(problem["message"])))
+        parts.append(Text(f"    → {REPAIRS.get(problem['code'], 'docs/runbook.md')}", style="dim"))
     parts += [Text(), _flow(report)]
     if report["dead_letters"]["groups"]:
         columns = ("dead letters", "cause", "count", "first", "last")
