@@ -111,7 +111,7 @@ def test_text_of_the_installation_cannot_control_the_terminal(grantwire: Run, ap
 
 
 def test_check_exits_with_the_answer(grantwire: Run, api: FakeApi) -> None:
-    """T3, K1: 0 if the user may, 5 if not; --at is passed on."""
+    """T3: 0 if the user may, 5 if not; --at is passed on."""
     body = {"user_id": "u_1", "stock_keeping_unit": "i", "allowed": True, "status": "ACTIVE", "version": 1}
     body |= {"reason": {"code": "ACTIVE", "message": "active without an end"}, "starts_at": None, "expires_at": None}
     api.respond("GET", "/v1/users/u_1/entitlements/i", body)
@@ -125,7 +125,7 @@ def test_check_exits_with_the_answer(grantwire: Run, api: FakeApi) -> None:
 
 
 def test_extend_moves_or_removes_the_end(grantwire: Run, api: FakeApi) -> None:
-    """T3, K5: null removes the end; both or neither option is wrong usage."""
+    """T3: null removes the end; both or neither option is wrong usage."""
     api.respond("POST", "/v1/entitlements/extensions", {"status": "ACTIVE"})
     extend = ("entitlements", "extend", "u_1", "club", "--reason", "renewal")
     assert grantwire(*extend, "--expires", "2027-03-08T08:10:00+01:00").code == 0
@@ -148,7 +148,7 @@ def test_revoke_asks_first(grantwire: Run, api: FakeApi) -> None:
 
 
 def test_history_is_listed(grantwire: Run, api: FakeApi) -> None:
-    """T3, K8: newest first, page by page."""
+    """T3: newest first, page by page."""
     changes = [
         {"version": number, "operation": "GRANT", "occurred_at": "2026-01-08T07:10:00.000000Z"} for number in (2, 1)
     ]

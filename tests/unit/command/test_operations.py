@@ -157,7 +157,7 @@ def test_dead_letters_are_listed_grouped_and_shown(grantwire: Run, api: FakeApi)
 def test_trace_finds_a_change_by_any_id(
     grantwire: Run, api: FakeApi, options: list[str], query: dict[str, str]
 ) -> None:
-    """T2, T3: each option is the parameter of the API; the steps are in order."""
+    """T3: each option is the parameter of the API; the steps are in order."""
     api.respond("GET", "/v1/ops/trace", TRACE)
     result = grantwire("trace", *options)
     assert result.code == 0
