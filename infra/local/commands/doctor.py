@@ -7,6 +7,8 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from grantwire_cli.checks.findings import Finding, Level, problem
 from infra.local.deployment.template import declared_parameters
 from infra.local.doctor.deployment import check_local_deployment
@@ -82,7 +84,7 @@ def _check_database(environ: Mapping[str, str], *, migrate: str) -> Iterator[Fin
 
             with connect(load(DatabaseSettings, environ), application_name="grantwire-doctor") as connection:
                 yield from check_postgres(connection, migrate=migrate)
-    except CommandError as error:
+    except (CommandError, psycopg.Error) as error:
         yield problem("PostgreSQL", f"PostgreSQL is not usable: {error}", "make up, or correct DATABASE_URL")
 
 

@@ -43,10 +43,10 @@ def read_state(stack: DeployedStack) -> dict[str, Any]:
         for server in stack.servers
     ]
     alive = {server["name"]: server["alive"] for server in servers}
-    healthy = all(alive.values()) and stack.is_healthy()
+    api_is_healthy = stack.aws.is_alive() and stack.is_healthy()
     return {
-        "healthy": healthy,
-        "api_url": stack.api_url if healthy else None,
+        "healthy": all(alive.values()) and api_is_healthy,
+        "api_url": stack.api_url if api_is_healthy else None,
         "servers": servers,
         "backlog": read_backlog(stack) if alive["postgres"] else None,
     }
@@ -57,6 +57,6 @@ def _print_state(state: Mapping[str, Any], progress: Progress) -> None:
         process = f"pid {server['pid']}" if server["pid"] else "container"
         location = f"{process}, port {server['port']}" if server["alive"] else "-"
         progress.print_line(f"{'up  ' if server['alive'] else 'down'}  {server['title']:18}{location}")
-    progress.print_line(f"{'up  ' if state['healthy'] else 'down'}  {'the API':18}{state['api_url'] or '-'}")
+    progress.print_line(f"{'up  ' if state['api_url'] else 'down'}  {'the API':18}{state['api_url'] or '-'}")
     if state["backlog"]:
         print_backlog(state["backlog"], progress)

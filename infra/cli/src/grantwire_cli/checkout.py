@@ -82,10 +82,9 @@ class Checkout:
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise CommandError(
-                (result.stderr.strip() or result.stdout.strip() or f"{' '.join(arguments)} printed nothing.")[-2000:],
-                hint=f"Run `make {arguments[0]}` in {self.folder} to see more.",
-            )
+            last = (result.stderr.strip() or result.stdout.strip() or "it printed nothing").splitlines()[-1]
+            problem = f"`make {arguments[0]}` failed in {self.folder}: {last[-500:]}"
+            raise CommandError(problem, hint=f"Run `make {arguments[0]}` there to see more.")
         return content
 
     def _command(self, arguments: Sequence[str]) -> list[str]:

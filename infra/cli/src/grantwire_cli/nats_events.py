@@ -89,12 +89,18 @@ async def _subscribe(url: str, stream: str, consumer: str) -> tuple[Any, Any]:
     user = unquote(urlsplit(url).username or "")
     if not consumer and not user:
         raise CommandError("The NATS address has no user.", hint="Name the durable consumer with --consumer.")
-    client = await nats().connect(url, inbox_prefix=f"_INBOX_{user}", connect_timeout=5, max_reconnect_attempts=3)
+    client = await nats().connect(
+        url, inbox_prefix=f"_INBOX_{user}", connect_timeout=5, max_reconnect_attempts=3, error_cb=_ignore
+    )
     try:
         return client, await client.jetstream().pull_subscribe_bind(consumer or user, stream)
     except BaseException:
         await client.close()
         raise
+
+
+async def _ignore(_error: Exception) -> None:
+    """Print no traceback of an attempt: the last one raises an error that is reported."""
 
 
 async def _fetch(subscription: Any) -> list[Any]:

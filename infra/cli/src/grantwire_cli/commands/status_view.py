@@ -144,7 +144,7 @@ def _servers(local: Mapping[str, Any]) -> RenderableType:
         (server["title"], "up" if server["alive"] else "down", server["port"] or "", server["pid"] or "")
         for server in local["servers"]
     ]
-    rows.append(("the API", "up" if local["healthy"] else "down", "", ""))
+    rows.append(("the API", "up" if local["api_url"] else "down", "", ""))
     return make_table(("server", "state", "port", "pid"), rows)
 
 
