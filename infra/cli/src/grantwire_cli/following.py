@@ -19,6 +19,11 @@ POLL_SECONDS = 1.0
 ENDED = {"DONE", "FAILED"}
 
 
+def preview(session: Session, path: str, body: dict[str, Any]) -> Any:
+    """POST a dry run, and return its body. The API requires a key, which has no use for a person."""
+    return session.api.post(path, {**body, "dry_run": True}, key=str(uuid.uuid4())).body
+
+
 def post_with_key(session: Session, path: str, body: dict[str, Any], key: str | None = None) -> Any:
     """POST a change of the operations API with a key, and return its body."""
     chosen = key or str(uuid.uuid4())

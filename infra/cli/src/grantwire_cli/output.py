@@ -116,7 +116,10 @@ class Output:
             for row in rows:
                 self.line("\t".join(map(visible, row)))
             return
-        self.console.print(make_table(columns, rows))
+        complete = [list(row) for row in rows]
+        used = [number for number, _ in enumerate(columns) if any(row[number] not in {None, ""} for row in complete)]
+        kept = used or range(len(columns))  # a person need not see a column without a value
+        self.console.print(make_table([columns[n] for n in kept], [[row[n] for n in kept] for row in complete]))
 
     def record(self, value: Mapping[str, object], shown: Mapping[str, object] | None = None) -> None:
         """Print one record: all of it with --json, otherwise its fields, or those in `shown`."""

@@ -10,7 +10,7 @@ import typer
 from grantwire_cli.api import path_of
 from grantwire_cli.commands.parameters import Actor, DryRun, Key, Limit, Reason, Yes
 from grantwire_cli.errors import ExitCode
-from grantwire_cli.following import finish, follow, post_with_key
+from grantwire_cli.following import finish, follow, post_with_key, preview
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
 from grantwire_cli.times import short_time
@@ -163,13 +163,13 @@ def _closing(action: str, help_text: str) -> Callable[..., int]:
         }
         body = {"kind": kind.value, **_selection(ids, filters, everything=all_), **session.operator(actor, reason)}
         body |= {name: value for name, value in (("limit", limit), ("rate", rate), ("force", force)) if value}
-        preview = post_with_key(session, f"{LETTERS}/{action}", {**body, "dry_run": True})
-        if dry_run or not preview["would_change"]:
-            _print_preview(session, action, preview)
+        plan = preview(session, f"{LETTERS}/{action}", body)
+        if dry_run or not plan["would_change"]:
+            _print_preview(session, action, plan)
             return ExitCode.OK
-        count = f"{preview['would_change']}{' or more' if preview['more'] else ''}"
+        count = f"{plan['would_change']}{' or more' if plan['more'] else ''}"
         session.note(
-            f"{preview['selected']} selected, {count} can be {PAST[action]}; skipped: {preview['skipped'] or 'none'}"
+            f"{plan['selected']} selected, {count} can be {PAST[action]}; skipped: {plan['skipped'] or 'none'}"
         )
         session.confirm(f"{action.capitalize()} {count} {kind} dead letters on {session.target.title}?", yes=yes)
         accepted = post_with_key(session, f"{LETTERS}/{action}", body, key)
@@ -205,20 +205,20 @@ def _selection(ids: list[str] | None, filters: dict[str, str | None], *, everyth
     return {"ids": ids} if ids else {"filter": given} if given else {"all": True}
 
 
-def _print_preview(session: Session, action: str, preview: dict[str, Any]) -> None:
+def _print_preview(session: Session, action: str, plan: dict[str, Any]) -> None:
     if session.output.as_json:
-        session.output.json(preview)
+        session.output.json(plan)
         return
     session.output.fields(
         {
-            "selected": preview["selected"],
-            f"would be {PAST[action]}": preview["would_change"],
-            "skipped": preview["skipped"],
+            "selected": plan["selected"],
+            f"would be {PAST[action]}": plan["would_change"],
+            "skipped": plan["skipped"],
         }
     )
-    for dead_letter_id in preview["ids"]:
+    for dead_letter_id in plan["ids"]:
         session.output.text(f"  {dead_letter_id}")
-    session.note("Nothing was changed." if preview["would_change"] else "There is nothing to do.")
+    session.note("Nothing was changed." if plan["would_change"] else "There is nothing to do.")
 
 
 def _print_end(session: Session, command: dict[str, Any]) -> int:

@@ -87,7 +87,7 @@ def _changes(session: Session, after: str | None, *, from_beginning: bool, follo
     wait = max(0, min(MAX_WAIT_SECONDS, int(timeout) - 5)) if follow else 0
     if after is None and not from_beginning:
         after = session.api.get(SNAPSHOT, limit=1)["changes_after"]
-    failures = 0
+    failures, started = 0, False
     try:
         while True:
             try:
@@ -100,12 +100,13 @@ def _changes(session: Session, after: str | None, *, from_beginning: bool, follo
                 session.warn(f"{error} Waiting.")
                 time.sleep(pause_before(failures))
                 continue
+            started = True
             yield from page["changes"]
             after = page["next_after"]
             if not follow and not page["has_more"]:
                 return
     finally:
-        if after:
+        if started and after:
             session.note(f"Continue with: grantwire events tail --after {after}")
 
 

@@ -12,6 +12,7 @@ from grantwire_cli.session import Session
 from grantwire_cli.times import short_duration, short_time
 
 STAGE_STYLES = {"dead_letter": "red", "sent": "green", "closed": "yellow", "operator_action": "cyan"}
+EXPLAINED = {"dead_letter", "closed", "operator_action"}
 STATE_STYLES = {**STYLES, "DEAD_LETTER": "red", "REFUSED": "yellow", "DISCARDED": "yellow"}
 
 
@@ -39,6 +40,7 @@ def trace(
     event_id: Annotated[str | None, typer.Option("--event-id", help="The event.")] = None,
     notification_id: Annotated[str | None, typer.Option("--notification-id", help="The notification.")] = None,
     trace_id: Annotated[str | None, typer.Option("--trace-id", help="The trace id, or a whole traceparent.")] = None,
+    details: Annotated[bool, typer.Option("--details", "-d", help="Show all that is known about each step.")] = False,
 ) -> int:
     """Show everything that happened to a change, in order: request, event, inbox, notification, dead letters.
 
@@ -61,11 +63,11 @@ def trace(
     if session.output.as_json:
         session.output.json(found)
     else:
-        _print(session, found)
+        _print(session, found, details=details)
     return ExitCode.OK if found["timeline"] or found["changes"] else ExitCode.NEGATIVE
 
 
-def _print(session: Session, found: dict[str, Any]) -> None:
+def _print(session: Session, found: dict[str, Any], *, details: bool) -> None:
     if not found["timeline"] and not found["changes"]:
         session.note(f"{session.target.title} knows nothing about it.")
         return
@@ -74,7 +76,7 @@ def _print(session: Session, found: dict[str, Any]) -> None:
     if session.output.is_terminal:
         session.output.console.print(make_table(columns, changes))
         session.output.console.print()
-        _print_timeline(session, found["timeline"])
+        _print_timeline(session, found["timeline"], details=details)
     else:
         session.output.table(columns, changes)
         session.output.table(
@@ -90,8 +92,8 @@ def _print(session: Session, found: dict[str, Any]) -> None:
         session.note("There are more changes than these.")
 
 
-def _print_timeline(session: Session, timeline: list[dict[str, Any]]) -> None:
-    """Print the steps with their times, and the important details below each."""
+def _print_timeline(session: Session, timeline: list[dict[str, Any]], *, details: bool) -> None:
+    """Print the steps with their times; below a failure and an operator's action, also what is known about it."""
     for step in timeline:
         line = Text.assemble(
             (f"{short_time(step['at'])}  ", "dim"),
@@ -100,7 +102,8 @@ def _print_timeline(session: Session, timeline: list[dict[str, Any]]) -> None:
             visible(step["summary"]),
         )
         session.output.console.print(line, soft_wrap=True)
-        for name, value in (step.get("detail") or {}).items():
+        shown = step.get("detail") or {} if details or step["stage"] in EXPLAINED else {}
+        for name, value in shown.items():
             if value is not None:
                 session.output.console.print(Text(f"{'':51}{name}: {visible(value)}", style="dim"), soft_wrap=True)
 
