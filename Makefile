@@ -9,13 +9,14 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status logs env invoke test test-containers bench check schema wheel proto redrive rebuild clients audit sbom lock clean
+.PHONY: help up down demo status doctor logs env invoke test test-containers bench check schema wheel proto redrive rebuild clients audit sbom lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
 down: ; $(RUN) down
 demo: ; $(RUN) demo
-status: ; $(RUN) status
+status: ; $(RUN) status $(ARGS)
+doctor: ; $(RUN) doctor $(ARGS)
 logs: ; $(RUN) logs $(ARGS)
 env: ; $(RUN) env
 invoke: ; $(RUN) invoke $(FN) $(ARGS)

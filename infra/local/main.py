@@ -65,6 +65,11 @@ COMMANDS = {
         "local.commands.status",
         Needs.INSTALLED,
     ),
+    "doctor": Command(
+        "find what is wrong with the stack, and print the command that repairs it",
+        "local.commands.doctor",
+        Needs.INSTALLED,
+    ),
     "logs": Command(
         "show the end of each log; ARGS=--follow keeps printing new lines", "local.commands.logs", Needs.INSTALLED
     ),
@@ -91,15 +96,21 @@ COMMANDS = {
         Needs.CURRENT,
     ),
     "schema": Command("write infra/schema.sql from the migrations", "local.commands.generate", Needs.CURRENT),
-    "wheel": Command("build the wheel of the idempotency library", "local.commands.generate", Needs.CURRENT),
+    "wheel": Command(
+        "build the wheels of the idempotency library and of the grantwire command",
+        "local.commands.generate",
+        Needs.CURRENT,
+    ),
     "proto": Command("generate the Python code of the events from proto/", "local.commands.generate", Needs.CURRENT),
-    "redrive": Command("list, redrive or discard dead letters; see ARGS=--help", "cli.redrive", Needs.INSTALLED),
+    "redrive": Command("list, redrive or discard dead letters; see ARGS=--help", "operators.redrive", Needs.INSTALLED),
     "rebuild": Command(
         "rebuild the read model from the system of record or the stream; see ARGS=--help",
-        "cli.rebuild",
+        "operators.rebuild",
         Needs.INSTALLED,
     ),
-    "clients": Command("create, list, rotate or revoke API clients; see ARGS=--help", "cli.clients", Needs.INSTALLED),
+    "clients": Command(
+        "create, list, rotate or revoke API clients; see ARGS=--help", "operators.clients", Needs.INSTALLED
+    ),
     "audit": Command(
         "search the locked packages for known vulnerabilities, and the checkout for secrets",
         "local.commands.supply_chain",

@@ -20,10 +20,10 @@ from grantwire.errors import NotFoundError, RejectedError, RetryableError
 from grantwire.observability import logger
 from grantwire.operator_actions import Operator
 from grantwire.runtime.clients import CallerRuntime, ClientsRuntime
-from infra.cli import clients as command
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.stack.development_client import development_token
+from infra.operators import clients as command
 from tests.support.client import CHANGE
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT

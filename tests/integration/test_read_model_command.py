@@ -11,9 +11,9 @@ from functions.rebuild_read_model.handler import handle, handler
 from grantwire.errors import BadRequestError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.rebuild import RebuildRuntime
-from infra.cli import rebuild as cli
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
+from infra.operators import rebuild as cli
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (

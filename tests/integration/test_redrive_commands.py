@@ -14,9 +14,9 @@ from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.errors import BadRequestError
 from grantwire.runtime.lazy import LazyRuntime
 from grantwire.runtime.redrive import RedriveRuntime
-from infra.cli import redrive as cli
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
+from infra.operators import redrive as cli
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline
 from tests.support.paths import ROOT

@@ -26,6 +26,7 @@ def proto(_arguments: Sequence[str], progress: Progress) -> int:
 
     with progress.step(f"Generating code from {protobuf.SOURCE}"):
         protobuf.generate()
+        protobuf.write_descriptors()
     return 0
 
 
@@ -40,11 +41,12 @@ def lock(arguments: Sequence[str], progress: Progress) -> int:
 
 
 def wheel(arguments: Sequence[str], progress: Progress) -> int:
-    """Build the wheel of the idempotency library, in .grantwire/wheel or in the folder that the argument names."""
-    from infra.local.toolchain.wheel import FOLDER, build_wheel  # noqa: PLC0415
+    """Build the wheels of the library and of the command, in .grantwire/wheel or in the folder of the argument."""
+    from infra.local.toolchain.wheel import COMMAND_LINE, FOLDER, LIBRARY, build_wheel  # noqa: PLC0415
 
     folder = Path(arguments[0]) if arguments else FOLDER
-    with progress.step("Building the wheel of the idempotency library"):
-        path = build_wheel(folder)
-    progress.print_line(f"{path}")
+    for title, project in (("idempotency library", LIBRARY), ("grantwire command", COMMAND_LINE)):
+        with progress.step(f"Building the wheel of the {title}"):
+            path = build_wheel(folder, project)
+        progress.print_line(f"{path}")
     return 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local.stack import selection
+from infra.local.toolchain.environments import command_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +29,10 @@ Try it:
     -H "Authorization: Bearer $GRANTWIRE_TOKEN" -H "Idempotency-Key: p_456" \\
     -H "Content-Type: application/json" \\
     -d '{{"user_id":"u_123","stock_keeping_unit":"item1","reason":"purchase","purchase_id":"p_456"}}'
+
+The command line, which finds this stack in every folder of the checkout:
+  {command} status
+  {command} entitlements list u_123
 
 Next: `make demo` sends more requests, `make status` and `make logs` show the state, `make down` stops the stack.
 """
@@ -55,6 +61,12 @@ def up(arguments: Sequence[str], progress: Progress) -> int:
             nats=stack.nats_url,
             nats_reader=stack.nats_reader_url,
             emulator=stack.emulator_url,
+            command=relative_to_folder(command_path()),
         )
     )
     return 0
+
+
+def relative_to_folder(path: Path) -> Path:
+    """Return a path as it is shortest to type in the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

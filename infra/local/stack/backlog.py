@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats
 import nats.errors
@@ -14,6 +14,8 @@ from infra.local.deployment.template import declared_parameters
 from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from infra.local.progress import Progress
     from infra.local.stack.deployed import DeployedStack
 
@@ -38,21 +40,40 @@ SELECT 'nats', count(*) FROM notification_nats_dlq WHERE status = 'OPEN'
 """
 
 
-def print_backlog(stack: DeployedStack, progress: Progress) -> None:
-    """Print counts by status, the age of the oldest pending event, the consumer lag and the open dead letters."""
+def read_backlog(stack: DeployedStack) -> dict[str, Any]:
+    """Return counts by status, the age of the oldest pending event, the consumer lag and the open dead letters.
+
+    If the tables cannot be read, the only entry is `error`.
+    """
     try:
         with psycopg.connect(stack.database_url, connect_timeout=2, autocommit=True) as connection:
-            for table, status, count in connection.execute(COUNTS_BY_STATUS).fetchall():
-                progress.print_line(f"      {table} {status}: {count}")
+            counts = connection.execute(COUNTS_BY_STATUS).fetchall()
             ((age,),) = connection.execute(OLDEST_PENDING).fetchall()
-            progress.print_line(f"      oldest pending event: {'none' if age is None else f'{age} s'}")
-            dead_letters = [f"{kind} {count}" for kind, count in connection.execute(DEAD_LETTERS).fetchall()]
+            dead_letters: dict[str, int] = dict(connection.execute(DEAD_LETTERS).fetchall())
     except psycopg.Error as error:
-        progress.print_line(f"      could not read the tables: {error}")
+        return {"error": f"could not read the tables: {error}"}
+    nats_is_alive = any(server.is_alive() for server in stack.servers if server.name == "nats")
+    return {
+        "counts": [{"table": table, "status": status, "count": count} for table, status, count in counts],
+        "oldest_pending_seconds": None if age is None else float(age),
+        "consumer_lag": asyncio.run(_consumer_lag(stack.nats_url)) if nats_is_alive else None,
+        "dead_letters": dead_letters,
+    }
+
+
+def print_backlog(backlog: Mapping[str, Any], progress: Progress) -> None:
+    """Print what `read_backlog` returned."""
+    if "error" in backlog:
+        progress.print_line(f"      {backlog['error']}")
         return
-    if any(server.is_alive() for server in stack.servers if server.name == "nats"):
-        progress.print_line(f"      consumer lag: {asyncio.run(_consumer_lag(stack.nats_url))}")
-    progress.print_line(f"      open dead letters: {', '.join(dead_letters)}  (`make redrive ARGS=--help`)")
+    for row in backlog["counts"]:
+        progress.print_line(f"      {row['table']} {row['status']}: {row['count']}")
+    age = backlog["oldest_pending_seconds"]
+    progress.print_line(f"      oldest pending event: {'none' if age is None else f'{age} s'}")
+    if backlog["consumer_lag"] is not None:
+        progress.print_line(f"      consumer lag: {backlog['consumer_lag']}")
+    dead_letters = ", ".join(f"{kind} {count}" for kind, count in backlog["dead_letters"].items())
+    progress.print_line(f"      open dead letters: {dead_letters}  (`make redrive ARGS=--help`)")
 
 
 async def _consumer_lag(url: str) -> str:

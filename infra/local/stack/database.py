@@ -111,7 +111,7 @@ def migrate(server: Cluster, state: Path) -> None:
     """
     state.mkdir(parents=True, exist_ok=True)
     launch = Launch(
-        command=[sys.executable, "-m", "infra.cli.migrate"],
+        command=[sys.executable, "-m", "infra.operators.migrate"],
         environment={**python_environment(), **PLAINTEXT, "DATABASE_URL": owner_url(server)},
         log=state / "migrations.log",
         directory=CHECKOUT,

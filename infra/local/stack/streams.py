@@ -25,15 +25,20 @@ PARAMETERS = {
 }
 
 
+def topology_variables(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with the names and limits of streams and consumers, as the template and `parameters` say."""
+    values = {**declared_parameters(), **parameters}
+    return {variable: values[parameter] for variable, parameter in PARAMETERS.items()}
+
+
 def configure_streams(url: str, parameters: Mapping[str, str]) -> dict[str, Any]:
     """Create or update the streams and consumers as the template and `parameters` say; return the changes.
 
     Raises CommandError if NATS is unavailable or refuses a change.
     """
-    values = {**declared_parameters(), **parameters}
     environ = {
         **PLAINTEXT,
-        **{variable: values[parameter] for variable, parameter in PARAMETERS.items()},
+        **topology_variables(parameters),
         "NATS_URL": url,
         "NATS_INBOX_PREFIX": INBOX_PREFIXES[TOPOLOGY],
     }

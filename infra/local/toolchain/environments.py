@@ -31,11 +31,15 @@ HINT = "Check the package index and the free disk space, then repeat the command
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment and the lock file that it is installed from."""
+    """A virtual environment and the lock file that it is installed from.
+
+    `project` is the folder of a distribution of this checkout. It is installed in addition, as a link to its sources.
+    """
 
     title: str
     folder: Path
     lock: Path
+    project: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -48,8 +52,9 @@ class Environment:
         return self.python.exists() and self._read_stamp() == self.expected_stamp()
 
     def expected_stamp(self) -> dict[str, str]:
-        """Return the stamp of a current environment: its Python and the hash of its lock."""
-        return {"python": _interpreter(), "lock": hashlib.sha256(self.lock.read_bytes()).hexdigest()}
+        """Return the stamp of a current environment: its Python, and the hashes of its lock and its project."""
+        stamp = {"python": _interpreter(), "lock": _hash(self.lock)}
+        return stamp | ({"project": _hash(self.project / "pyproject.toml")} if self.project else {})
 
     def begin(self) -> bool:
         """Mark the environment as incomplete; return whether it can be updated, or must be created again."""
@@ -69,7 +74,9 @@ class Environment:
         return files.read_record(self._stamp)
 
 
-DEVELOPMENT = Environment("development", STATE / "venv", REQUIREMENTS / "development.txt")
+DEVELOPMENT = Environment(
+    "development", STATE / "venv", REQUIREMENTS / "development.txt", project=CHECKOUT / "infra" / "cli"
+)
 EMULATOR = Environment("emulator", STATE / "emulator", REQUIREMENTS / "emulator.txt")
 AUDIT = Environment("audit", STATE / "audit", REQUIREMENTS / "audit.txt")  # only for `make audit` and `make sbom`
 
@@ -119,6 +126,11 @@ def python_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPYCACHEPREFIX": str(CACHE / "python")}
 
 
+def command_path() -> Path:
+    """Return the path of the grantwire command in the development environment."""
+    return DEVELOPMENT.folder / "bin" / "grantwire"
+
+
 def uv_path() -> Path:
     """Return the path of the installer, uv, in the development environment."""
     return DEVELOPMENT.folder / "bin" / "uv"
@@ -144,6 +156,10 @@ def _install_with_uv(target: Environment) -> None:
 
 def _sync(target: Environment) -> None:
     _run(uv_path(), "pip", "sync", "--python", target.python, "--require-hashes", target.lock)
+    if target.project:
+        # Its dependencies and its build tool are in the lock.
+        options = ("--no-deps", "--no-build-isolation", "--editable", target.project)
+        _run(uv_path(), "pip", "install", "--python", target.python, *options)
     target.finish()
 
 
@@ -151,6 +167,10 @@ def _run(*command: str | Path) -> None:
     log = STATE / "environments.log"
     launch = Launch(command=command, environment=os.environ, log=log, directory=CHECKOUT)
     programs.run(launch, record=RECORD, problem="Installing the packages failed.", hint=HINT)
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _interpreter() -> str:

@@ -17,6 +17,8 @@ from infra.local.system import programs
 PROTO = CHECKOUT / "proto"
 RELEASED = PROTO / "released" / "v1.binpb"
 SOURCE = "grantwire/events/v1/entitlement_event.proto"
+# For the grantwire command, which has no generated code and decodes events with this description of the message.
+DESCRIPTORS = CHECKOUT / "infra" / "cli" / "src" / "grantwire_cli" / "entitlement_event.binpb"
 
 
 def generate(target: Path = LAYER) -> list[Path]:
@@ -26,6 +28,11 @@ def generate(target: Path = LAYER) -> list[Path]:
     )
     module = Path(SOURCE).with_suffix("")
     return [target / f"{module}_pb2{suffix}" for suffix in (".py", ".pyi")]
+
+
+def write_descriptors(path: Path = DESCRIPTORS) -> None:
+    """Write the description of the event and of what it imports."""
+    _run(sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", "--include_imports", f"-o{path}", SOURCE)
 
 
 def find_problems(source: Path = PROTO) -> list[str]:
@@ -42,8 +49,16 @@ def find_problems(source: Path = PROTO) -> list[str]:
         for generated in generate(Path(folder)):
             committed = LAYER / generated.relative_to(folder)
             if committed.read_bytes() != generated.read_bytes():
-                problems.append(f"{committed.relative_to(CHECKOUT)} is not current with {SOURCE}: run `make proto`")
+                problems.append(_not_current(committed))
+        descriptors = Path(folder) / DESCRIPTORS.name
+        write_descriptors(descriptors)
+        if not DESCRIPTORS.exists() or DESCRIPTORS.read_bytes() != descriptors.read_bytes():
+            problems.append(_not_current(DESCRIPTORS))
     return problems
+
+
+def _not_current(file: Path) -> str:
+    return f"{file.relative_to(CHECKOUT)} is not current with {SOURCE}: run `make proto`"
 
 
 def _run(*command: str | Path) -> None:

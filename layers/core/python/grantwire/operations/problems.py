@@ -19,7 +19,7 @@ LATE_AFTER_SECONDS = {
     "deliver_notifications": 4 * _MINUTES,
     "record_advisories": 4 * _MINUTES,
     "run_operator_commands": 4 * _MINUTES,
-    "expire_entitlements": 3 * _MINUTES,
+    "expire_entitlements": 4 * _MINUTES,
     "sweep_retention": 150 * _MINUTES,
 }
 _MIN_MONTHS_AHEAD = 1

@@ -7,9 +7,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from infra.cli import target
 from infra.local.layer import product_code
 from infra.local.system.operator import add_operator_options, command_source
+from infra.operators import target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

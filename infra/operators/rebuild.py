@@ -7,10 +7,10 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from infra.cli import target
 from infra.local.deployment.template import declared_parameters
 from infra.local.layer import STATEMENT_TIMEOUT, product_code
 from infra.local.system.operator import add_operator_options, command_source
+from infra.operators import target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

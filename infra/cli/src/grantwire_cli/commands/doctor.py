@@ -1,0 +1,101 @@
+"""`grantwire doctor`: find what is wrong with an installation, and how to repair it."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import typer
+from rich.text import Text
+
+from grantwire_cli.checks.deployment import check_deployment
+from grantwire_cli.checks.findings import Finding, Level, problem
+from grantwire_cli.checks.installation import check_installation
+from grantwire_cli.cloudformation import client, reported_errors
+from grantwire_cli.errors import CommandError, ExitCode
+from grantwire_cli.output import STYLES, visible
+from grantwire_cli.registry import register
+from grantwire_cli.session import Session
+
+MARKS = {Level.OK: "✓", Level.WARNING: "!", Level.PROBLEM: "✗"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    register(
+        app,
+        "doctor",
+        "grantwire doctor",
+        "grantwire doctor --stack-name grantwire --region eu-central-1",
+        "grantwire --profile prod doctor --json | jq '.findings[] | select(.level == \"problem\")'",
+    )(doctor)
+
+
+def doctor(session: Session) -> int:
+    """Check an installation, and print what is wrong with the command that repairs it.
+
+    For a checkout: Python, disk, ports, permissions, PostgreSQL, NATS, the emulator, clocks, functions and schedules.
+    With --stack-name: the stack on AWS. For every installation: its API and its status. With DATABASE_URL and
+    NATS_URL, a checkout checks these servers instead of its own. The exit code is 1 if there are problems.
+    """
+    findings = []
+    for finding in _findings(session):
+        findings.append(finding)
+        if not session.output.as_json:
+            _print(session, finding)
+    counts = Counter(finding.level for finding in findings)
+    if session.output.as_json:
+        session.output.json(
+            {"findings": [finding.as_dict() for finding in findings], "problems": counts[Level.PROBLEM]}
+        )
+    else:
+        session.note(
+            f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} checks passed."
+        )
+    return ExitCode.FAILED if counts[Level.PROBLEM] else ExitCode.OK
+
+
+def _findings(session: Session) -> Iterator[Finding]:
+    selection = session.options.selection
+    if selection.stack_name:
+        yield from _check_stack(selection.stack_name, selection.region)
+    try:
+        target = session.target
+    except CommandError as error:
+        if error.code != "NO_INSTALLATION":
+            yield problem("installation", str(error), error.hint)
+            return
+        yield from _check_checkout(session)
+        return
+    if target.checkout:
+        yield from _check_checkout(session)
+    yield from check_installation(session.api)
+
+
+def _check_stack(name: str, region: str) -> Iterator[Finding]:
+    try:
+        with reported_errors():
+            deploy = f"sam deploy --stack-name {name}"
+            yield from check_deployment(lambda service: client(service, region), name, deploy=deploy)
+    except CommandError as error:
+        yield problem("deployment", str(error), error.hint or f"aws cloudformation describe-stacks --stack-name {name}")
+
+
+def _check_checkout(session: Session) -> Iterator[Finding]:
+    """Run the checks of the checkout, which has the drivers of its servers."""
+    try:
+        records = session.checkout.query("doctor", "--json")["findings"]
+    except CommandError as error:
+        yield problem("checkout", str(error), error.hint or "grantwire up")
+        return
+    yield from map(Finding.from_dict, records)
+
+
+def _print(session: Session, finding: Finding) -> None:
+    output = session.output
+    if not output.is_terminal:
+        output.line("\t".join(map(visible, (finding.level, finding.check, finding.message, finding.repair))))
+        return
+    style = STYLES[finding.level]
+    line = Text.assemble((f"{MARKS[finding.level]} ", style), (f"{finding.check:14}", "bold"), visible(finding.message))
+    output.console.print(line, soft_wrap=True)
+    if finding.repair and finding.level is not Level.OK:
+        output.console.print(Text.assemble(f"{'':16}", ("→ ", style), visible(finding.repair)), soft_wrap=True)

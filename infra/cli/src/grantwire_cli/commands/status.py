@@ -1,0 +1,92 @@
+"""`grantwire status`: what flows, what waits, what failed, and which part does not respond."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from grantwire_cli.commands.status_view import render
+from grantwire_cli.errors import ExitCode
+from grantwire_cli.health import Health, read_health
+from grantwire_cli.output import visible
+from grantwire_cli.registry import register
+from grantwire_cli.session import Session
+from grantwire_cli.times import short_duration
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    register(
+        app,
+        "status",
+        "grantwire status",
+        "grantwire --profile prod status --watch",
+        "grantwire status --json | jq .status.problems",
+    )(status)
+
+
+def status(
+    session: Session,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.5, help="Seconds between two refreshes.")] = 2.0,
+) -> int:
+    """Show the state of the installation: events, notifications, dead letters, workers, problems.
+
+    The exit code is 0 if nothing needs a person, 5 if something does, and 3 if the installation does not respond.
+    """
+    if watch:
+        _watch(session, interval)
+        return ExitCode.OK
+    health = read_health(session)
+    _print(session, health)
+    return health.exit_code
+
+
+def _print(session: Session, health: Health) -> None:
+    if session.output.as_json:
+        session.output.json(health.as_dict())
+    elif session.output.is_terminal:
+        session.output.console.print(render(health))
+    else:
+        for path, value in _flatten(health.as_dict()):
+            session.output.line(f"{path}\t{visible(value)}")
+
+
+def _watch(session: Session, interval: float) -> None:
+    """Print the state again and again; on a terminal in place, otherwise one line of JSON for each time."""
+    if not session.output.is_terminal:
+        while True:
+            session.output.json_line({"at": datetime.now(UTC).isoformat(), **read_health(session).as_dict()})
+            time.sleep(interval)
+    from rich.live import Live  # noqa: PLC0415  # imported only for a terminal
+
+    away_since: float | None = None
+    last: Health | None = None
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=session.output.console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:
+            health = read_health(session)
+            if health.report is not None:
+                away_since, last = None, health
+            else:
+                away_since = away_since or time.monotonic()
+            away = f"for {short_duration(time.monotonic() - away_since)}" if away_since else ""
+            live.update(render(health, last=last, away=away, interval=interval), refresh=True)
+            time.sleep(interval)
+
+
+def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value with its path, such as `status.outbox.pending`."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flatten(item, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _flatten(item, f"{path}.{number}")
+    else:
+        yield path, value

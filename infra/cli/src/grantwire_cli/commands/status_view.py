@@ -1,0 +1,174 @@
+"""The picture of an installation's state on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.text import Text
+
+from grantwire_cli.checks.installation import REPAIRS
+from grantwire_cli.errors import ExitCode
+from grantwire_cli.output import cell, make_table, visible
+from grantwire_cli.times import short_duration, short_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from grantwire_cli.health import Health
+
+OUTCOME_STYLES = {
+    "OK": "green",
+    "DEGRADED": "yellow",
+    "FAILED": "red",
+    "UP": "green",
+    "DOWN": "red",
+    "UNKNOWN": "yellow",
+}
+
+
+def render(health: Health, *, last: Health | None = None, away: str = "", interval: float = 0) -> RenderableType:
+    """Return the picture. If the installation does not respond, `last` is shown below, with the time of its report."""
+    parts: list[RenderableType] = [_headline(health, interval)]
+    if health.error is not None:
+        parts.append(Text(f"  {visible(health.error)}{f' No report {away}.' if away else ''}", style="red"))
+        parts += [Text(f"  {visible(line)}") for line in health.error.hint.splitlines()]
+    if health.local:
+        parts += [Text(), _servers(health.local)]
+    report = health.report or (last.report if last else None)
+    if report:
+        if health.report is None:
+            parts += [Text(), Text(f"The last report, of {short_time(report['at'])}:", style="yellow")]
+        parts += _report(report)
+    elif health.local and health.local.get("backlog"):
+        parts += _backlog(health.local["backlog"])
+    return Group(*parts)
+
+
+def _headline(health: Health, interval: float) -> Text:
+    away = health.error is None or health.error.exit_code == ExitCode.UNAVAILABLE
+    state = health.report["state"] if health.report else "NO RESPONSE" if away else "NO REPORT"
+    style = {"OK": "bold green", "ATTENTION": "bold yellow"}.get(state, "bold red")
+    line = Text.assemble(("● ", style), (visible(health.title), "bold"), "  ", (state.replace("_", " "), style))
+    if health.report:
+        line.append(f"  {short_time(health.report['at'])}", style="dim")
+    if interval:
+        line.append(f"  every {interval:g} s, Ctrl-C ends it", style="dim")
+    return line
+
+
+def _report(report: Mapping[str, Any]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for problem in report["problems"]:
+        parts.append(Text.assemble(("  ! ", "yellow"), visible(problem["message"])))
+        parts.append(Text(f"    → {REPAIRS.get(problem['code'], 'docs/runbook.md')}", style="dim"))
+    parts += [Text(), _flow(report)]
+    if report["dead_letters"]["groups"]:
+        columns = ("dead letters", "cause", "count", "first", "last")
+        rows = [
+            (group["kind"], group["cause"], group["count"], short_time(group["first_at"]), short_time(group["last_at"]))
+            for group in report["dead_letters"]["groups"]
+        ]
+        parts += [Text(), make_table(columns, rows)]
+    if report["workers"]:
+        parts += [Text(), _workers(report["workers"])]
+    return [*parts, Text(), *_facts(report)]
+
+
+def _flow(report: Mapping[str, Any]) -> RenderableType:
+    outbox, stream, notifications = report["outbox"], report["stream"], report["notifications"]
+    rows: list[Sequence[object]] = [
+        (
+            "outbox",
+            _count(outbox, "pending"),
+            _count(outbox, "in_flight"),
+            _failed(_count(outbox, "failed")),
+            outbox["published_last_minute"],
+            short_duration(outbox["oldest_pending_seconds"]),
+        ),
+        (
+            Text("NATS ").append(stream["state"], style=OUTCOME_STYLES.get(stream["state"], "")),
+            "?" if stream["consumer_lag"] is None else stream["consumer_lag"],
+            "",
+            "",
+            report["inbox"]["processed_last_minute"],
+            stream["reason"] or "",
+        ),
+        (
+            "notifications",
+            _count(notifications, "pending"),
+            _count(notifications, "processing"),
+            _failed(_count(notifications, "failed")),
+            notifications["sent_last_minute"],
+            short_duration(notifications["oldest_due_seconds"]),
+        ),
+    ]
+    return make_table(("stage", "waiting", "in progress", "failed", "last minute", "oldest"), rows)
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> RenderableType:
+    rows = [
+        (
+            worker["worker"],
+            Text(worker["outcome"], style=OUTCOME_STYLES.get(worker["outcome"], "")),
+            Text(f"{short_duration(worker['seconds_since'])} ago", style="red" if worker["late"] else ""),
+            short_duration(worker["duration_ms"] / 1000),
+            _failed(worker["failures_in_a_row"]),
+            worker["error"] or "",
+        )
+        for worker in workers
+    ]
+    return make_table(("worker", "last run", "ended", "took", "failures", "error"), rows)
+
+
+def _facts(report: Mapping[str, Any]) -> list[Text]:
+    model, schema, partitions, commands = (report[name] for name in ("read_model", "schema", "partitions", "commands"))
+    differences = ", ".join(f"{model[name]} {name}" for name in ("ahead", "behind", "wrong") if model[name] is not None)
+    expired = sum(lease["expired"] for lease in report["leases"].values())
+    held = sum(lease["held"] for lease in report["leases"].values())
+    facts = {
+        "read model": f"{differences or 'not measured yet'}  {short_time(model['measured_at'])}",
+        "schema": f"{schema['version']}" + ("" if schema["matches"] else f", but the code needs {schema['expected']}"),
+        "audit": f"partitions until {partitions['last_month']}, {partitions['rows_in_default']} rows in the default",
+        "leases": f"{held} held, {expired} expired",
+        "commands": f"{commands['pending']} pending, {commands['running']} running, "
+        f"{commands['failed_last_day']} failed in the last day",
+    }
+    return [Text.assemble((f"{name:12}", "bold"), visible(text)) for name, text in facts.items()]
+
+
+def _servers(local: Mapping[str, Any]) -> RenderableType:
+    rows: list[Sequence[object]] = [
+        (server["title"], "up" if server["alive"] else "down", server["port"] or "", server["pid"] or "")
+        for server in local["servers"]
+    ]
+    rows.append(("the API", "up" if local["api_url"] else "down", "", ""))
+    return make_table(("server", "state", "port", "pid"), rows)
+
+
+def _backlog(backlog: Mapping[str, Any]) -> list[RenderableType]:
+    if "error" in backlog:
+        return [Text(f"  {visible(backlog['error'])}", style="red")]
+    rows = [(row["table"], row["status"], row["count"]) for row in backlog["counts"]]
+    letters = ", ".join(f"{kind} {count}" for kind, count in backlog["dead_letters"].items())
+    age = backlog["oldest_pending_seconds"]
+    return [
+        Text(),
+        Text("From the local database:", style="dim"),
+        make_table(("table", "status", "count"), rows),
+        Text(f"oldest pending event  {short_duration(age) or 'none'}"),
+        Text(f"consumer lag          {backlog['consumer_lag'] or 'unknown'}"),
+        Text(f"open dead letters     {letters}"),
+    ]
+
+
+def _count(stage: Mapping[str, Any], name: str) -> object:
+    return f"{stage[name]}+" if stage["capped"] and stage[name] else stage[name]
+
+
+def _failed(count: object) -> Text:
+    text = cell(count)
+    text.stylize("red" if count else "dim")
+    return text

@@ -1,0 +1,119 @@
+"""`grantwire trace`: the whole path of a change, found by any of its ids."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from grantwire_cli.errors import ExitCode
+from grantwire_cli.output import STYLES, make_table, visible
+from grantwire_cli.registry import register
+from grantwire_cli.session import Session
+from grantwire_cli.times import short_duration, short_time
+
+STAGE_STYLES = {"dead_letter": "red", "sent": "green", "closed": "yellow", "operator_action": "cyan"}
+EXPLAINED = {"dead_letter", "closed", "operator_action"}
+STATE_STYLES = {**STYLES, "DEAD_LETTER": "red", "REFUSED": "yellow", "DISCARDED": "yellow"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    register(
+        app,
+        "trace",
+        "grantwire trace --user u_123 --sku item1",
+        "grantwire trace --purchase-id p_456",
+        "grantwire trace --key p_456",
+        "grantwire trace --trace-id 1-695f5a08-0123456789abcdef01234567 --json",
+    )(trace)
+
+
+def trace(
+    session: Session,
+    user: Annotated[str | None, typer.Option("--user", help="The user; together with --sku.")] = None,
+    sku: Annotated[str | None, typer.Option("--sku", help="The stock keeping unit; together with --user.")] = None,
+    purchase_id: Annotated[str | None, typer.Option("--purchase-id", help="The purchase.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The idempotency key of the request.")] = None,
+    key_fingerprint: Annotated[
+        str | None, typer.Option("--key-fingerprint", help="The key's fingerprint in logs.")
+    ] = None,
+    event_id: Annotated[str | None, typer.Option("--event-id", help="The event.")] = None,
+    notification_id: Annotated[str | None, typer.Option("--notification-id", help="The notification.")] = None,
+    trace_id: Annotated[str | None, typer.Option("--trace-id", help="The trace id, or a whole traceparent.")] = None,
+    details: Annotated[bool, typer.Option("--details", "-d", help="Show all that is known about each step.")] = False,
+) -> int:
+    """Show everything that happened to a change, in order: request, event, inbox, notification, dead letters.
+
+    The exit code is 5 if nothing is known.
+    """
+    query = {
+        "user_id": user,
+        "stock_keeping_unit": sku,
+        "purchase_id": purchase_id,
+        "idempotency_key": key,
+        "key_fingerprint": key_fingerprint,
+        "event_id": event_id,
+        "notification_id": notification_id,
+        "trace_id": trace_id,
+    }
+    given = {name for name, value in query.items() if value is not None}
+    if given != {"user_id", "stock_keeping_unit"} and (len(given) != 1 or given & {"user_id", "stock_keeping_unit"}):
+        raise typer.BadParameter("Give --user together with --sku, or exactly one of the other ids.")
+    found = session.api.get("/v1/ops/trace", **query)
+    if session.output.as_json:
+        session.output.json(found)
+    else:
+        _print(session, found, details=details)
+    return ExitCode.OK if found["timeline"] or found["changes"] else ExitCode.NEGATIVE
+
+
+def _print(session: Session, found: dict[str, Any], *, details: bool) -> None:
+    if not found["timeline"] and not found["changes"]:
+        session.note(f"{session.target.title} knows nothing about it.")
+        return
+    columns = ("at", "operation", "user_id", "stock_keeping_unit", "version", "outcome", "state")
+    changes = [[_shown(session, change, name) for name in columns] for change in found["changes"]]
+    if session.output.is_terminal:
+        session.output.console.print(make_table(columns, changes))
+        session.output.console.print()
+        _print_timeline(session, found["timeline"], details=details)
+    else:
+        session.output.table(columns, changes)
+        session.output.table(
+            ("at", "offset_ms", "stage", "event_id", "summary"),
+            [
+                [step[name] for name in ("at", "offset_ms", "stage", "event_id", "summary")]
+                for step in found["timeline"]
+            ],
+        )
+    for removed in found["removed"]:
+        session.note(f"{removed['stage']} of {removed['event_id']}: {removed['reason']}")
+    if found["truncated"]:
+        session.note("There are more changes than these.")
+
+
+def _print_timeline(session: Session, timeline: list[dict[str, Any]], *, details: bool) -> None:
+    """Print the steps with their times; below a failure and an operator's action, also what is known about it."""
+    for step in timeline:
+        line = Text.assemble(
+            (f"{short_time(step['at'])}  ", "dim"),
+            (f"+{short_duration(step['offset_ms'] / 1000):<12}", "dim"),
+            (f"{step['stage'].replace('_', ' '):<16}", STAGE_STYLES.get(step["stage"], "bold")),
+            visible(step["summary"]),
+        )
+        session.output.console.print(line, soft_wrap=True)
+        shown = step.get("detail") or {} if details or step["stage"] in EXPLAINED else {}
+        for name, value in shown.items():
+            if value is not None:
+                session.output.console.print(Text(f"{'':51}{name}: {visible(value)}", style="dim"), soft_wrap=True)
+
+
+def _shown(session: Session, change: dict[str, Any], name: str) -> object:
+    value = change.get(name)
+    if not session.output.is_terminal:
+        return value
+    return (
+        Text(visible(value), style=STATE_STYLES.get(str(value), ""))
+        if name == "state"
+        else (short_time(value) if name == "at" else value)
+    )

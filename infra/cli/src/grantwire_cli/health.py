@@ -1,0 +1,83 @@
+"""The state of an installation from two sources: its operations API, and the processes of a local stack.
+
+Each source may fail alone. The result says which part does not respond, and has what the other one knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grantwire_cli.api import Api
+from grantwire_cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from grantwire_cli.checkout import Checkout
+    from grantwire_cli.session import Session
+    from grantwire_cli.target import Target
+
+STATUS = "/v1/ops/status"
+STATUS_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known: the report of the operations API or its error, and the local processes if there are any."""
+
+    title: str
+    report: dict[str, Any] | None = None
+    local: dict[str, Any] | None = None
+    error: CommandError | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """OK, NEGATIVE if something needs a person, or the exit code of the error."""
+        if self.report is None:
+            return self.error.exit_code if self.error else ExitCode.UNAVAILABLE
+        servers_run = self.local is None or all(server["alive"] for server in self.local["servers"])
+        return ExitCode.OK if self.report["state"] == "OK" and servers_run else ExitCode.NEGATIVE
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the state for --json."""
+        error = self.error
+        return {
+            "installation": self.title,
+            "status": self.report,
+            "local": self.local,
+            "error": {"code": error.code, "message": str(error), "hint": error.hint or None} if error else None,
+        }
+
+
+def read_health(session: Session) -> Health:
+    """Return the state of the session's installation.
+
+    Raises CommandError if no installation is selected, and not because one does not respond.
+    """
+    try:
+        target = session.target
+    except CommandError as error:
+        if error.code != "NO_INSTALLATION":
+            raise
+        return Health("the local stack", local=_local_state(session.checkout), error=error)
+    local = _local_state(target.checkout) if target.checkout else None
+    try:
+        return Health(target.title, report=_report(session, target), local=local)
+    except CommandError as error:
+        return Health(target.title, local=local, error=error)
+
+
+def _report(session: Session, target: Target) -> dict[str, Any]:
+    timeout = session.options.timeout
+    api = Api(target, timeout=STATUS_TIMEOUT_SECONDS if timeout is None else timeout)
+    try:
+        report: dict[str, Any] = api.get(STATUS)
+        return report
+    finally:
+        api.close()
+
+
+def _local_state(checkout: Checkout) -> dict[str, Any] | None:
+    try:
+        return checkout.query("status", "--json")
+    except CommandError:
+        return None

@@ -1,0 +1,162 @@
+"""Results on standard output, and everything else on standard error.
+
+On a terminal, results are tables with colours. In a pipe, they are plain lines with tabs between the fields, without
+wrapping. With `--json`, they are JSON. Control characters in text of the installation are made visible, so that a user
+id or an error message cannot send commands to the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+STYLES = {
+    "ACTIVE": "green",
+    "REVOKED": "red",
+    "EXPIRED": "yellow",
+    "SCHEDULED": "cyan",
+    "NONE": "dim",
+    "PENDING": "cyan",
+    "RUNNING": "cyan",
+    "DONE": "green",
+    "SENT": "green",
+    "PUBLISHED": "green",
+    "FAILED": "red",
+    "OPEN": "red",
+    "up": "green",
+    "down": "red",
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "red",
+    "yes": "green",
+    "no": "red",
+}
+UNBROKEN = {"dead_letter_id", "command_id", "client_id", "event_id", "at", "since", "first_at", "last_at", "created_at"}
+# Control characters, and those that reorder or hide text.
+_INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: object) -> str:
+    """Return text with each control character as its escape sequence."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), _plain(text))
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+class Output:
+    """Prints results and messages of one command."""
+
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        no_color: bool = False,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+    ) -> None:
+        self.as_json = as_json
+        self._stdout = stdout or sys.stdout
+        no_color = no_color or bool(os.environ.get("NO_COLOR"))
+        options: dict[str, Any] = {"no_color": no_color, "highlight": False, "markup": False, "emoji": False}
+        self.console = Console(file=self._stdout, **options)
+        self.messages = Console(file=stderr or sys.stderr, soft_wrap=True, **options)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person reads the results."""
+        return self.console.is_terminal and not self.as_json
+
+    def json(self, value: object) -> None:
+        """Print a value as JSON: indented on a terminal, one line in a pipe."""
+        self.line(json.dumps(value, ensure_ascii=False, indent=2 if self.console.is_terminal else None))
+
+    def json_line(self, value: object) -> None:
+        """Print a value as one line of JSON, for an endless result."""
+        self.line(json.dumps(value, ensure_ascii=False))
+
+    def line(self, text: str = "") -> None:
+        """Print a line as it is, without wrapping or colours."""
+        self._stdout.write(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") + "\n")
+        self._stdout.flush()
+
+    def text(self, text: str, style: str = "") -> None:
+        """Print a line of a result, which may contain text of the installation."""
+        if self.is_terminal:
+            self.console.print(Text(visible(text), style=style), soft_wrap=True)
+        else:
+            self.line(visible(text))
+
+    def message(self, text: str, style: str = "") -> None:
+        """Print a line on standard error: progress, warnings, questions."""
+        self.messages.print(Text("\n".join(map(visible, text.split("\n"))), style=style))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print rows with a heading. A pipe gets each row at once, so that the rows may be endless."""
+        if not self.is_terminal:
+            self.line("\t".join(columns))
+            for row in rows:
+                self.line("\t".join(map(visible, row)))
+            return
+        complete = [list(row) for row in rows]
+        used = [number for number, _ in enumerate(columns) if any(row[number] not in {None, ""} for row in complete)]
+        kept = used or range(len(columns))  # a person need not see a column without a value
+        self.console.print(make_table([columns[n] for n in kept], [[row[n] for n in kept] for row in complete]))
+
+    def record(self, value: Mapping[str, object], shown: Mapping[str, object] | None = None) -> None:
+        """Print one record: all of it with --json, otherwise its fields, or those in `shown`."""
+        if self.as_json:
+            self.json(value)
+        else:
+            self.fields(value if shown is None else shown)
+
+    def fields(self, record: Mapping[str, object]) -> None:
+        """Print one record, a field on each line."""
+        width = max(map(len, record), default=0)
+        for name, value in record.items():
+            if self.is_terminal:
+                self.console.print(Text(f"{name:{width}}  ", style="bold").append(cell(value)), soft_wrap=True)
+            else:
+                self.line(f"{name}\t{visible(value)}")
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> RenderableType:
+    """Return a table for a terminal."""
+    from rich import box  # noqa: PLC0415  # imported only for a terminal
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False)
+    for column in columns:
+        # An id or a time that is broken into lines cannot be copied or compared.
+        table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in UNBROKEN)
+    for row in rows:
+        table.add_row(*map(cell, row))
+    return table
+
+
+def cell(value: object) -> Text:
+    """Return a value as text, with the colour of its status."""
+    if isinstance(value, Text):
+        return value
+    text = visible(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Text(text, justify="right")
+    return Text(text, style=STYLES.get(text, ""))

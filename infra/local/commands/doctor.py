@@ -1,0 +1,108 @@
+"""`make doctor`: find what is wrong with the checkout's stack, or with the servers that the environment names."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from grantwire_cli.checks.findings import Finding, Level, problem
+from infra.local.deployment.template import declared_parameters
+from infra.local.doctor.deployment import check_local_deployment
+from infra.local.doctor.machine import check_machine, check_servers
+from infra.local.doctor.nats import check_nats
+from infra.local.doctor.postgres import check_postgres
+from infra.local.errors import CommandError
+from infra.local.layer import PLAINTEXT, product_code
+from infra.local.servers.group import ServerGroup
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
+from infra.local.stack import selection
+from infra.local.stack.streams import topology_variables
+from infra.operators import target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from infra.local.progress import Progress
+    from infra.local.stack.deployed import DeployedStack
+
+MARKS = {Level.OK: "✓", Level.WARNING: "!", Level.PROBLEM: "✗"}
+
+
+def doctor(arguments: Sequence[str], progress: Progress) -> int:
+    """Print what the checks found; return 1 if there are problems."""
+    parser = argparse.ArgumentParser(prog="infra.local doctor", epilog=target.EPILOG)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    findings = []
+    for finding in _findings(os.environ, progress):
+        findings.append(finding)
+        if not options.json:
+            _print(finding, progress)
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    if options.json:
+        progress.print_line(json.dumps({"findings": [finding.as_dict() for finding in findings]}))
+    else:
+        progress.print_line(f"{problems} problems in {len(findings)} findings.")
+    return 1 if problems else 0
+
+
+def _findings(environ: Mapping[str, str], progress: Progress) -> Iterator[Finding]:
+    if any(environ.get(name) for name in (*target.DATABASE, *target.NATS)):
+        yield from _check_named_servers(environ)
+        return
+    yield from check_machine()
+    stack = selection.current_stack(progress)
+    if isinstance(stack, ServerGroup):
+        yield from check_servers(stack)
+    alive = {server.name: server.is_alive() for server in stack.servers}
+    if alive["postgres"]:
+        yield from _check_database({**PLAINTEXT, "DATABASE_URL": stack.database_url}, migrate="make up")
+    if alive["nats"]:
+        yield from _check_streams(_nats_variables(stack), configure="make up")
+    if stack.aws.is_alive():
+        yield from check_local_deployment(stack)
+
+
+def _check_named_servers(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the servers that the environment names, with the settings of the environment or of the template."""
+    servers = target.environment(environ, needs_nats=True)
+    migrate = ".grantwire/venv/bin/python -m infra.operators.migrate"
+    yield from _check_database(servers, migrate=migrate)
+    configure = "sam remote invoke ConfigureStreamsFunction --stack-name NAME"
+    yield from _check_streams({**topology_variables({}), **servers}, configure=configure)
+
+
+def _check_database(environ: Mapping[str, str], *, migrate: str) -> Iterator[Finding]:
+    try:
+        with product_code():
+            from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # importable only here
+            from grantwire.settings import load  # noqa: PLC0415
+
+            with connect(load(DatabaseSettings, environ), application_name="grantwire-doctor") as connection:
+                yield from check_postgres(connection, migrate=migrate)
+    except (CommandError, psycopg.Error) as error:
+        yield problem("PostgreSQL", f"PostgreSQL is not usable: {error}", "make up, or correct DATABASE_URL")
+
+
+def _check_streams(environ: Mapping[str, str], *, configure: str) -> Iterator[Finding]:
+    try:
+        with product_code():
+            yield from check_nats(environ, configure=configure)
+    except CommandError as error:
+        yield problem("NATS", f"NATS is not usable: {error}", "make up, or correct NATS_URL")
+
+
+def _nats_variables(stack: DeployedStack) -> dict[str, str]:
+    parameters = {**declared_parameters(), **stack.deployment.parameters}
+    inbox = {"NATS_INBOX_PREFIX": INBOX_PREFIXES[WORKERS]}
+    return {**PLAINTEXT, **topology_variables(parameters), **inbox, "NATS_URL": stack.nats_url}
+
+
+def _print(finding: Finding, progress: Progress) -> None:
+    progress.print_line(f"{MARKS[finding.level]} {finding.check:14}{finding.message}")
+    if finding.repair and finding.level is not Level.OK:
+        progress.print_line(f"{'':16}→ {finding.repair}")

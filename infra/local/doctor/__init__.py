@@ -1,0 +1,1 @@
+"""Checks of the local stack of a checkout, or of the servers that the environment names (T4)."""

@@ -1,0 +1,78 @@
+"""T3: the grantwire command against the deployed stack, as a person at a terminal uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire_cli.checks.findings import Level
+from infra.local.doctor.deployment import check_local_deployment
+from tests.e2e.aws import client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infra.local.stack.embedded import EmbeddedStack
+
+    Run = Callable[..., tuple[int, Any]]
+
+GRANTWIRE = Path(sys.executable).with_name("grantwire")
+
+
+@pytest.fixture
+def grantwire(stack: EmbeddedStack, tmp_path: Path) -> Run:
+    """Run the installed command with --json and return its exit code and its result."""
+    variables = {"GRANTWIRE_API": stack.api_url, "GRANTWIRE_TOKEN": stack.token, "HOME": str(tmp_path)}
+
+    def run(*arguments: str, **others: str) -> tuple[int, Any]:
+        environment = {"PATH": "/usr/bin:/bin", **variables, **others}
+        result = subprocess.run(
+            [GRANTWIRE, *arguments, "--json"], env=environment, cwd="/", capture_output=True, text=True, check=False
+        )
+        text = result.stdout or result.stderr.strip().splitlines()[-1]
+        return result.returncode, json.loads(text)
+
+    return run
+
+
+def test_grant_replay_list_and_revoke(grantwire: Run) -> None:
+    """T3: a repeated grant with the same key is replayed, and the list shows the change."""
+    user, key = f"u_{uuid.uuid4()}", str(uuid.uuid4())
+    grant = ("entitlements", "grant", user, "item/1", "--reason", "purchase", "--key", key)
+    code, granted = grantwire(*grant)
+    assert (code, granted["status"], granted["version"], granted["replayed"]) == (0, "ACTIVE", 1, False)
+    assert grantwire(*grant) == (0, granted | {"replayed": True})
+    code, refused = grantwire(*grant[:-1], str(uuid.uuid4()))
+    assert (code, refused["error"]["code"]) == (1, "ENTITLEMENT_STATE_CONFLICT")
+    code, revoked = grantwire("entitlements", "revoke", user, "item/1", "--reason", "refund", "--yes")
+    assert (code, revoked["status"], revoked["version"]) == (0, "REVOKED", 2)
+    code, listed = grantwire("entitlements", "list", user)
+    assert [item["status"] for item in listed["entitlements"]] == ["REVOKED"]
+
+
+def test_wrong_token_and_wrong_address(grantwire: Run) -> None:
+    """T3: exit code 4 for a token that is refused, 3 for an installation that does not respond."""
+    assert grantwire("entitlements", "list", "u_1", GRANTWIRE_TOKEN=f"gw_dev_{'0' * 12}_{'x' * 43}")[0] == 4
+    assert grantwire("entitlements", "list", "u_1", "--timeout", "0", GRANTWIRE_API="http://127.0.0.1:9")[0] == 3
+
+
+def test_doctor_finds_a_disabled_schedule(stack: EmbeddedStack) -> None:
+    """T4: the deployed stack has no problems until a schedule is disabled."""
+
+    def problems() -> list[str]:
+        return [finding.message for finding in check_local_deployment(stack) if finding.level is Level.PROBLEM]
+
+    assert problems() == []
+    events = client(stack, "events")
+    name = next(rule["Name"] for rule in events.list_rules()["Rules"] if "Sweep" in rule["Name"])
+    events.disable_rule(Name=name)
+    try:
+        assert problems() == [f"the schedule {name} is disabled, so its worker does not run"]
+    finally:
+        events.enable_rule(Name=name)

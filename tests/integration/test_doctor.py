@@ -1,0 +1,114 @@
+"""T4: doctor finds what is wrong with PostgreSQL and NATS, and says how to repair it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from grantwire_cli.checks.findings import Finding, Level
+from infra.local.doctor.nats import check_nats
+from infra.local.doctor.postgres import RULES, check_postgres
+from tests.integration.test_topology import change_stream
+from tests.support.nats_users import configure
+from tests.support.workers.relay_support import worker_environ
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Rows
+
+# Test servers do not wait for the disk, which doctor must notice.
+UNSAFE = {"fsync", "full_page_writes", "synchronous_commit"}
+
+
+def problems(owner_url: str) -> list[Finding]:
+    """Return the problems of a database, without those of a test server."""
+    with psycopg.connect(owner_url, autocommit=True) as connection:
+        findings = list(check_postgres(connection, migrate="migrate it"))
+    return [
+        finding
+        for finding in findings
+        if finding.level is Level.PROBLEM and finding.message.partition(" ")[0] not in UNSAFE
+    ]
+
+
+def test_healthy_database_has_no_problems(owner_url: str) -> None:
+    """T4: on every supported PostgreSQL, as the owner."""
+    assert problems(owner_url) == []
+
+
+def test_unsafe_settings_are_problems(owner_url: str) -> None:
+    """T4: each rule is about a setting that exists; a wrong value is reported with the statement that repairs it."""
+    name = sql.Identifier(psycopg.conninfo.conninfo_to_dict(owner_url)["dbname"])  # type: ignore[arg-type]
+    with psycopg.connect(owner_url, autocommit=True) as connection:
+        ((known,),) = connection.execute(
+            "SELECT count(*) FROM pg_settings WHERE name = ANY(%s)", [list(RULES)]
+        ).fetchall()
+        assert known == len(RULES)
+        connection.execute(
+            sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'repeatable read'").format(name)
+        )
+    (found,) = problems(owner_url)
+    assert found.message.startswith("default_transaction_isolation is repeatable read")
+    assert found.repair == "ALTER SYSTEM SET default_transaction_isolation = 'read committed'; SELECT pg_reload_conf();"
+
+
+def test_server_that_does_not_wait_for_the_disk_is_a_problem(owner_url: str) -> None:
+    """T4: fsync is off on this server."""
+    with psycopg.connect(owner_url, autocommit=True) as connection:
+        ((value,),) = connection.execute("SELECT current_setting('fsync')").fetchall()
+        found = [finding for finding in check_postgres(connection, migrate="m") if finding.message.startswith("fsync")]
+    assert [finding.level for finding in found] == ([Level.PROBLEM] if value == "off" else [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DELETE FROM schema_migrations WHERE name = '0001_roles.sql'", "not applied: 0001_roles.sql"),
+        (
+            "UPDATE schema_functions SET checksum = 'x' WHERE name = 'change_entitlement.sql'",
+            "applied with other content",
+        ),
+        ("DROP TABLE schema_functions", "the database has no schema"),
+        ("REVOKE SELECT ON entitlements FROM grantwire_functions", "grantwire_functions lacks privileges"),
+        ("GRANT SELECT ON entitlement_audit TO grantwire_functions", "grantwire_functions has more privileges"),
+    ],
+)
+def test_changed_schema_or_privilege_is_a_problem(rows: Rows, owner_url: str, statement: str, message: str) -> None:
+    """T4: missing and changed migrations, missing and excessive privileges."""
+    rows.execute(statement.encode())
+    (found,) = problems(owner_url)
+    assert found.message.startswith(message)
+    assert found.repair
+
+
+def test_clocks_that_differ_are_a_warning(owner_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4: by more than a second."""
+    now = time.time
+    monkeypatch.setattr("infra.local.doctor.postgres.time.time", lambda: now() + 30)
+    with psycopg.connect(owner_url, autocommit=True) as connection:
+        found = next(check_postgres(connection, migrate="m"))
+    assert (found.check, found.level) == ("clock", Level.WARNING)
+    assert "by 30." in found.message
+
+
+def test_streams_are_compared_with_the_settings(database_url: str, nats_url: str) -> None:
+    """T4: missing streams, then a duplicate window that differs, then nothing."""
+    environ = worker_environ(database_url, nats_url)
+    missing = check_nats(environ, configure="configure it")
+    assert any("is missing" in finding.message and finding.repair == "configure it" for finding in missing)
+    configure(environ)
+    assert {finding.level for finding in check_nats(environ, configure="c")} == {Level.OK}
+    change_stream(environ, environ["ENTITLEMENT_NATS_STREAM"], duplicate_window=1)
+    (found,) = [finding for finding in check_nats(environ, configure="c") if finding.level is Level.PROBLEM]
+    assert "duplicate_window is 1" in found.message
+
+
+def test_unreachable_nats_is_a_problem(database_url: str) -> None:
+    """T4: nothing listens at the address."""
+    environ = worker_environ(database_url, "nats://user:password@127.0.0.1:9")
+    (found,) = check_nats(environ, configure="c")
+    assert found.level is Level.PROBLEM
+    assert "password" not in found.message

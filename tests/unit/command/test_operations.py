@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.fake_api import FakeApi, Fault, Reply, error
+from tests.support.ops_examples import (
+    ACCEPTED,
+    CLIENT,
+    COMMAND_ID,
+    DETAIL,
+    EVENT_ID,
+    GROUPS,
+    LETTER,
+    TRACE,
+    command,
+    status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.fake_api import Call
+    from tests.unit.command.conftest import Result
+
+    Run = Callable[..., Result]
+
+LETTERS = "/v1/ops/dead-letters"
+REDRIVE = ("dead-letters", "redrive", "--kind", "notification", "--reason", "fixed")
+PREVIEW = {
+    "dry_run": True,
+    "kind": "notification",
+    "action": "redrive",
+    "selected": 3,
+    "would_change": 2,
+    "skipped": {"no copy": 1},
+    "ids": ["a", "b"],
+    "more": False,
+}
+
+
+@pytest.fixture
+def repairable(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    """An installation with dead letters; a redrive is DONE at the third poll."""
+    monkeypatch.setattr("grantwire_cli.following.POLL_SECONDS", 0.001)
+    states = ["PENDING", "RUNNING", "DONE"]
+
+    def redrive(call: Call) -> Reply:
+        return Reply(200, PREVIEW) if call.body.get("dry_run") else Reply(202, ACCEPTED)
+
+    api.routes[("POST", f"{LETTERS}/redrive")] = redrive
+    api.routes[("GET", f"/v1/ops/commands/{COMMAND_ID}")] = lambda _call: Reply(
+        200, command(states.pop(0) if len(states) > 1 else states[0])
+    )
+    return api
+
+
+def test_status_exits_with_the_state(grantwire: Run, api: FakeApi) -> None:
+    """T3: 0 if nothing needs a person, 5 if something does, 3 without a response, 4 without the scope."""
+    api.respond("GET", "/v1/ops/status", status())
+    healthy = grantwire("status", "--json")
+    assert (healthy.code, healthy.json["status"]["state"], healthy.json["error"]) == (0, "OK", None)
+    problem = {"code": "DEAD_LETTERS", "message": "2 open dead letters"}
+    api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=[problem]))
+    attention = grantwire("status")
+    assert attention.code == 5
+    assert "status.problems.0.message\t2 open dead letters" in attention.out
+    api.faults = [Fault(error(503, "UNAVAILABLE", Retry_After="60"))]
+    away = grantwire("status", "--json")
+    assert (away.code, away.json["status"], away.json["error"]["code"]) == (3, None, "UNAVAILABLE")
+    api.faults = [Fault(error(403, "FORBIDDEN"))]
+    assert grantwire("status").code == 4
+
+
+def test_redrive_shows_what_it_would_do_then_follows_the_command(grantwire: Run, repairable: FakeApi) -> None:
+    """T3: a dry run, then the change with another key, then polls until the command has ended."""
+    result = grantwire(*REDRIVE, "--cause", "status 500", "--rate", "5", "--yes", "--json")
+    assert (result.code, result.json["status"]) == (0, "DONE")
+    dry, real = [call for call in repairable.calls if call.method == "POST"]
+    assert dry.body["dry_run"] is True
+    assert "dry_run" not in real.body
+    assert dry.key != real.key
+    assert real.body["filter"] == {"cause": "status 500"}
+    assert (real.body["rate"], real.body["reason"]) == (5, "fixed")
+    assert "@" in real.body["actor"]
+    assert sum(call.method == "GET" for call in repairable.calls) == 3
+
+
+def test_redrive_without_confirmation_changes_nothing(grantwire: Run, repairable: FakeApi) -> None:
+    """T3: a dry run and a missing --yes send only the dry run."""
+    dry = grantwire(*REDRIVE, "--all", "--dry-run", "--json")
+    assert (dry.code, dry.json["would_change"]) == (0, 2)
+    assert grantwire(*REDRIVE, "--all").code == 2
+    assert [call.body.get("dry_run") for call in repairable.calls] == [True, True]
+
+
+def test_dead_letters_are_selected_in_one_way(grantwire: Run, api: FakeApi) -> None:
+    """T3: none, or two contradicting ones, is wrong usage."""
+    for options in ([], ["--all", "--id", "a"], ["--all", "--cause", "c"], ["--id", "a", "--user", "u"]):
+        assert grantwire(*REDRIVE, "--yes", *options).code == 2
+    assert api.calls == []
+
+
+def test_skipped_dead_letters_and_failed_commands_are_reported(grantwire: Run, repairable: FakeApi) -> None:
+    """T3: exit code 5 for skipped ones, 1 for a failed command."""
+    path = f"/v1/ops/commands/{COMMAND_ID}"
+    progress = {"selected": 2, "done": 1, "skipped": {"not open any more": 1}}
+    repairable.respond("GET", path, command("DONE", progress=progress))
+    assert grantwire(*REDRIVE, "--all", "--yes").code == 5
+    repairable.respond("GET", path, command("FAILED", error="NATS is away"))
+    failed = grantwire(*REDRIVE, "--all", "--yes")
+    assert failed.code == 1
+    assert "NATS is away" in failed.err
+    waited = grantwire("commands", "wait", COMMAND_ID)
+    assert waited.code == 1
+
+
+def test_command_that_does_not_end_in_time(grantwire: Run, repairable: FakeApi) -> None:
+    """T3: exit code 3, and how to continue."""
+    repairable.respond("GET", f"/v1/ops/commands/{COMMAND_ID}", command("RUNNING"))
+    result = grantwire("commands", "wait", COMMAND_ID, "--for", "0", "--json")
+    assert (result.code, result.error["code"]) == (3, "RUNNING")
+    assert "grantwire commands wait" in result.error["hint"]
+
+
+def test_dead_letters_are_listed_grouped_and_shown(grantwire: Run, api: FakeApi) -> None:
+    """T3: filters are passed on, pages are followed, the message is decoded."""
+    api.respond("GET", f"{LETTERS}/groups", GROUPS)
+    assert f"notification\t{LETTER['cause']}\t2" in grantwire("dead-letters", "groups").out
+
+    def page(call: Call) -> Reply:
+        more = {} if call.query.get("cursor") else {"next_cursor": "c"}
+        return Reply(200, {"dead_letters": [LETTER], **more})
+
+    api.routes[("GET", LETTERS)] = page
+    listed = grantwire("dead-letters", "list", "--kind", "notification", "--user", "u_123", "--json")
+    assert len(listed.json["dead_letters"]) == 2
+    expected = {"kind": "notification", "state": "open", "user_id": "u_123", "limit": "50"}
+    assert api.calls[-2].query == expected
+    assert api.calls[-1].query == expected | {"cursor": "c"}
+    api.respond("GET", f"{LETTERS}/notification/{LETTER['dead_letter_id']}", DETAIL)
+    shown = grantwire("dead-letters", "show", "notification", str(LETTER["dead_letter_id"]))
+    assert 'message.decoded\t{"user_id": "u_123"}' in shown.out
+    assert f"grantwire trace --event-id {EVENT_ID}" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("options", "query"),
+    [
+        (["--user", "u_1", "--sku", "i"], {"user_id": "u_1", "stock_keeping_unit": "i"}),
+        (["--purchase-id", "p"], {"purchase_id": "p"}),
+        (["--key", "k"], {"idempotency_key": "k"}),
+        (["--trace-id", "t"], {"trace_id": "t"}),
+    ],
+)
+def test_trace_finds_a_change_by_any_id(
+    grantwire: Run, api: FakeApi, options: list[str], query: dict[str, str]
+) -> None:
+    """T3: each option is the parameter of the API; the steps are in order."""
+    api.respond("GET", "/v1/ops/trace", TRACE)
+    result = grantwire("trace", *options)
+    assert result.code == 0
+    assert api.calls[-1].query == query
+    assert result.out.index("GRANT applied, version 12") < result.out.index("receiver responded with 200")
+    assert "the stored response is no longer kept" in result.err
+
+
+def test_trace_of_something_unknown(grantwire: Run, api: FakeApi) -> None:
+    """T3: exit code 5; a combination that the API refuses is wrong usage."""
+    api.respond("GET", "/v1/ops/trace", TRACE | {"changes": [], "timeline": [], "removed": []})
+    assert grantwire("trace", "--key", "k").code == 5
+    for options in ([], ["--user", "u"], ["--key", "k", "--event-id", "e"], ["--user", "u", "--key", "k"]):
+        assert grantwire("trace", *options).code == 2
+
+
+def test_new_client_and_its_token(grantwire: Run, api: FakeApi) -> None:
+    """T3: the token is printed once, on standard output; a replay says that it is not shown again."""
+    created = {"client_id": "4k2j9x0q7w1z", "token": "gw_live_x", "expires_at": None}
+    api.respond("POST", "/v1/ops/clients", created)
+    create = ("clients", "create", "--name", "shop", "--scope", "a", "--scope", "b", "--reason", "new")
+    result = grantwire(*create, "--key", "k_1", "--actor", "jane")
+    assert "token\tgw_live_x" in result.out
+    assert "gw_live_x" not in result.err
+    assert api.calls[-1].body == {"name": "shop", "scopes": ["a", "b"], "actor": "jane", "reason": "new"}
+    assert api.calls[-1].key == "k_1"
+    api.respond("POST", "/v1/ops/clients", created | {"token": None})
+    assert "Rotate the client" in grantwire(*create).err
+
+
+def test_clients_are_listed_limited_rotated_and_revoked(grantwire: Run, api: FakeApi) -> None:
+    """T3: every change needs a reason; revoking asks first."""
+    api.respond("GET", "/v1/ops/clients", {"clients": [CLIENT]})
+    assert "4k2j9x0q7w1z\tshop\tACTIVE\tentitlements:write\tdefault\tdefault\tnever" in grantwire("clients", "list").out
+    path = "/v1/ops/clients/4k2j9x0q7w1z"
+    bodies: dict[str, Any] = {"rotate": {"client_id": "c", "token": "t", "expires_at": None}}
+    bodies |= {"revoke": {"client_id": "c", "revoked": True}, "limits": {"client_id": "c", "rate_limit": 5}}
+    for action, body in bodies.items():
+        api.respond("POST", f"{path}/{action}", body)
+        command_line = ("clients", action, "4k2j9x0q7w1z", *(["--yes"] if action == "revoke" else []))
+        assert grantwire(*command_line).code == 2
+        assert grantwire(*command_line, "--reason", "r").code == 0
+    assert grantwire("clients", "revoke", "4k2j9x0q7w1z", "--reason", "r").code == 2
+    assert grantwire("clients", "limits", "4k2j9x0q7w1z", "--reason", "r", "--rate-limit", "5").code == 0
+    assert api.calls[-1].body["rate_limit"] == 5
+
+
+@pytest.mark.parametrize(("found", "code"), [({"wrong": 0, "behind": 3}, 0), ({"wrong": 1}, 5), ({"ahead": 1}, 5)])
+def test_verify_exits_with_the_differences(grantwire: Run, api: FakeApi, found: dict[str, int], code: int) -> None:
+    """T3: rows that wait for an event are no difference."""
+    api.respond("POST", "/v1/ops/read-model/verify", ACCEPTED, status=202)
+    result = {"source": "record", "dry_run": True, "found": found}
+    api.respond("GET", f"/v1/ops/commands/{COMMAND_ID}", command("DONE", kind="read_model.verify", result=result))
+    assert grantwire("read-model", "verify", "--reason", "nightly").code == code
+
+
+def test_rebuild_asks_first(grantwire: Run, api: FakeApi) -> None:
+    """T3: nothing is sent without --yes."""
+    assert grantwire("read-model", "rebuild", "--reason", "r").code == 2
+    assert api.calls == []
+
+
+def test_commands_are_listed(grantwire: Run, api: FakeApi) -> None:
+    """T3: the status is passed on."""
+    api.respond("GET", "/v1/ops/commands", {"commands": [command("DONE")]})
+    result = grantwire("commands", "list", "--status", "DONE")
+    assert "2 of 2" in result.out
+    assert api.calls[-1].query["status"] == "DONE"

@@ -1,0 +1,155 @@
+"""T3, K7: the command as a program of its own: on a terminal, interrupted, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grantwire_cli.errors import ExitCode
+from tests.support.fake_api import TOKEN, FakeApi, Reply
+from tests.support.ops_examples import status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.fake_api import Call
+
+PROGRAM = (sys.executable, "-m", "grantwire_cli")
+LINES = 3000
+REVOKE = ("entitlements", "revoke", "u_1", "item1", "--reason", "refund")
+
+
+def environment(api: FakeApi, **others: str) -> dict[str, str]:
+    """Return the environment of the command."""
+    selected = {"GRANTWIRE_API": api.url, "GRANTWIRE_TOKEN": TOKEN, "TERM": "xterm-256color", "COLUMNS": "120"}
+    return {**os.environ, **selected, **others}
+
+
+def on_terminal(api: FakeApi, *arguments: str, typed: str = "", **others: str) -> tuple[int, str]:
+    """Run the command on a pseudo terminal; return its exit code and everything it printed."""
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, *arguments], stdin=follower, stdout=follower, stderr=follower, env=environment(api, **others)
+    ) as process:
+        os.close(follower)
+        os.write(leader, typed.encode())
+        text = b""
+        while True:
+            try:
+                block = os.read(leader, 4096)
+            except OSError:  # the other side is closed
+                break
+            if not block:
+                break
+            text += block
+        os.close(leader)
+    return process.returncode, text.decode()
+
+
+def test_terminal_gets_tables_and_colours(api: FakeApi) -> None:
+    """T3: NO_COLOR turns the colours off."""
+    api.entitlements[("u_1", "item1")] = {"status": "ACTIVE", "version": 1}
+    code, text = on_terminal(api, "entitlements", "list", "u_1")
+    assert code == 0
+    assert "\x1b[32mACTIVE" in text
+    assert "stock keeping unit" in text
+    _, plain = on_terminal(api, "entitlements", "list", "u_1", NO_COLOR="1")
+    assert "\x1b[32m" not in plain
+    assert "ACTIVE" in plain
+
+
+@pytest.mark.parametrize(("typed", "code", "calls"), [("n\n", 1, 0), ("\n", 1, 0), ("y\n", 0, 1)])
+def test_destructive_command_asks_on_a_terminal(api: FakeApi, typed: str, code: int, calls: int) -> None:
+    """T3: everything but yes means no."""
+    api.entitlements[("u_1", "item1")] = {"status": "ACTIVE", "version": 1}
+    exit_code, text = on_terminal(api, *REVOKE, typed=typed)
+    assert (exit_code, len(api.calls)) == (code, calls)
+    assert "Revoke item1 of u_1 on" in text
+    assert ("Nothing was changed." in text) == (calls == 0)
+
+
+def test_status_on_a_terminal(api: FakeApi) -> None:
+    """T3: problems come first, each with what to try."""
+    problem = {"code": "DEAD_LETTERS", "message": "2 open dead letters"}
+    api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=[problem]))
+    code, text = on_terminal(api, "status", "--no-color")
+    assert code == 5
+    positions = [text.index(part) for part in ("ATTENTION", "2 open dead letters", "grantwire dead-letters groups")]
+    assert positions == sorted(positions)
+    assert "relay_outbox" in text
+
+
+@pytest.fixture
+def slow_api(api: FakeApi) -> FakeApi:
+    """An installation that takes a moment for each batch."""
+    serve = api._batch  # noqa: SLF001  # the route's own function
+
+    def batch(call: Call) -> Reply:
+        time.sleep(0.01)
+        return serve(call.body)
+
+    api.routes[("POST", "/v1/entitlements/batches")] = batch
+    return api
+
+
+@pytest.fixture
+def large_file(home: Path) -> Path:
+    """A file of many grants."""
+    lines = [
+        f'{{"operation": "grant", "user_id": "u_{n}", "stock_keeping_unit": "i", "reason": "r"' for n in range(LINES)
+    ]
+    path = home / "large.jsonl"
+    path.write_text("".join(f'{line}, "purchase_id": "p_{number}"}}\n' for number, line in enumerate(lines)))
+    return path
+
+
+def start_import(api: FakeApi, file: Path) -> subprocess.Popen[str]:
+    """Start an import, and return when some of its lines have taken effect."""
+    process = subprocess.Popen(
+        [*PROGRAM, "import", str(file), "--yes"], env=environment(api), stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: len(api.applied) > 500 or process.poll() is not None)
+    assert process.poll() is None
+    return process
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true; the timeout of the test ends it."""
+    while not condition():
+        threading.Event().wait(0.005)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGKILL, -signal.SIGKILL)])
+def test_interrupted_or_killed_import_continues(slow_api: FakeApi, large_file: Path, number: int, code: int) -> None:
+    """K7: each line takes effect once, and the result file of the repeated command is complete."""
+    with start_import(slow_api, large_file) as process:
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    results = large_file.with_name("large.jsonl.results.jsonl")
+    finished = len(results.read_text().splitlines())
+    assert len(slow_api.applied) < LINES
+    again = subprocess.run(
+        [*PROGRAM, "import", str(large_file), "--yes", "--json"],
+        env=environment(slow_api),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    counts = json.loads(again.stdout)
+    assert counts["applied"] + counts["replayed"] == LINES
+    assert [json.loads(line)["line"] for line in results.read_text().splitlines()] == list(range(1, LINES + 1))
+    assert len(slow_api.applied) == len(set(slow_api.applied)) == LINES
+    assert finished < LINES
