@@ -27,3 +27,6 @@ ROUTES = {
     "GET /v1/users/{user_id}/summary": Scope.READ_ENTITLEMENTS,
     "GET /debug/notification/inbox/{user_id}": Scope.READ_NOTIFICATIONS,
 }
+
+# Routes without an authorizer: every caller may use them, so they must contain no data.
+PUBLIC_ROUTES = frozenset({"GET /console"})

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from grantwire.clients.scopes import ANONYMOUS, ROUTES
+from grantwire.clients.scopes import ANONYMOUS, PUBLIC_ROUTES, ROUTES
 from grantwire.entrypoints.authentication import authenticate
 from grantwire.entrypoints.refusals import REFUSED, REFUSED_OUTCOMES
 from grantwire.entrypoints.request import Request
@@ -50,7 +50,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Response(NamedTuple):
-    """The response to a request. The body is encoded JSON."""
+    """The response to a request. The body is encoded JSON, unless the headers have another content type."""
 
     status_code: int
     body: str
@@ -72,7 +72,7 @@ class HttpHandler(Generic[R]):
     """The Lambda handler of one or more routes. `routes` maps each to the function that executes its requests.
 
     These functions are independent of AWS. The runtime's `limiter` counts every request of a known caller, also one
-    that is refused afterwards.
+    that is refused afterwards. A public route needs no caller, so its runtime has no limiter.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class HttpHandler(Generic[R]):
         build_gateway: Callable[[Mapping[str, str]], Gateway] = Gateway.build,
     ) -> None:
         self._routes = dict(routes)
-        self._scopes = {route: ROUTES[route] for route in routes}
+        self._scopes = {route: ROUTES[route] for route in routes if route not in PUBLIC_ROUTES}
         self._gateway = LazyRuntime(build_gateway, initialize=False)
         self._runtime = LazyRuntime(build, before=self._gateway)
         self._cold = True
@@ -133,7 +133,9 @@ class HttpHandler(Generic[R]):
     def respond(self, request: Request) -> Response:
         """Return the response to a request whose caller is known. Never raises: every error becomes a response."""
         try:
-            request.require_scope(self._scopes[self._nearest_route(request)])
+            route = self._nearest_route(request)
+            if route not in PUBLIC_ROUTES:
+                request.require_scope(self._scopes[route])
             runtime = self._runtime.get()
             limiter = getattr(runtime, "limiter", None)
             if limiter is not None:
