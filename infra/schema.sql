@@ -61,6 +61,29 @@ BEGIN
     END IF;
 END
 $$;
+CREATE FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+BEGIN
+    IF p_route NOT LIKE 'POST /v1/ops/clients%' THEN
+        RAISE EXCEPTION 'route % does not administrate clients', p_route USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    SELECT b.decision, b.status_code, b.body INTO decision, status_code, body
+      FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms) b;
+END
+$$;
+CREATE FUNCTION public.client_request_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+BEGIN
+    IF p_route NOT LIKE 'POST /v1/ops/clients%' OR octet_length(p_body) > 4096 THEN
+        RAISE EXCEPTION 'route % does not administrate clients', p_route USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, p_status_code, p_body, p_ttl);
+END
+$$;
 CREATE FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT granted integer, OUT retry_after double precision) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -88,6 +111,68 @@ BEGIN
     retry_after := CASE WHEN granted = 0 THEN (greatest(1, burst / 10.0) - available) / rate ELSE 0 END;
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
 END
+$$;
+CREATE FUNCTION public.dead_letter_find(p_kind text, p_id uuid) RETURNS TABLE(dead_letter jsonb, payload bytea)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+    WITH found AS (
+        SELECT d.kind, d.dead_letter_id, 'OPEN' AS state, d.cause, d.error, d.event_id, d.event_type, d.user_id,
+               d.stock_keeping_unit, d.since, d.event_time, NULL::timestamptz AS closed_at, d.has_copy
+          FROM dead_letters d WHERE d.kind = p_kind AND d.dead_letter_id = p_id
+        UNION ALL
+        SELECT c.kind, c.dead_letter_id, c.state, c.cause, c.error, c.event_id, c.event_type, c.user_id,
+               c.stock_keeping_unit, c.since, c.event_time, c.closed_at, c.has_copy
+          FROM closed_dead_letters c WHERE c.kind = p_kind AND c.dead_letter_id = p_id),
+    stored AS (
+        SELECT o.attempt_count AS attempts, o.trace_id, o.payload AS decoded, NULL::bytea AS payload, 'json' AS format,
+               NULL::jsonb AS headers, NULL::text AS subject, NULL::text AS stream, NULL::bigint AS stream_sequence
+          FROM outbox_events o WHERE p_kind = 'outbox' AND o.event_id = p_id
+        UNION ALL
+        SELECT n.attempt_count, n.trace_id, n.payload, NULL, 'json', NULL, NULL, NULL, NULL
+          FROM notification_dlq n WHERE p_kind = 'notification' AND n.notification_id = p_id
+        UNION ALL
+        SELECT m.deliveries, m.headers->>'trace_id', NULL, m.payload, 'none', m.headers, m.subject, m.stream, m.stream_seq
+          FROM notification_nats_dlq m WHERE p_kind = 'nats' AND m.dead_letter_id = p_id)
+    SELECT jsonb_build_object(
+               'kind', f.kind, 'dead_letter_id', f.dead_letter_id, 'state', f.state, 'cause', f.cause, 'error', f.error,
+               'event_id', f.event_id, 'event_type', f.event_type, 'user_id', f.user_id,
+               'stock_keeping_unit', f.stock_keeping_unit, 'since', rfc3339(f.since),
+               'event_time', rfc3339(f.event_time), 'closed_at', rfc3339(f.closed_at), 'has_copy', f.has_copy,
+               'attempts', s.attempts, 'trace_id', s.trace_id,
+               'message', jsonb_build_object(
+                   'format', s.format, 'decoded', s.decoded, 'headers', s.headers, 'subject', s.subject,
+                   'stream', s.stream, 'stream_sequence', s.stream_sequence),
+               'actions', (SELECT coalesce(jsonb_agg(a.action - 'dead_letter_ids' ORDER BY a.position), '[]')
+                             FROM jsonb_array_elements(operator_actions_find(ARRAY[p_id], 100))
+                                  WITH ORDINALITY AS a (action, position))),
+           s.payload
+      FROM found f, stored s
+$$;
+CREATE FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+    WITH counted AS MATERIALIZED (
+        SELECT d.kind, d.cause, d.since
+          FROM unnest(ARRAY['outbox', 'notification', 'nats']) AS k (kind)
+         CROSS JOIN LATERAL (
+               SELECT l.kind, l.cause, l.since FROM dead_letters l
+                WHERE l.kind = k.kind ORDER BY l.since DESC LIMIT p_cap) AS d),
+    groups AS (
+        SELECT c.kind, c.cause, count(*) AS count, min(c.since) AS first_at, max(c.since) AS last_at
+          FROM counted c
+         GROUP BY c.kind, c.cause
+         ORDER BY count(*) DESC, c.kind, c.cause
+         LIMIT p_groups)
+    SELECT jsonb_build_object(
+        'open', (SELECT count(*) FROM counted),
+        'capped', coalesce((SELECT max(k.count) FROM (
+                     SELECT count(*) AS count FROM counted GROUP BY kind) AS k) >= p_cap, false),
+        'groups', coalesce((SELECT jsonb_agg(jsonb_build_object(
+            'kind', g.kind, 'cause', g.cause, 'count', g.count,
+            'first_at', rfc3339(g.first_at), 'last_at', rfc3339(g.last_at))
+            ORDER BY g.count DESC, g.kind, g.cause) FROM groups g), '[]'))
 $$;
 CREATE FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -419,11 +504,119 @@ BEGIN
     RETURN counted;
 END
 $$;
+CREATE FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    moment        timestamptz := coalesce(p_now, now());
+    outbox        jsonb;
+    notifications jsonb;
+    dead_letters  jsonb;
+    commands      jsonb;
+    partitions    jsonb;
+BEGIN
+    SELECT jsonb_build_object(
+             'pending', count(*) FILTER (WHERE o.status = 'PENDING'),
+             'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
+             'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
+             'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
+             'capped', count(*) >= p_cap,
+             'failed', (SELECT count(*) FROM (
+                          SELECT FROM outbox_events f WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS failed),
+             'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
+                                    WHERE r.ready ORDER BY r.created_at LIMIT 1),
+             'oldest_pending_seconds', coalesce((SELECT greatest(0, extract(epoch FROM moment - r.created_at))
+                                                   FROM outbox_events r
+                                                  WHERE r.ready ORDER BY r.created_at LIMIT 1), 0),
+             'published_last_minute', (SELECT count(*) FROM (
+                SELECT FROM outbox_events p
+                 WHERE p.published_at > moment - interval '1 minute' AND p.published_at <= moment LIMIT p_cap) AS p))
+      INTO outbox
+      FROM (SELECT e.status, e.lease_until FROM outbox_events e
+             WHERE e.published_at IS NULL AND e.discarded_at IS NULL LIMIT p_cap) AS o;
+    SELECT jsonb_build_object(
+             'pending', count(*) FILTER (WHERE n.status = 'PENDING'),
+             'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
+             'held', count(*) FILTER (WHERE n.lease_until >= moment),
+             'expired', count(*) FILTER (WHERE n.lease_until < moment),
+             'capped', count(*) >= p_cap,
+             'failed', (SELECT count(*) FROM (
+                          SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
+             'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),
+             'processed_last_minute', (SELECT count(*) FROM (
+                SELECT FROM processed_events e
+                 WHERE e.processed_at > moment - interval '1 minute' AND e.processed_at <= moment LIMIT p_cap) AS e),
+             'sent_last_minute', (SELECT count(*) FROM (
+                SELECT FROM (SELECT s.sent_at FROM notifications s
+                              WHERE s.created_at > moment - interval '1 hour'
+                              ORDER BY s.created_at DESC LIMIT p_cap) AS recent
+                 WHERE recent.sent_at > moment - interval '1 minute' AND recent.sent_at <= moment) AS s))
+      INTO notifications
+      FROM (SELECT d.status, d.lease_until, d.next_retry_at FROM notifications d
+             WHERE d.next_retry_at IS NOT NULL ORDER BY d.next_retry_at LIMIT p_cap) AS n;
+    dead_letters := dead_letter_groups(p_cap, 20);
+    SELECT jsonb_build_object(
+             'pending', count(*) FILTER (WHERE c.status = 'PENDING'),
+             'running', count(*) FILTER (WHERE c.status = 'RUNNING'),
+             'held', count(*) FILTER (WHERE c.lease_until >= moment),
+             'expired', count(*) FILTER (WHERE c.lease_until < moment),
+             'failed_last_day', (SELECT count(*) FROM (
+                SELECT FROM operator_commands f
+                 WHERE f.finished_at > moment - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f))
+      INTO commands
+      FROM (SELECT o.status, o.lease_until FROM operator_commands o WHERE o.finished_at IS NULL LIMIT p_cap) AS c;
+    -- The months from this one on that have a partition, up to the first that has none.
+    WITH months AS (
+        SELECT ahead, date_trunc('month', moment AT TIME ZONE 'UTC') + make_interval(months => ahead) AS month
+          FROM generate_series(0, 24) AS ahead),
+    present AS (
+        SELECT m.ahead, m.month FROM months m
+          JOIN pg_inherits i ON i.inhparent = 'entitlement_audit'::regclass
+           AND i.inhrelid = to_regclass(to_char(m.month, '"entitlement_audit_y"YYYY"m"MM'))),
+    covered AS (
+        SELECT coalesce(min(m.ahead), 25) - 1 AS ahead FROM months m
+         WHERE NOT EXISTS (SELECT FROM present p WHERE p.ahead = m.ahead))
+    SELECT jsonb_build_object(
+             'months_ahead', c.ahead,
+             'last_month', (SELECT to_char(p.month, 'YYYY-MM') FROM present p WHERE p.ahead = c.ahead),
+             'rows_in_default', (SELECT count(*) FROM (
+                SELECT d.occurred_at FROM entitlement_audit_default d LIMIT p_cap) AS d))
+      INTO partitions
+      FROM covered c;
+    RETURN jsonb_build_object(
+        'at', rfc3339(moment), 'outbox', outbox, 'notifications', notifications, 'dead_letters', dead_letters,
+        'commands', commands, 'partitions', partitions,
+        'version', (SELECT left(max(m.name), 4) FROM schema_migrations m WHERE m.name ~ '^[0-9]{4}_'));
+END
+$$;
 CREATE FUNCTION public.operator_actions_append_only() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
     RAISE EXCEPTION 'operator_actions is append-only: % is not allowed', TG_OP USING ERRCODE = 'restrict_violation';
+END
+$$;
+CREATE FUNCTION public.operator_actions_find(p_dead_letter_ids uuid[], p_limit integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+BEGIN
+    IF cardinality(p_dead_letter_ids) > 1000 OR p_limit > 1000 THEN
+        RAISE EXCEPTION 'at most 1000 dead letters and 1000 actions' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN coalesce((
+        SELECT jsonb_agg(jsonb_build_object(
+                 'action_id', a.action_id, 'action', a.action, 'actor', a.actor, 'reason', a.reason,
+                 'source', a.source, 'dry_run', a.dry_run, 'at', rfc3339(a.occurred_at),
+                 'dead_letter_ids', a.ids) ORDER BY a.occurred_at DESC, a.batch DESC)
+          FROM (SELECT o.*, ARRAY(SELECT unnest(o.dead_letter_ids)
+                                  INTERSECT SELECT unnest(p_dead_letter_ids)) AS ids
+                  FROM operator_actions o
+                 WHERE o.dead_letter_ids && p_dead_letter_ids
+                 ORDER BY o.occurred_at DESC
+                 LIMIT p_limit) AS a), '[]');
 END
 $$;
 CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF uuid
@@ -463,6 +656,14 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock_shared(x'677761736c656570'::bigint) THEN
         PERFORM pg_notify('outbox_events', '');
     END IF;
+END
+$$;
+CREATE FUNCTION public.outbox_events_failed_at() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    NEW.failed_at := CASE NEW.status WHEN 'FAILED' THEN NEW.next_retry_at END;
+    RETURN NEW;
 END
 $$;
 CREATE FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
@@ -725,6 +926,41 @@ $$;
 CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
+CREATE FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    moment timestamptz := coalesce(p_now, now());
+    minute timestamptz := date_trunc('minute', coalesce(p_now, now()));
+    status jsonb;
+    taken  status_samples;
+BEGIN
+    IF EXISTS (SELECT FROM status_samples s WHERE s.sampled_at = minute) THEN
+        RETURN NULL;
+    END IF;
+    status := operations_status(10000, moment);
+    INSERT INTO status_samples AS s
+    SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
+           (status#>>'{outbox,failed}')::bigint, (status#>>'{outbox,oldest_pending_seconds}')::double precision,
+           (SELECT (w.result->>'consumer_lag')::bigint FROM worker_heartbeats w
+             WHERE w.worker = 'bridge_events' AND w.finished_at > moment - interval '4 minutes'),
+           (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
+           (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
+           (status#>>'{notifications,processed_last_minute}')::bigint,
+           (status#>>'{notifications,sent_last_minute}')::bigint
+        ON CONFLICT (sampled_at) DO NOTHING
+    RETURNING s.* INTO taken;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN to_jsonb(taken) || jsonb_build_object(
+        'leases_expired', (status#>>'{outbox,expired}')::bigint + (status#>>'{notifications,expired}')::bigint
+                          + (status#>>'{commands,expired}')::bigint,
+        'months_ahead', (status#>>'{partitions,months_ahead}')::bigint,
+        'workers_late', (SELECT count(*) FROM worker_heartbeats w
+                          WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
+END
+$$;
 CREATE FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -937,12 +1173,16 @@ CREATE TABLE public.notification_nats_dlq (
     closed_at timestamp with time zone,
     origin uuid,
     forced boolean DEFAULT false NOT NULL,
+    user_id text COLLATE pg_catalog."C",
+    stock_keeping_unit text COLLATE pg_catalog."C",
     CONSTRAINT notification_nats_dlq_closed CHECK (((status = 'OPEN'::text) = (closed_at IS NULL))),
     CONSTRAINT notification_nats_dlq_copy CHECK ((((payload IS NULL) = (subject IS NULL)) AND ((payload IS NULL) = (message_time IS NULL)))),
     CONSTRAINT notification_nats_dlq_kind CHECK ((kind = ANY (ARRAY['MAX_DELIVERIES'::text, 'MSG_TERMINATED'::text]))),
     CONSTRAINT notification_nats_dlq_redriven CHECK (((status <> 'REDRIVEN'::text) OR (redrive_id IS NOT NULL))),
     CONSTRAINT notification_nats_dlq_redrives CHECK ((redrive_count >= 0)),
-    CONSTRAINT notification_nats_dlq_status CHECK ((status = ANY (ARRAY['OPEN'::text, 'REDRIVEN'::text, 'DISCARDED'::text, 'PROCESSED'::text])))
+    CONSTRAINT notification_nats_dlq_sku_length CHECK ((char_length(stock_keeping_unit) <= 128)),
+    CONSTRAINT notification_nats_dlq_status CHECK ((status = ANY (ARRAY['OPEN'::text, 'REDRIVEN'::text, 'DISCARDED'::text, 'PROCESSED'::text]))),
+    CONSTRAINT notification_nats_dlq_user_id_length CHECK ((char_length(user_id) <= 128))
 );
 COMMENT ON COLUMN public.notification_nats_dlq.payload IS 'Content of the message; NULL if the stream no longer had it when the advisory was recorded.';
 COMMENT ON COLUMN public.notification_nats_dlq.event_time IS 'When the event occurred, according to its headers or the stream. An old event is redriven only with force (Q2).';
@@ -951,6 +1191,7 @@ COMMENT ON COLUMN public.notification_nats_dlq.redrive_count IS 'Number of the r
 COMMENT ON COLUMN public.notification_nats_dlq.redrive_id IS 'Nats-Msg-Id of the redrive, committed before the first publish so that a retry after a crash uses the same id.';
 COMMENT ON COLUMN public.notification_nats_dlq.origin IS 'The dead letter whose redrive published this message.';
 COMMENT ON COLUMN public.notification_nats_dlq.forced IS 'Whether an operator has redriven this message with force although the audit no longer has its event. Committed together with the number of the redrive.';
+COMMENT ON COLUMN public.notification_nats_dlq.user_id IS 'The user that the message names; NULL if it is not an event.';
 CREATE TABLE public.outbox_events (
     event_id uuid NOT NULL,
     event_type text NOT NULL,
@@ -969,6 +1210,7 @@ CREATE TABLE public.outbox_events (
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     published_at timestamp with time zone,
     discarded_at timestamp with time zone,
+    failed_at timestamp with time zone,
     CONSTRAINT outbox_events_attempts CHECK ((attempt_count >= 0)),
     CONSTRAINT outbox_events_discarded CHECK (((status = 'DISCARDED'::text) = (discarded_at IS NOT NULL))),
     CONSTRAINT outbox_events_leased CHECK (((status <> 'IN_FLIGHT'::text) OR ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
@@ -978,39 +1220,114 @@ CREATE TABLE public.outbox_events (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.02');
 COMMENT ON COLUMN public.outbox_events.ready IS 'Whether this event is the head of its aggregate and not FAILED. outbox_enqueue and outbox_promote maintain it.';
+CREATE VIEW public.closed_dead_letters AS
+ SELECT kind,
+    dead_letter_id,
+    event_type,
+    user_id,
+    error,
+    since,
+    event_time,
+    has_copy,
+    event_id,
+    stock_keeping_unit,
+    "left"(regexp_replace(regexp_replace(COALESCE(NULLIF(error, ''::text), 'no error was recorded'::text), '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}'::text, '<id>'::text, 'g'::text), '\d+\.\d+|\d{4,}'::text, '<n>'::text, 'g'::text), 200) AS cause,
+    state,
+    closed_at
+   FROM ( SELECT 'outbox'::text AS kind,
+            outbox_events.event_id AS dead_letter_id,
+            outbox_events.event_type,
+            (outbox_events.payload ->> 'user_id'::text) AS user_id,
+            outbox_events.last_error AS error,
+            outbox_events.created_at AS since,
+            outbox_events.created_at AS event_time,
+            true AS has_copy,
+            outbox_events.event_id,
+            (outbox_events.payload ->> 'stock_keeping_unit'::text) AS stock_keeping_unit,
+            outbox_events.status AS state,
+            outbox_events.discarded_at AS closed_at
+           FROM public.outbox_events
+          WHERE (outbox_events.discarded_at IS NOT NULL)
+        UNION ALL
+         SELECT 'notification'::text,
+            notification_dlq.notification_id,
+            notification_dlq.event_type,
+            notification_dlq.user_id,
+            notification_dlq.last_error,
+            notification_dlq.failed_at,
+            NULL::timestamp with time zone,
+            true,
+            notification_dlq.event_id,
+            notification_dlq.stock_keeping_unit,
+            notification_dlq.status,
+            notification_dlq.closed_at
+           FROM public.notification_dlq
+          WHERE (notification_dlq.closed_at IS NOT NULL)
+        UNION ALL
+         SELECT 'nats'::text,
+            notification_nats_dlq.dead_letter_id,
+            (notification_nats_dlq.headers ->> 'event_type'::text),
+            notification_nats_dlq.user_id,
+            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
+            notification_nats_dlq.advised_at,
+            notification_nats_dlq.event_time,
+            (notification_nats_dlq.payload IS NOT NULL),
+            notification_nats_dlq.event_id,
+            notification_nats_dlq.stock_keeping_unit,
+            notification_nats_dlq.status,
+            notification_nats_dlq.closed_at
+           FROM public.notification_nats_dlq
+          WHERE (notification_nats_dlq.closed_at IS NOT NULL)) closed;
 CREATE VIEW public.dead_letters AS
- SELECT 'outbox'::text AS kind,
-    outbox_events.event_id AS dead_letter_id,
-    outbox_events.event_type,
-    (outbox_events.payload ->> 'user_id'::text) AS user_id,
-    outbox_events.last_error AS error,
-    outbox_events.created_at AS since,
-    outbox_events.created_at AS event_time,
-    true AS has_copy
-   FROM public.outbox_events
-  WHERE ((outbox_events.status = 'FAILED'::text) AND (outbox_events.published_at IS NULL) AND (outbox_events.discarded_at IS NULL))
-UNION ALL
- SELECT 'notification'::text AS kind,
-    notification_dlq.notification_id AS dead_letter_id,
-    notification_dlq.event_type,
-    notification_dlq.user_id,
-    notification_dlq.last_error AS error,
-    notification_dlq.failed_at AS since,
-    NULL::timestamp with time zone AS event_time,
-    true AS has_copy
-   FROM public.notification_dlq
-  WHERE (notification_dlq.closed_at IS NULL)
-UNION ALL
- SELECT 'nats'::text AS kind,
-    notification_nats_dlq.dead_letter_id,
-    (notification_nats_dlq.headers ->> 'event_type'::text) AS event_type,
-    NULL::text AS user_id,
-    ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)) AS error,
-    notification_nats_dlq.advised_at AS since,
-    notification_nats_dlq.event_time,
-    (notification_nats_dlq.payload IS NOT NULL) AS has_copy
-   FROM public.notification_nats_dlq
-  WHERE (notification_nats_dlq.status = 'OPEN'::text);
+ SELECT kind,
+    dead_letter_id,
+    event_type,
+    user_id,
+    error,
+    since,
+    event_time,
+    has_copy,
+    event_id,
+    stock_keeping_unit,
+    "left"(regexp_replace(regexp_replace(COALESCE(NULLIF(error, ''::text), 'no error was recorded'::text), '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}'::text, '<id>'::text, 'g'::text), '\d+\.\d+|\d{4,}'::text, '<n>'::text, 'g'::text), 200) AS cause
+   FROM ( SELECT 'outbox'::text AS kind,
+            outbox_events.event_id AS dead_letter_id,
+            outbox_events.event_type,
+            (outbox_events.payload ->> 'user_id'::text) AS user_id,
+            outbox_events.last_error AS error,
+            outbox_events.failed_at AS since,
+            outbox_events.created_at AS event_time,
+            true AS has_copy,
+            outbox_events.event_id,
+            (outbox_events.payload ->> 'stock_keeping_unit'::text) AS stock_keeping_unit
+           FROM public.outbox_events
+          WHERE ((outbox_events.failed_at IS NOT NULL) AND (outbox_events.status = 'FAILED'::text) AND (outbox_events.published_at IS NULL) AND (outbox_events.discarded_at IS NULL))
+        UNION ALL
+         SELECT 'notification'::text,
+            notification_dlq.notification_id,
+            notification_dlq.event_type,
+            notification_dlq.user_id,
+            notification_dlq.last_error,
+            notification_dlq.failed_at,
+            NULL::timestamp with time zone,
+            true,
+            notification_dlq.event_id,
+            notification_dlq.stock_keeping_unit
+           FROM public.notification_dlq
+          WHERE (notification_dlq.closed_at IS NULL)
+        UNION ALL
+         SELECT 'nats'::text,
+            notification_nats_dlq.dead_letter_id,
+            (notification_nats_dlq.headers ->> 'event_type'::text),
+            notification_nats_dlq.user_id,
+            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
+            notification_nats_dlq.advised_at,
+            notification_nats_dlq.event_time,
+            (notification_nats_dlq.payload IS NOT NULL),
+            notification_nats_dlq.event_id,
+            notification_nats_dlq.stock_keeping_unit
+           FROM public.notification_nats_dlq
+          WHERE (notification_nats_dlq.status = 'OPEN'::text)) open_dead_letters;
 CREATE TABLE public.distributed_locks (
     lock_key text NOT NULL COLLATE pg_catalog."C",
     owner text NOT NULL,
@@ -1213,6 +1530,43 @@ COMMENT ON COLUMN public.operator_actions.selection IS 'The parameters of the co
 COMMENT ON COLUMN public.operator_actions.dead_letter_ids IS 'The changed dead letters; for a dry run, those that would have changed; for a redrive to NATS, those published.';
 COMMENT ON COLUMN public.operator_actions.count IS 'How many dead letters, clients or rows of the read model this transaction changed.';
 COMMENT ON COLUMN public.operator_actions.source IS 'Where the command came from, stated by the program that executed it: function and request id, or host and program.';
+CREATE TABLE public.operator_commands (
+    command_id uuid NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    arguments jsonb NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL,
+    source text NOT NULL,
+    status text DEFAULT 'PENDING'::text NOT NULL,
+    "position" text,
+    batches integer DEFAULT 0 NOT NULL,
+    selected bigint DEFAULT 0 NOT NULL,
+    done bigint DEFAULT 0 NOT NULL,
+    skipped jsonb DEFAULT '{}'::jsonb NOT NULL,
+    result jsonb,
+    last_error text,
+    attempt_count integer DEFAULT 0 NOT NULL,
+    next_run_at timestamp with time zone DEFAULT now() NOT NULL,
+    locked_by text,
+    locked_at timestamp with time zone,
+    lease_until timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    finished_at timestamp with time zone,
+    CONSTRAINT operator_commands_actor CHECK (((char_length(actor) >= 1) AND (char_length(actor) <= 500))),
+    CONSTRAINT operator_commands_arguments CHECK (((jsonb_typeof(arguments) = 'object'::text) AND (octet_length((arguments)::text) <= 65536))),
+    CONSTRAINT operator_commands_counts CHECK (((selected >= 0) AND (done >= 0) AND (batches >= 0) AND (attempt_count >= 0))),
+    CONSTRAINT operator_commands_finished CHECK (((status = ANY (ARRAY['DONE'::text, 'FAILED'::text])) = (finished_at IS NOT NULL))),
+    CONSTRAINT operator_commands_kind CHECK ((kind = ANY (ARRAY['dead_letters.redrive'::text, 'dead_letters.discard'::text, 'read_model.rebuild'::text, 'read_model.verify'::text]))),
+    CONSTRAINT operator_commands_leased CHECK (((num_nulls(locked_by, locked_at, lease_until) = ANY (ARRAY[0, 3])) AND ((locked_by IS NULL) OR (status = 'RUNNING'::text)))),
+    CONSTRAINT operator_commands_reason CHECK (((char_length(reason) >= 1) AND (char_length(reason) <= 500))),
+    CONSTRAINT operator_commands_skipped CHECK ((jsonb_typeof(skipped) = 'object'::text)),
+    CONSTRAINT operator_commands_source CHECK (((char_length(source) >= 1) AND (char_length(source) <= 500))),
+    CONSTRAINT operator_commands_started CHECK (((status <> 'RUNNING'::text) OR (started_at IS NOT NULL))),
+    CONSTRAINT operator_commands_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'DONE'::text, 'FAILED'::text])))
+);
+COMMENT ON COLUMN public.operator_commands.command_id IS 'Equal to the action_id of the rows in operator_actions.';
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
@@ -1226,6 +1580,18 @@ CREATE TABLE public.schema_migrations (
     name text NOT NULL,
     checksum text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+CREATE TABLE public.status_samples (
+    sampled_at timestamp with time zone NOT NULL,
+    outbox_pending bigint NOT NULL,
+    outbox_failed bigint NOT NULL,
+    oldest_pending_seconds double precision NOT NULL,
+    consumer_lag bigint,
+    notifications_pending bigint NOT NULL,
+    dead_letters bigint NOT NULL,
+    published bigint NOT NULL,
+    processed bigint NOT NULL,
+    sent bigint NOT NULL
 );
 CREATE VIEW public.user_entitlements_differences AS
  SELECT user_id,
@@ -1284,6 +1650,23 @@ CREATE VIEW public.user_summaries_differences AS
    FROM (public.user_summaries_expected e
      FULL JOIN public.user_summaries s USING (user_id))
   WHERE (((((((COALESCE(e.active, (0)::bigint) IS DISTINCT FROM s.active) OR (COALESCE(e.revoked, (0)::bigint) IS DISTINCT FROM s.revoked)) OR (COALESCE(e.expired, (0)::bigint) IS DISTINCT FROM s.expired)) OR (e.last_stock_keeping_unit IS DISTINCT FROM s.last_stock_keeping_unit)) OR (e.last_status IS DISTINCT FROM s.last_status)) OR (e.last_version IS DISTINCT FROM s.last_version)) OR (e.last_changed_at IS DISTINCT FROM s.last_changed_at));
+CREATE TABLE public.worker_heartbeats (
+    worker text NOT NULL COLLATE pg_catalog."C",
+    started_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    outcome text NOT NULL,
+    error text,
+    result jsonb NOT NULL,
+    failures integer NOT NULL,
+    last_success_at timestamp with time zone,
+    CONSTRAINT worker_heartbeats_error_length CHECK ((char_length(error) <= 500)),
+    CONSTRAINT worker_heartbeats_failures CHECK ((failures >= 0)),
+    CONSTRAINT worker_heartbeats_outcome CHECK ((outcome = ANY (ARRAY['OK'::text, 'DEGRADED'::text, 'FAILED'::text]))),
+    CONSTRAINT worker_heartbeats_result CHECK (((jsonb_typeof(result) = 'object'::text) AND (octet_length((result)::text) <= 16384))),
+    CONSTRAINT worker_heartbeats_worker_length CHECK (((char_length(worker) >= 1) AND (char_length(worker) <= 64)))
+)
+WITH (fillfactor='50');
+COMMENT ON COLUMN public.worker_heartbeats.outcome IS 'DEGRADED: PostgreSQL, NATS or the receiver was unavailable at the end of the run. FAILED: any other error.';
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
 ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);
@@ -1317,6 +1700,8 @@ ALTER TABLE ONLY public.notifications
     ADD CONSTRAINT notifications_pkey PRIMARY KEY (notification_id);
 ALTER TABLE ONLY public.operator_actions
     ADD CONSTRAINT operator_actions_pkey PRIMARY KEY (action_id, batch);
+ALTER TABLE ONLY public.operator_commands
+    ADD CONSTRAINT operator_commands_pkey PRIMARY KEY (command_id);
 ALTER TABLE ONLY public.outbox_events
     ADD CONSTRAINT outbox_events_order UNIQUE (aggregate_key, aggregate_version);
 ALTER TABLE ONLY public.outbox_events
@@ -1329,10 +1714,14 @@ ALTER TABLE ONLY public.schema_functions
     ADD CONSTRAINT schema_functions_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY public.status_samples
+    ADD CONSTRAINT status_samples_pkey PRIMARY KEY (sampled_at);
 ALTER TABLE ONLY public.user_entitlements
     ADD CONSTRAINT user_entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
 ALTER TABLE ONLY public.user_summaries
     ADD CONSTRAINT user_summaries_pkey PRIMARY KEY (user_id);
+ALTER TABLE ONLY public.worker_heartbeats
+    ADD CONSTRAINT worker_heartbeats_pkey PRIMARY KEY (worker);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
@@ -1342,6 +1731,7 @@ CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (exp
 CREATE INDEX key_conflicts_last_at ON public.key_conflicts USING btree (last_at);
 CREATE INDEX notification_dlq_closed_at ON public.notification_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
 CREATE INDEX notification_dlq_open ON public.notification_dlq USING btree (failed_at, notification_id) WHERE (closed_at IS NULL);
+CREATE INDEX notification_nats_dlq_advised ON public.notification_nats_dlq USING btree (advised_at, dead_letter_id) WHERE (status = 'OPEN'::text);
 CREATE INDEX notification_nats_dlq_closed ON public.notification_nats_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
 CREATE INDEX notification_nats_dlq_event ON public.notification_nats_dlq USING btree (event_id) WHERE (event_id IS NOT NULL);
 CREATE INDEX notification_nats_dlq_open ON public.notification_nats_dlq USING btree (dead_letter_id) WHERE (status = 'OPEN'::text);
@@ -1349,8 +1739,13 @@ CREATE INDEX notifications_created_at ON public.notifications USING btree (creat
 CREATE INDEX notifications_due ON public.notifications USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX notifications_inbox ON public.notifications USING btree (user_id, created_at DESC, version DESC, event_id DESC);
 CREATE INDEX operator_actions_client ON public.operator_actions USING btree (client_id, occurred_at) WHERE (client_id IS NOT NULL);
+CREATE INDEX operator_actions_dead_letters ON public.operator_actions USING gin (dead_letter_ids) WHERE (dead_letter_ids IS NOT NULL);
 CREATE INDEX operator_actions_time ON public.operator_actions USING btree (occurred_at);
+CREATE INDEX operator_commands_created ON public.operator_commands USING btree (created_at, command_id);
+CREATE INDEX operator_commands_finished ON public.operator_commands USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX operator_commands_open ON public.operator_commands USING btree (next_run_at) WHERE (finished_at IS NULL);
 CREATE INDEX outbox_events_discarded_at ON public.outbox_events USING btree (discarded_at) WHERE (discarded_at IS NOT NULL);
+CREATE INDEX outbox_events_failed ON public.outbox_events USING btree (failed_at, event_id) WHERE (failed_at IS NOT NULL);
 CREATE INDEX outbox_events_open ON public.outbox_events USING btree (aggregate_key, aggregate_version) WHERE ((published_at IS NULL) AND (discarded_at IS NULL));
 CREATE INDEX outbox_events_published_at ON public.outbox_events USING btree (published_at) WHERE (published_at IS NOT NULL);
 CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at) WHERE ready;
@@ -1365,6 +1760,7 @@ ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();
 CREATE TRIGGER operator_actions_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.operator_actions FOR EACH STATEMENT EXECUTE FUNCTION public.operator_actions_append_only();
 ALTER TABLE public.operator_actions ENABLE ALWAYS TRIGGER operator_actions_append_only;
+CREATE TRIGGER outbox_events_failed_at BEFORE UPDATE OF status ON public.outbox_events FOR EACH ROW WHEN (((new.status = 'FAILED'::text) <> (old.status = 'FAILED'::text))) EXECUTE FUNCTION public.outbox_events_failed_at();
 CREATE TRIGGER user_entitlements_deleted AFTER DELETE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_inserted AFTER INSERT ON public.user_entitlements REFERENCING NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_truncated AFTER TRUNCATE ON public.user_entitlements FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
@@ -1374,8 +1770,17 @@ GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_status text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_clients;
+REVOKE ALL ON FUNCTION public.client_request_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.client_request_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_functions;
+GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, OUT granted integer, OUT retry_after double precision) TO grantwire_clients;
+REVOKE ALL ON FUNCTION public.dead_letter_find(p_kind text, p_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.dead_letter_find(p_kind text, p_id uuid) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_aggregate_key(p_user_id text, p_sku text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_audit_begin() FROM PUBLIC;
@@ -1409,11 +1814,16 @@ GRANT ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigin
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operator_actions_append_only() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.operator_actions_find(p_dead_letter_ids uuid[], p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.operator_actions_find(p_dead_letter_ids uuid[], p_limit integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_events_failed_at() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLIC;
@@ -1439,6 +1849,8 @@ REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, 
 GRANT ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;
@@ -1479,8 +1891,11 @@ GRANT INSERT(rate_limit),UPDATE(rate_limit) ON TABLE public.api_clients TO grant
 GRANT SELECT(burst_limit) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(burst_limit),UPDATE(burst_limit) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_functions;
+GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_clients;
 GRANT UPDATE(tokens) ON TABLE public.client_buckets TO grantwire_functions;
+GRANT UPDATE(tokens) ON TABLE public.client_buckets TO grantwire_clients;
 GRANT UPDATE(filled_at) ON TABLE public.client_buckets TO grantwire_functions;
+GRANT UPDATE(filled_at) ON TABLE public.client_buckets TO grantwire_clients;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notification_dlq TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.notification_nats_dlq TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.outbox_events TO grantwire_functions;
@@ -1494,6 +1909,7 @@ GRANT UPDATE(lease_until) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(last_error) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(published_at) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(discarded_at) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT SELECT ON TABLE public.closed_dead_letters TO grantwire_functions;
 GRANT SELECT ON TABLE public.dead_letters TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.distributed_locks TO grantwire_functions;
 GRANT INSERT(operation_id) ON TABLE public.entitlement_audit TO grantwire_functions;
@@ -1559,9 +1975,30 @@ GRANT INSERT(count) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(source) ON TABLE public.operator_actions TO grantwire_functions;
 GRANT INSERT(source) ON TABLE public.operator_actions TO grantwire_clients;
 GRANT INSERT(client_id) ON TABLE public.operator_actions TO grantwire_clients;
+GRANT SELECT,INSERT,DELETE ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(status) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE("position") ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(batches) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(selected) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(done) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(skipped) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(result) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(last_error) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(attempt_count) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(next_run_at) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(locked_by) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(locked_at) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(lease_until) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(started_at) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(updated_at) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT UPDATE(finished_at) ON TABLE public.operator_commands TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
 GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
+GRANT SELECT(name) ON TABLE public.schema_migrations TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE ON TABLE public.status_samples TO grantwire_functions;
+GRANT UPDATE(sent) ON TABLE public.status_samples TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_entitlements_differences TO grantwire_functions;
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_summaries TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_summaries_expected TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_summaries_differences TO grantwire_functions;
+GRANT SELECT,INSERT,UPDATE ON TABLE public.worker_heartbeats TO grantwire_functions;

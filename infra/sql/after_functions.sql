@@ -8,6 +8,9 @@ GRANT EXECUTE ON FUNCTION
     processed_message_covers, processed_message_fail, processed_message_taken, request_guard_begin, request_guard_finish
   TO grantwire_functions;
 
+-- operate_clients serves requests with a role of its own.
+GRANT EXECUTE ON FUNCTION client_tokens_take TO grantwire_clients;
+
 -- Only events of a known type become notifications. The function defines these types, so adding one needs no migration.
 DO $$
 BEGIN
@@ -53,6 +56,20 @@ BEGIN
             FOR EACH STATEMENT EXECUTE FUNCTION user_summaries_maintain();
         CREATE TRIGGER user_entitlements_truncated AFTER TRUNCATE ON user_entitlements
             FOR EACH STATEMENT EXECUTE FUNCTION user_summaries_maintain();
+    END IF;
+END
+$$;
+
+-- The trigger that sets failed_at. Events that failed before it existed get their time in the same transaction.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger
+                    WHERE tgrelid = 'outbox_events'::regclass AND tgname = 'outbox_events_failed_at') THEN
+        LOCK TABLE outbox_events IN SHARE ROW EXCLUSIVE MODE;
+        UPDATE outbox_events SET failed_at = next_retry_at WHERE status = 'FAILED' AND failed_at IS NULL;
+        CREATE TRIGGER outbox_events_failed_at BEFORE UPDATE OF status ON outbox_events
+            FOR EACH ROW WHEN ((NEW.status = 'FAILED') <> (OLD.status = 'FAILED'))
+            EXECUTE FUNCTION outbox_events_failed_at();
     END IF;
 END
 $$;

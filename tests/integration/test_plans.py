@@ -20,7 +20,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.store import CHANGE, LIST
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM
-from grantwire.retention.checks import SELECT_AHEAD
+from grantwire.retention.checks import SELECT_DIFFERENCES
 from grantwire.runtime.relay import SESSION
 from grantwire.settings import load
 
@@ -207,7 +207,7 @@ def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
            SELECT user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at FROM entitlements"""
     )
     planned.execute("ANALYZE entitlements, user_entitlements")
-    statement = SELECT_AHEAD
+    statement = SELECT_DIFFERENCES
     for number, name in enumerate(("user_id", "sku", "limit", "examples"), start=1):
         statement = statement.replace(f"%({name})s", f"${number}")
     planned.execute(f"PREPARE page (text, text, bigint, bigint) AS {statement}")

@@ -13,7 +13,7 @@ from grantwire.observability import metrics
 from grantwire.read_model.from_record import rebuild
 from grantwire.retention import RetentionSettings, Sweep
 from grantwire.retention import sweep as sweep_module
-from grantwire.retention.checks import report_rows_ahead
+from grantwire.retention.checks import compare_read_model
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.dead_letters import budget
@@ -88,7 +88,7 @@ def test_every_page_is_checked_once(database_url: str, rows: Rows, limit: int) -
     found, after, pages = 0, ("", ""), 0
     with psycopg.connect(database_url) as tx:
         while True:
-            page = report_rows_ahead(tx, after, limit)
+            page = compare_read_model(tx, after, limit)
             found, pages = found + page.ahead, pages + 1
             if page.last is None:
                 break

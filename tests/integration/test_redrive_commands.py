@@ -206,7 +206,7 @@ def test_concurrent_commands_change_each_dead_letter_once(environ: dict[str, str
         ({"all": False, "ids": ["x"]}, "ids must be UUIDs"),
         ({"all": False, "ids": []}, "ids must be a list of 1 to 1000"),
         ({"all": False, "filter": {}}, "filter must be an object"),
-        ({"all": False, "filter": {"user_id": "u"}}, "unknown filter 'user_id' for kind nats; allowed: event_type"),
+        ({"all": False, "filter": {"sku": "u"}}, "unknown filter 'sku'; allowed: cause, event_type"),
         ({"all": False, "filter": {"older_than": "1 hour"}}, "filter.older_than must be a duration such as"),
         ({"all": "yes"}, "all must be true or false"),
         ({"dry_run": 1}, "dry_run must be true or false"),
@@ -317,8 +317,9 @@ def _latest_event_id(status: int, rows: Rows) -> uuid.UUID:
 def _many_failed_events(rows: Rows, count: int) -> None:
     rows.execute(
         """
-        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready)
-        SELECT gen_random_uuid(), 'EntitlementGranted', 'u/' || n, 1, '{}', 'FAILED', false
+        INSERT INTO outbox_events
+               (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, failed_at)
+        SELECT gen_random_uuid(), 'EntitlementGranted', 'u/' || n, 1, '{}', 'FAILED', false, now()
           FROM generate_series(1, %s) n""",
         (count,),
     )

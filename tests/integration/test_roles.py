@@ -53,6 +53,7 @@ PRIVILEGES = {
         },
     ),
     "client_buckets": ("SELECT INSERT", {"UPDATE": "filled_at tokens"}),
+    "closed_dead_letters": ("SELECT", {}),
     "dead_letters": ("SELECT", {}),
     "distributed_locks": (ALL, {}),
     "entitlement_audit": (
@@ -84,6 +85,13 @@ PRIVILEGES = {
         "",
         {"INSERT": "action action_id actor batch count dry_run kind dead_letter_ids reason selection source"},
     ),
+    "operator_commands": (
+        "SELECT INSERT DELETE",
+        {
+            "UPDATE": "attempt_count batches done finished_at last_error lease_until locked_at locked_by next_run_at "
+            "position result selected skipped started_at status updated_at"
+        },
+    ),
     "outbox_events": (
         "SELECT INSERT DELETE",
         {
@@ -93,11 +101,14 @@ PRIVILEGES = {
     ),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),
     "processed_messages": (ALL, {}),
+    "schema_migrations": ("", {"SELECT": "name"}),
+    "status_samples": ("SELECT INSERT DELETE", {"UPDATE": "sent"}),
     "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at expires_at starts_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
     "user_summaries": ("SELECT INSERT UPDATE", {}),
     "user_summaries_differences": ("SELECT", {}),
     "user_summaries_expected": ("SELECT", {}),
+    "worker_heartbeats": ("SELECT INSERT UPDATE", {}),
 }
 CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
     "api_clients": (
@@ -107,14 +118,28 @@ CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
             "UPDATE": "burst_limit expires_at previous_hash previous_until rate_limit revoked_at rotated_at token_hash",
         },
     ),
+    "client_buckets": ("SELECT INSERT", {"UPDATE": "filled_at tokens"}),
     "operator_actions": (
         "",
         {"INSERT": "action action_id actor batch client_id count dry_run kind reason selection source"},
     ),
 }
-OWNER_ONLY = {"audit_retention", "schema_functions", "schema_migrations"}
-OWNER_ONLY_FUNCTIONS = {"api_clients_keep_revocation", "is_schema_owner", "operator_actions_append_only"}
-SECURITY_DEFINER = {"entitlement_audit_drop_oldest", "entitlement_audit_ensure_partitions", "genuine_events"}
+OWNER_ONLY = {"audit_retention", "schema_functions"}
+OWNER_ONLY_FUNCTIONS = {
+    "api_clients_keep_revocation",
+    "is_schema_owner",
+    "operator_actions_append_only",
+    "outbox_events_failed_at",
+}
+SECURITY_DEFINER = {
+    "client_request_begin",
+    "client_request_finish",
+    "entitlement_audit_drop_oldest",
+    "entitlement_audit_ensure_partitions",
+    "genuine_events",
+    "operator_actions_find",
+}
+CLIENTS_FUNCTIONS = {"client_request_begin", "client_request_finish", "client_tokens_take"}
 
 _RELATIONS = """
 SELECT c.relname AS name,
@@ -281,13 +306,16 @@ def test_role_has_exactly_the_listed_table_privileges(
 
 
 def test_role_may_execute_all_sql_functions_except_those_of_the_owner(rows: Rows) -> None:
-    """PUBLIC and the role of manage_clients may execute none. SECURITY DEFINER functions have a fixed search_path."""
+    """PUBLIC may execute none, the role of clients its own. SECURITY DEFINER functions have a fixed search_path."""
     sql_functions = {row["name"]: row for row in rows.execute(_FUNCTIONS, {"role": "grantwire_functions"})}
-    assert {name for name, row in sql_functions.items() if not row["granted"]} == OWNER_ONLY_FUNCTIONS
+    assert {name for name, row in sql_functions.items() if not row["granted"]} == (
+        OWNER_ONLY_FUNCTIONS | CLIENTS_FUNCTIONS - {"client_tokens_take"}
+    )
     assert {name for name, row in sql_functions.items() if row["public"]} == set()
     assert {name for name, row in sql_functions.items() if row["security_definer"]} == SECURITY_DEFINER
     assert all("search_path=public, pg_temp" in sql_functions[name]["config"] for name in SECURITY_DEFINER)
-    assert not [row for row in rows.execute(_FUNCTIONS, {"role": "grantwire_clients"}) if row["granted"]]
+    granted = {row["name"] for row in rows.execute(_FUNCTIONS, {"role": "grantwire_clients"}) if row["granted"]}
+    assert granted == CLIENTS_FUNCTIONS
 
 
 def test_audit_partitions_have_no_privileges_of_their_own(rows: Rows) -> None:

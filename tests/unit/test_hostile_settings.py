@@ -13,11 +13,14 @@ from grantwire.errors import ConfigError
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.client_operations import ClientOperationsSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
+from grantwire.runtime.operations import OperationsSettings
+from grantwire.runtime.operator_commands import OperatorCommandsSettings
 from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
@@ -31,11 +34,14 @@ SETTINGS_CLASSES: list[type[Any]] = [
     AuthenticationSettings,
     BridgeSettings,
     CallerSettings,
+    ClientOperationsSettings,
     ConfigurationSettings,
     DeliverySettings,
     GatewaySettings,
     NotificationListSettings,
     MigrationSettings,
+    OperationsSettings,
+    OperatorCommandsSettings,
     RebuildSettings,
     RecorderSettings,
     RedriveSettings,

@@ -138,12 +138,14 @@ def test_only_migrate_database_may_read_the_secret_of_the_owner() -> None:
         }
 
 
-def test_only_manage_clients_may_read_the_secret_for_clients() -> None:
+@pytest.mark.parametrize("administration", ["ManageClientsFunction", "OperateClientsFunction"])
+def test_only_the_administration_of_clients_may_read_their_secret(administration: str) -> None:
     """G3: it reads no other database secret, and it has no other database credentials if that one is missing."""
     for name, function in FUNCTIONS.items():
         mentions = json.dumps([function.get("Policies", []), function["Environment"]])
-        assert ("ClientsDatabase" in mentions) == (name == "ManageClientsFunction"), name
-    manage_clients = FUNCTIONS["ManageClientsFunction"]
+        allowed = name in {"ManageClientsFunction", "OperateClientsFunction"}
+        assert ("ClientsDatabase" in mentions) == allowed, name
+    manage_clients = FUNCTIONS[administration]
     environment = manage_clients["Environment"]["Variables"]
     assert environment["DATABASE_URL"] == {"Ref": "ClientsDatabaseUrl"}
     assert environment["DATABASE_SECRET_ARN"] == {"Ref": "ClientsDatabaseSecretArn"}

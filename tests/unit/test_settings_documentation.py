@@ -11,7 +11,7 @@ from tests.unit.test_hostile_settings import SETTINGS_CLASSES
 
 # Rows of tables: | `NAME`, `OTHER_NAME` | default | …
 ROW = re.compile(r"^\| (?P<names>`[A-Z_]+`(?:, `[A-Z_]+`)*) \| (?P<default>[^|]*?) ?\|", re.MULTILINE)
-PREFIXES = ("ENTITLEMENT_OUTBOX_", "NOTIFICATION_DELIVERY_")
+PREFIXES = ("ENTITLEMENT_OUTBOX_", "NOTIFICATION_DELIVERY_", "OPERATOR_COMMAND_")
 LEASE_VARIABLES = {variable.name for variable in variables(LeaseSettings)}
 # The documentation describes the default of these in words.
 DESCRIBED = {"DATABASE_LISTEN_HOST", "ENTITLEMENT_AUDIT_RETENTION_MONTHS"}

@@ -20,15 +20,19 @@ from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.senders import SenderSettings
+from grantwire.operations.problems import LATE_AFTER_SECONDS
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
 from grantwire.runtime.bridge import BridgeSettings
+from grantwire.runtime.client_operations import ClientOperationsSettings
 from grantwire.runtime.clients import CallerSettings
 from grantwire.runtime.delivery import DeliverySettings
 from grantwire.runtime.gateway import GatewaySettings
 from grantwire.runtime.migration import MigrationSettings
 from grantwire.runtime.notifications import NotificationListSettings
+from grantwire.runtime.operations import OperationsSettings
+from grantwire.runtime.operator_commands import OperatorCommandsSettings
 from grantwire.runtime.rebuild import RebuildSettings
 from grantwire.runtime.recorder import RecorderSettings
 from grantwire.runtime.redrive import RedriveSettings
@@ -73,9 +77,14 @@ SETTINGS: dict[str, type] = {
     "sweep_retention": SweepSettings,
     "redrive_dead_letters": RedriveSettings,
     "rebuild_read_model": RebuildSettings,
+    "operations": OperationsSettings,
+    "operate_clients": ClientOperationsSettings,
+    "run_operator_commands": OperatorCommandsSettings,
 }
 # They get no credentials of the database.
 WITHOUT_DATABASE = {"configure_streams"}
+# They log in with the role of the administration of clients.
+CLIENT_ADMINISTRATION = {"manage_clients", "operate_clients"}
 LEASE_PROPERTIES = {
     "poll-interval": "1s",
     "batch-size": "100",
@@ -91,6 +100,7 @@ LEASE_PROPERTIES = {
 TUNED = {
     "ENTITLEMENT_OUTBOX_TUNING": LEASE_PROPERTIES,
     "NOTIFICATION_DELIVERY_TUNING": LEASE_PROPERTIES,
+    "OPERATOR_COMMAND_TUNING": LEASE_PROPERTIES,
     "ENTITLEMENT_NATS_TUNING": {"duplicate-window": "20m", "max-age": "7d"},
     "NOTIFICATION_NATS_TUNING": {
         "ack-wait": "20s",
@@ -109,6 +119,7 @@ SCHEDULED = {
     "deliver_notifications": "DeliverySchedule",
     "record_advisories": "RecorderSchedule",
     "sweep_retention": "SweepSchedule",
+    "run_operator_commands": "CommandSchedule",
 }
 
 
@@ -252,6 +263,14 @@ def test_schedule_of_a_worker_is_a_parameter(name: str) -> None:
     assert budget.remaining() + 10 <= RESOURCES[name]["Timeout"]
 
 
+def test_status_knows_every_worker_and_its_schedule() -> None:
+    """T1: the status reports a worker that does not run."""
+    assert LATE_AFTER_SECONDS.keys() == SCHEDULED.keys()
+    for name, schedule in SCHEDULED.items():
+        interval = {"rate(1 minute)": 60, "rate(1 hour)": 3600}[PARAMETERS[schedule]["Default"]]
+        assert 2 * interval < LATE_AFTER_SECONDS[name]
+
+
 def test_template_uses_only_resources_that_emulators_support() -> None:
     """ADR 5: neither HTTP APIs nor EventBridge Scheduler."""
     kinds = {event["Type"] for name in RESOURCES for event in _events(name)}
@@ -330,7 +349,7 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
             ("HasMigrationSecret", "secretsmanager:GetSecretValue", "MigrationDatabaseSecretArn"),
             ("MigratesWithFunctionsSecret", "secretsmanager:GetSecretValue", "DatabaseSecretArn"),
         ]
-    if name == "manage_clients":
+    if name in CLIENT_ADMINISTRATION:
         expected = [("HasClientsSecret", "secretsmanager:GetSecretValue", "ClientsDatabaseSecretArn")]
     if name == "configure_streams":
         expected = [
@@ -348,7 +367,7 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
         for condition, action, resource in expected
     ]
     has_database = name not in WITHOUT_DATABASE
-    own = {"manage_clients": "ClientsDatabase"}.get(name, "Database")
+    own = "ClientsDatabase" if name in CLIENT_ADMINISTRATION else "Database"
     assert (f"{own}SecretArn" in _references(environment)) == has_database
     assert (f"{own}Url" in _references(environment)) == has_database
 
@@ -484,7 +503,9 @@ def test_webhook_is_configured_by_a_secret_outside_the_local_stage(
         load(SenderSettings, environ)
 
 
-@pytest.mark.parametrize("name", ["OutboxTuning", "DeliveryTuning", "EventStreamTuning", "EventConsumerTuning"])
+@pytest.mark.parametrize(
+    "name", ["OutboxTuning", "DeliveryTuning", "CommandTuning", "EventStreamTuning", "EventConsumerTuning"]
+)
 def test_tuning_parameter_accepts_exactly_the_properties_of_its_variable(name: str) -> None:
     """O6, N2: a wrong name is refused by CloudFormation already; both accept a list of all properties."""
     pattern = PARAMETERS[name]["AllowedPattern"]
@@ -568,14 +589,22 @@ def test_api_gateway_and_authorizer_accept_the_same_tokens(header: str, accepted
 
 
 def test_every_route_has_its_own_rate_limit() -> None:
-    """E5: each limit is a parameter, with equal rate and burst. All other methods share a default limit."""
+    """E5: each limit is a parameter, with equal rate and burst. All other methods share a default limit.
+
+    The routes of operators share two: one for reads, one for changes.
+    """
     limits = {}
     for setting in TEMPLATE["Resources"]["Api"]["Properties"]["MethodSettings"]:
         assert setting["ThrottlingRateLimit"] == setting["ThrottlingBurstLimit"]
         path = setting["ResourcePath"][1:].replace("~1", "/")
         limits[f"{setting['HttpMethod']} {path}"] = setting["ThrottlingRateLimit"]["Ref"]
     assert limits.keys() == ROUTES.keys() | {"* *"}
-    assert len(set(limits.values())) == len(limits)
+    operators = {route: limit for route, limit in limits.items() if "/v1/ops/" in route}
+    assert all(
+        limit == f"Ops{'Read' if route.startswith('GET ') else 'Write'}RateLimit" for route, limit in operators.items()
+    )
+    others = [limit for route, limit in limits.items() if route not in operators]
+    assert len(set(others)) == len(others)
     assert {PARAMETERS[name]["Type"] for name in limits.values()} == {"Number"}
 
 

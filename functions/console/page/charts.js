@@ -29,7 +29,7 @@ export function sparkline(samples, name, label, now, format = formatCount) {
     { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": text },
     s("title", {}, text),
     lines.map((points) => [s("path", { class: "spark-area", d: area(points) }), s("path", { class: "spark-line", d: path(points) })]),
-    s("circle", { class: "spark-end", cx: last[0].toFixed(1), cy: last[1].toFixed(1), r: 2.5 }),
+    s("path", { class: "spark-end", d: `M${last[0].toFixed(1)} ${last[1].toFixed(1)}h0.01` }),
   );
 }
 
@@ -40,11 +40,11 @@ function stages(status, milliseconds) {
   const codes = new Set(status.problems.map((problem) => problem.code));
   const differences = (model.ahead ?? 0) + (model.behind ?? 0) + (model.wrong ?? 0);
   return [
-    { name: "API", big: "Up", small: `${formatSeconds(milliseconds / 1000)} response`, tone: "good", rate: null, dead: 0 },
+    { name: "API", big: "Up", lines: ["responded in", formatSeconds(milliseconds / 1000)], tone: "good", rate: null, dead: 0 },
     {
       name: "Outbox",
-      big: countOf(outbox.pending, "pending", "pending", outbox.capped),
-      small: outbox.oldest_pending_at ? `oldest ${formatSeconds(outbox.oldest_pending_seconds)}` : "nothing waits",
+      big: formatCount(outbox.pending, outbox.capped),
+      lines: ["events pending", outbox.oldest_pending_at ? `oldest ${formatSeconds(outbox.oldest_pending_seconds)}` : "nothing waits"],
       tone: outbox.failed ? "bad" : codes.has("EVENTS_OLD") ? "warn" : "good",
       rate: outbox.published_last_minute,
       dead: outbox.failed,
@@ -52,40 +52,40 @@ function stages(status, milliseconds) {
     },
     {
       name: "Stream",
-      big: stream.state === "UP" ? "NATS up" : stream.state === "DOWN" ? "NATS down" : "NATS unknown",
-      small: stream.consumer_lag === null ? "lag not known" : `lag ${formatCount(stream.consumer_lag)}`,
+      big: { UP: "Up", DOWN: "Down" }[stream.state] ?? "Unknown",
+      lines: ["NATS JetStream", stream.consumer_lag === null ? "lag not known" : `lag ${formatCount(stream.consumer_lag)}`],
       tone: stream.state === "DOWN" ? "bad" : stream.state !== "UP" || codes.has("CONSUMER_LAG") ? "warn" : "good",
       rate: inbox.processed_last_minute,
       dead: byKind("nats"),
       kind: "nats",
     },
     {
-      name: "Inbox, read model",
-      big: differences ? countOf(differences, "difference") : model.measured_at ? "In step" : "Not verified",
-      small: model.measured_at ? "read model verified" : "no verification yet",
+      name: "Inbox",
+      big: formatCount(inbox.processed_last_minute),
+      lines: ["recorded last minute", differences ? `read model: ${formatCount(differences)} differ` : model.measured_at ? "read model in step" : "read model not verified"],
       tone: differences ? "warn" : "good",
-      rate: inbox.processed_last_minute,
+      rate: null,
       dead: 0,
     },
     {
       name: "Notifications",
-      big: countOf(notifications.pending, "pending", "pending", notifications.capped),
-      small: notifications.oldest_due_seconds ? `due for ${formatSeconds(notifications.oldest_due_seconds)}` : "nothing due",
+      big: formatCount(notifications.pending, notifications.capped),
+      lines: ["to send", notifications.oldest_due_seconds ? `due for ${formatSeconds(notifications.oldest_due_seconds)}` : "nothing due"],
       tone: notifications.failed ? "bad" : notifications.oldest_due_seconds > 60 ? "warn" : "good",
       rate: notifications.sent_last_minute,
       dead: notifications.failed,
       kind: "notification",
     },
-    { name: "Receiver", big: countOf(notifications.sent_last_minute, "sent", "sent"), small: "in the last minute", tone: notifications.failed ? "bad" : "good", rate: null, dead: 0 },
+    { name: "Receiver", big: formatCount(notifications.sent_last_minute), lines: ["sent last minute", notifications.failed ? "refuses some" : "accepts all"], tone: notifications.failed ? "warn" : "good", rate: null, dead: 0 },
   ];
 }
 
-const BOX = { width: 148, height: 92, gap: 58 };
+const BOX = { width: 142, height: 108, gap: 66 };
 
 /** Return the picture of the flow: boxes with counts, arrows with rates, and dead letters below or beside them. */
 export function flowPicture(status, milliseconds) {
   const all = stages(status, milliseconds);
-  const described = all.map((stage) => `${stage.name}: ${stage.big}, ${stage.small}${stage.dead ? `, ${countOf(stage.dead, "dead letter")}` : ""}`).join(". ");
+  const described = all.map((stage) => `${stage.name}: ${stage.big}, ${stage.lines.join(", ")}${stage.dead ? `, ${countOf(stage.dead, "dead letter")}` : ""}`).join(". ");
   return h("div", { class: "flow" }, horizontal(all, described), vertical(all, described));
 }
 
@@ -94,12 +94,12 @@ function horizontal(all, described) {
   const parts = all.map((stage, index) => {
     const left = index * (BOX.width + BOX.gap);
     const arrow = index < all.length - 1 && [
-      s("path", { class: "flow-arrow", d: `M${left + BOX.width + 5} 47h${BOX.gap - 14}m-6 -5l6 5l-6 5` }),
-      stage.rate !== null && s("text", { class: "flow-rate", x: left + BOX.width + BOX.gap / 2, y: 36 }, `${formatCount(stage.rate)}/min`),
+      s("path", { class: "flow-arrow", d: `M${left + BOX.width + 8} 55h${BOX.gap - 15}m-6 -5l6 5l-6 5` }),
+      stage.rate !== null && s("text", { class: "flow-rate", x: left + BOX.width + BOX.gap / 2 + 1, y: 43 }, `${formatCount(stage.rate)}/min`),
     ];
-    return [box(stage, left + 1, 1), arrow, stage.dead > 0 && deadBadge(stage, left + BOX.width / 2, 100, true)];
+    return [box(stage, left + 1, 1), arrow, stage.dead > 0 && deadBadge(stage, left + BOX.width / 2, BOX.height + 8, true)];
   });
-  return s("svg", { class: "flow-wide", viewBox: `0 0 ${width + 2} 136`, role: "group", "aria-label": `Flow. ${described}` }, parts);
+  return s("svg", { class: "flow-wide", viewBox: `0 0 ${width + 2} ${all.some((stage) => stage.dead) ? BOX.height + 40 : BOX.height + 3}`, role: "group", "aria-label": `Flow. ${described}` }, parts);
 }
 
 function vertical(all, described) {
@@ -110,7 +110,7 @@ function vertical(all, described) {
       s("path", { class: "flow-arrow", d: `M75 ${top + BOX.height + 5}v28m-5 -6l5 6l5 -6` }),
       stage.rate !== null && s("text", { class: "flow-rate start", x: 90, y: top + BOX.height + 24 }, `${formatCount(stage.rate)}/min`),
     ];
-    return [box(stage, 1, top + 1), arrow, stage.dead > 0 && deadBadge(stage, 228, top + 30, false)];
+    return [box(stage, 1, top + 1), arrow, stage.dead > 0 && deadBadge(stage, 228, top + 38, false)];
   });
   return s("svg", { class: "flow-narrow", viewBox: `0 0 304 ${all.length * step - 38}`, role: "group", "aria-label": `Flow. ${described}` }, parts);
 }
@@ -122,8 +122,8 @@ function box(stage, left, top) {
     s("rect", { width: BOX.width, height: BOX.height, rx: 10 }),
     s("circle", { class: "flow-dot", cx: BOX.width - 16, cy: 19, r: 4.5 }),
     s("text", { class: "flow-name", x: 14, y: 23 }, stage.name),
-    s("text", { class: "flow-big", x: 14, y: 53 }, stage.big),
-    s("text", { class: "flow-small", x: 14, y: 75 }, stage.small),
+    s("text", { class: "flow-big", x: 14, y: 54 }, stage.big),
+    stage.lines.map((line, index) => s("text", { class: "flow-small", x: 14, y: 75 + index * 18 }, line)),
   );
 }
 

@@ -30,10 +30,10 @@ function renderClients({ clients }) {
     table(
       "Clients",
       [
-        { label: "Name", kind: "wide", of: (client) => [h("span", { class: "strong" }, client.name), h("p", { class: "quiet" }, code(client.client_id))] },
-        { label: "State", of: stateOf },
-        { label: "Scopes", of: (client) => h("ul", { class: "chips" }, client.scopes.map((scope) => h("li", {}, scope))) },
-        { label: "Limits", of: (client) => (client.rate_limit || client.burst_limit ? `${formatCount(client.rate_limit)}/s, burst ${formatCount(client.burst_limit)}` : h("span", { class: "quiet" }, "default")) },
+        { label: "Name", kind: "name", of: (client) => [h("span", { class: "strong" }, client.name), h("p", { class: "quiet" }, code(client.client_id))] },
+        { label: "State", kind: "states", of: stateOf },
+        { label: "Scopes", kind: "medium", of: (client) => h("ul", { class: "chips" }, client.scopes.map((scope) => h("li", {}, scope))) },
+        { label: "Limits", kind: "keep", of: (client) => (client.rate_limit || client.burst_limit ? `${formatCount(client.rate_limit)}/s, burst ${formatCount(client.burst_limit)}` : h("span", { class: "quiet" }, "default")) },
         { label: "Last used", of: (client) => timeOf(client.last_used_at) },
         { label: "Actions", hidden: true, kind: "row-actions", of: clientActions },
       ],

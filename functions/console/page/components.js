@@ -9,6 +9,9 @@ const TONES = {
   FAILED: "bad", DOWN: "bad", OPEN: "bad", DEAD_LETTER: "bad",
 };
 
+/** The names of the kinds of dead letters. */
+export const KIND_NAMES = { outbox: "Outbox", nats: "NATS", notification: "Notification" };
+
 /** Return a state as a badge. */
 export function badge(state, tone = TONES[state] ?? "mute") {
   return h("span", { class: `badge ${tone}` }, h("span", { class: "dot", "aria-hidden": "true" }), state.replaceAll("_", " "));

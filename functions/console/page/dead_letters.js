@@ -1,13 +1,13 @@
 import { openDeadLetterAction } from "./actions.js";
 import { get } from "./api.js";
-import { badge, card, copyButton, definitions, emptyState, field, idWithCopy, jsonText, link, notice, pageHead, select, table, timeOf } from "./components.js";
-import { announce, h } from "./dom.js";
-import { countOf, formatCount, formatName, formatTime, shortId } from "./format.js";
+import { KIND_NAMES, badge, card, copyButton, definitions, emptyState, field, idWithCopy, jsonText, link, notice, pageHead, select, table, timeOf } from "./components.js";
+import { announce, h, replaceContent } from "./dom.js";
+import { asSentence, countOf, formatCount, formatName, formatTime, shortId } from "./format.js";
 import { showLive } from "./live.js";
 import { groupHash } from "./overview.js";
 import { traceTimeline } from "./trace.js";
 
-const KINDS = [["", "All kinds"], ["outbox", "Outbox"], ["nats", "NATS"], ["notification", "Notification"]];
+const KINDS = [["", "All kinds"], ...Object.entries(KIND_NAMES)];
 const KIND_TEXTS = { outbox: "could not be published", nats: "could not be recorded from the stream", notification: "could not be sent to the receiver" };
 const MAX_IDS = 400;
 
@@ -27,7 +27,7 @@ function renderGroups({ open, capped, groups }) {
     table(
       "Groups of dead letters",
       [
-        { label: "Cause", kind: "wide", of: (group) => [h("a", { href: groupHash(group), class: "strong" }, group.cause), h("p", { class: "quiet" }, `${formatName(group.kind)}: ${KIND_TEXTS[group.kind]}`)] },
+        { label: "Cause", kind: "wide", of: (group) => [h("a", { href: groupHash(group), class: "strong" }, group.cause), h("p", { class: "quiet" }, `${KIND_NAMES[group.kind]}: ${KIND_TEXTS[group.kind]}`)] },
         { label: "Count", kind: "number", of: (group) => h("span", { class: "big-number" }, formatCount(group.count)) },
         { label: "First", of: (group) => timeOf(group.first_at) },
         { label: "Last", of: (group) => timeOf(group.last_at) },
@@ -40,7 +40,7 @@ function renderGroups({ open, capped, groups }) {
 }
 
 function groupActions(group) {
-  const act = (action) => () => openDeadLetterAction(action, { kind: group.kind, filter: { cause: group.cause } }, `All dead letters of this group: ${formatName(group.kind)}, “${group.cause}”.`);
+  const act = (action) => () => openDeadLetterAction(action, { kind: group.kind, filter: { cause: group.cause } }, `All dead letters of this group: ${KIND_NAMES[group.kind]}, “${group.cause}”.`);
   const name = `${group.kind} ${group.cause}`;
   return [
     h("button", { type: "button", class: "button small", "data-key": `redrive ${name}`, "aria-label": `Redrive the group ${group.cause}`, onclick: act("redrive") }, "Redrive…"),
@@ -145,7 +145,7 @@ function renderList({ list, cursor }, { filters, selected, more }) {
     "Dead letters",
     [
       { label: "Select", hidden: true, kind: "narrow", of: choose },
-      { label: "Cause", kind: "wide", of: (dead) => [h("a", { href: `#/dead-letters/${dead.kind}/${dead.dead_letter_id}`, class: "strong" }, dead.cause), h("p", { class: "quiet" }, `${formatName(dead.kind)}${dead.event_type ? `, ${dead.event_type}` : ""}`)] },
+      { label: "Cause", kind: "wide", of: (dead) => [h("a", { href: `#/dead-letters/${dead.kind}/${dead.dead_letter_id}`, class: "strong" }, dead.cause), h("p", { class: "quiet" }, `${KIND_NAMES[dead.kind]}${dead.event_type ? `, ${dead.event_type}` : ""}`)] },
       { label: "User", of: (dead) => (dead.user_id ? link(`#/users/${encodeURIComponent(dead.user_id)}`, dead.user_id) : "–") },
       { label: "SKU", of: (dead) => dead.stock_keeping_unit ?? "–" },
       { label: "Since", of: (dead) => timeOf(dead.since) },
@@ -181,8 +181,7 @@ export function showDeadLetter(main, kind, id) {
       return { dead, trace };
     },
     ({ dead, trace }) => {
-      if (!head.firstChild) head.replaceChildren(deadLetterHead(dead));
-      else head.replaceChildren(deadLetterHead(dead));
+      replaceContent(head, deadLetterHead(dead));
       return renderDeadLetter(dead, trace);
     },
     { every: 5000, scope: "ops:read" },
@@ -196,7 +195,7 @@ function deadLetterHead(dead) {
     h("button", { type: "button", class: "button primary", "data-key": "redrive", onclick: () => openDeadLetterAction("redrive", selection, text) }, "Redrive…"),
     h("button", { type: "button", class: "button", "data-key": "discard", onclick: () => openDeadLetterAction("discard", selection, text) }, "Discard…"),
   ];
-  return h("div", {}, h("nav", { "aria-label": "Breadcrumb", class: "crumbs" }, link("#/dead-letters", "Dead letters"), " / ", link(groupHash(dead), "Group"), " / ", h("span", { "aria-current": "page" }, shortId(dead.dead_letter_id))), pageHead(dead.cause, `${formatName(dead.kind)}: this message ${KIND_TEXTS[dead.kind]}.`, actions || []));
+  return h("div", {}, h("nav", { "aria-label": "Breadcrumb", class: "crumbs" }, link("#/dead-letters", "Dead letters"), " / ", link(groupHash(dead), "Group"), " / ", h("span", { "aria-current": "page" }, shortId(dead.dead_letter_id))), pageHead(asSentence(dead.cause), `${KIND_NAMES[dead.kind]}: this message ${KIND_TEXTS[dead.kind]}.`, actions || []));
 }
 
 function renderDeadLetter(dead, trace) {
@@ -227,13 +226,13 @@ function messageContent(message) {
     ["Subject", message.subject],
     ["Stream", message.stream && `${message.stream}, sequence ${message.stream_sequence}`],
   ]);
-  return [
+  return h("div", { class: "message" },
     facts,
-    message.problem && notice("warn", "It could not be decoded", message.problem),
+    message.problem && notice("warn", "It could not be decoded", asSentence(message.problem)),
     message.decoded !== null && message.decoded !== undefined && jsonText(message.decoded),
     message.base64 && [h("p", { class: "quiet" }, "Bytes, base64 ", copyButton(message.base64, "Copy the bytes as base64")), h("pre", { class: "json", tabindex: "0", "aria-label": "Bytes of the message" }, message.base64)],
     message.headers && h("details", { "data-key": "headers" }, h("summary", {}, "Headers"), jsonText(message.headers)),
-  ];
+  );
 }
 
 function actionsTable(actions) {

@@ -1,7 +1,7 @@
 import { ApiError } from "./api.js";
 import { notice } from "./components.js";
 import { h } from "./dom.js";
-import { formatAgo, formatTime } from "./format.js";
+import { asSentence, formatAgo, formatTime } from "./format.js";
 
 const since = (error) => {
   const time = new Date(error.since).toISOString();
@@ -38,7 +38,7 @@ export function describeFailure(error, scope) {
         ? missingScope(scope)
         : { title: "The token is not valid", text: ["It is unknown, expired, revoked or of another environment. Sign in with another token."] };
     default:
-      return { title: error.code === "NOT_FOUND" ? "Not found" : "The request was refused", text: [sentence(error.message)] };
+      return { title: error.code === "NOT_FOUND" ? "Not found" : "The request was refused", text: [asSentence(error.message)] };
   }
 }
 
@@ -47,10 +47,6 @@ function missingScope(scope) {
     title: `Your token lacks the scope ${scope}`,
     text: [`This part of the console needs ${scope}. The other parts work with the scopes that the token has.`, "What to do: sign in with a token of a client that has this scope, or ask an operator with clients:write to create one."],
   };
-}
-
-function sentence(text) {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
 /** Return a notice about a failed request. An error that is not one of the API is a bug, and is shown as such. */

@@ -59,6 +59,11 @@ export function formatName(name) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** Return a message of the API as a sentence. */
+export function asSentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
 /** Return the short form of an id, for tables. The whole id is in the link or the title. */
 export function shortId(id) {
   return id.length > 13 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id;

@@ -1,8 +1,8 @@
 import { get, lastResponse } from "./api.js";
 import { flowPicture, sparkline } from "./charts.js";
-import { badge, card, definitions, emptyState, link, pageHead, table, timeOf } from "./components.js";
+import { KIND_NAMES, badge, card, definitions, emptyState, link, pageHead, table, timeOf } from "./components.js";
 import { announce, h } from "./dom.js";
-import { countOf, formatAgo, formatCount, formatName, formatSeconds } from "./format.js";
+import { asSentence, countOf, formatAgo, formatCount, formatName, formatSeconds } from "./format.js";
 import { GUIDANCE } from "./guidance.js";
 import { showLive } from "./live.js";
 
@@ -59,7 +59,7 @@ function problemItem(problem, status) {
     "li",
     { "data-code": problem.code },
     h("h2", {}, titleOf(problem)),
-    h("p", {}, problem.message, sinceOf(problem, status)),
+    h("p", {}, asSentence(problem.message), sinceOf(problem, status)),
     guidance && definitions([["Still works", guidance.works], ["What to do", [guidance.todo, guidance.link && [" ", problemLink(guidance.link)]]]], "rows"),
   );
 }
@@ -99,7 +99,7 @@ function deadLetters(status) {
   const aside = open > 0 && link("#/dead-letters", "All groups");
   if (open === 0) return card("Dead letters", emptyState("No open dead letters", "A message that cannot be processed appears here with its cause."));
   const rows = groups.slice(0, 5).map((group) =>
-    h("li", {}, h("a", { href: groupHash(group) }, h("span", { class: "group-cause" }, group.cause), h("span", { class: "quiet" }, `${formatName(group.kind)}, last ${formatAgo(group.last_at)}`)), h("span", { class: "group-count" }, formatCount(group.count))),
+    h("li", {}, h("a", { href: groupHash(group) }, h("span", { class: "group-cause" }, group.cause), h("span", { class: "quiet" }, `${KIND_NAMES[group.kind]}, last ${formatAgo(group.last_at)}`)), h("span", { class: "group-count" }, formatCount(group.count))),
   );
   return card("Dead letters", h("ul", { class: "group-list" }, rows), { aside: [h("span", { class: "quiet" }, `${formatCount(open, capped)} open `), aside] });
 }
@@ -133,8 +133,8 @@ function workers(status) {
   return table(
     "Workers",
     [
-      { label: "Worker", kind: "wide", of: (worker) => [h("span", { class: "strong" }, formatName(worker.worker)), worker.error && h("p", { class: "cell-error" }, worker.error)] },
-      { label: "State", of: (worker) => [badge(worker.outcome), worker.late && [" ", badge("LATE")]] },
+      { label: "Worker", kind: "wide", of: (worker) => [h("code", { class: "strong" }, worker.worker), worker.error && h("p", { class: "cell-error" }, worker.error)] },
+      { label: "State", kind: "states", of: (worker) => [badge(worker.outcome), worker.late && [" ", badge("LATE")]] },
       { label: "Last run", of: (worker) => timeOf(worker.finished_at) },
       { label: "Duration", kind: "number", of: (worker) => formatSeconds(worker.duration_ms / 1000) },
       { label: "Result", of: (worker) => h("span", { class: "quiet" }, resultText(worker.result)) },

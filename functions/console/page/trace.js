@@ -116,7 +116,7 @@ export function traceTimeline(trace) {
   const last = trace.changes.length === 1 ? trace.changes[0] : null;
   return [
     last && h("p", { class: "trace-summary" }, badge(last.state), ` ${STATE_TEXTS[last.state]} `, h("span", { class: "quiet" }, trace.timeline.length > 1 ? `${formatSeconds(trace.timeline.at(-1).offset_ms / 1000)} from the first to the last entry.` : "")),
-    h("ol", { class: "timeline" }, trace.timeline.map((entry, index) => timelineEntry(entry, trace.timeline[index - 1], several, index)), trace.removed.map(removedEntry)),
+    h("ol", { class: "timeline" }, trace.removed.map(removedEntry), trace.timeline.map((entry, index) => timelineEntry(entry, trace.timeline[index - 1], several, index))),
   ];
 }
 

@@ -15,7 +15,8 @@
     │   ├── ForbiddenError         FORBIDDEN
     │   ├── NotFoundError          NOT_FOUND
     │   ├── MethodNotAllowedError  METHOD_NOT_ALLOWED
-    │   └── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
+    │   ├── KeyConflictError       IDEMPOTENCY_KEY_CONFLICT
+    │   └── ClientExistsError      CLIENT_EXISTS
     ├── InternalError              a bug or a broken invariant: logged, details never sent to a caller    (500)
     │   └── SystemFaultError       PostgreSQL rejects every statement of this kind: wait and raise an alarm
     └── ConfigError                fails the init phase; one error names every missing or invalid variable
@@ -46,6 +47,7 @@ __all__ = [
     "AmbiguousError",
     "BadRequestError",
     "CircuitOpenError",
+    "ClientExistsError",
     "ConfigError",
     "ForbiddenError",
     "GrantwireError",
@@ -103,6 +105,12 @@ class MethodNotAllowedError(RejectedError):
     def __init__(self, allowed: str) -> None:
         super().__init__(f"method not allowed, use {allowed}")
         self.allowed = allowed
+
+
+class ClientExistsError(RejectedError):
+    """A client with the same name exists that was not revoked."""
+
+    code = "CLIENT_EXISTS"
 
 
 class SystemFaultError(InternalError):

@@ -63,6 +63,17 @@ def parse_page_size(value: str, *, maximum: int) -> int:
     raise BadRequestError(f"limit must be a whole number between 1 and {maximum}")
 
 
+def parse_query(query: Mapping[str, Sequence[str]], allowed: Sequence[str]) -> dict[str, str]:
+    """Return the query parameters by name; raises BadRequestError for an unknown or a repeated one."""
+    for name, values in query.items():
+        if name not in allowed:
+            known = f"allowed: {', '.join(allowed)}" if allowed else "this route has none"
+            raise BadRequestError(f"unknown query parameter {name[:MAX_NAME_LENGTH]!a}; {known}")
+        if len(values) != 1:
+            raise BadRequestError(f"{name} must be given once")
+    return {name: values[0] for name, values in query.items()}
+
+
 class PageRequest(NamedTuple):
     """A request for at most `limit` entitlements of a user, with stock keeping units greater than `after`."""
 
@@ -73,15 +84,10 @@ class PageRequest(NamedTuple):
     @classmethod
     def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the user_id from the path and the query parameters `limit` and `after`."""
-        for name, values in query.items():
-            if name not in {"limit", "after"}:
-                unknown = f"{name[:MAX_NAME_LENGTH]!a}"
-                raise BadRequestError(f"unknown query parameter {unknown}; allowed: limit, after")
-            if len(values) != 1:
-                raise BadRequestError(f"{name} must be given once")
-        after = query.get("after")
+        given = parse_query(query, ("limit", "after"))
+        after = given.get("after")
         return cls(
             user_id=clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH),
-            limit=parse_page_size(query["limit"][0], maximum=_MAX_PAGE_SIZE) if "limit" in query else _MAX_PAGE_SIZE,
-            after="" if after is None else clean_text("after", after[0], max_length=MAX_NAME_LENGTH),
+            limit=parse_page_size(given["limit"], maximum=_MAX_PAGE_SIZE) if "limit" in given else _MAX_PAGE_SIZE,
+            after="" if after is None else clean_text("after", after, max_length=MAX_NAME_LENGTH),
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grantwire.clients.store import Clients
+    from grantwire.database import Connection
 
 # The fields that each action accepts. Every action that changes a client is recorded, with actor and reason.
 _ACTION_FIELDS = {
@@ -75,26 +76,27 @@ class ClientCommand:
         actor, reason = parse_actor_and_reason(event)
         return replace(command, actor=actor, reason=reason)
 
-    def execute(self, clients: Clients, source: str) -> dict[str, Any]:
+    def execute(self, clients: Clients, source: str, within: Connection | None = None) -> dict[str, Any]:
         """Execute the command and return its result. `source` says where it came from, and is recorded with it.
 
-        The result of create and rotate contains the new token. It cannot be read again later.
+        A change commits in a transaction of its own, or in the caller's transaction `within`. The result of create and
+        rotate contains the new token. It cannot be read again later.
         """
         if self.action == "list":
             return {"clients": clients.list_all()}
         operator = Operator(self.actor, self.reason, source)
         if self.action == "revoke":
-            clients.revoke(operator, self.client_id)
+            clients.revoke(operator, self.client_id, within=within)
             self._log(operator, self.client_id)
             return {"client_id": self.client_id, "revoked": True}
         if self.action == "limits":
-            clients.set_limits(operator, self.client_id, self.limits)
+            clients.set_limits(operator, self.client_id, self.limits, within=within)
             self._log(operator, self.client_id)
             return {"client_id": self.client_id, **self.limits._asdict()}
         if self.action == "create":
-            issued = clients.create(operator, self.name, self.scopes, self.expires_in, self.limits)
+            issued = clients.create(operator, self.name, self.scopes, self.expires_in, self.limits, within=within)
         else:
-            issued = clients.rotate(operator, self.client_id, self.overlap, self.expires_in)
+            issued = clients.rotate(operator, self.client_id, self.overlap, self.expires_in, within=within)
         token = issued.token
         self._log(operator, token.client_id, expires_at=issued.expires_at)
         return {"client_id": token.client_id, "token": token.text, "expires_at": issued.expires_at}

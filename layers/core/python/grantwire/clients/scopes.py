@@ -26,6 +26,23 @@ ROUTES = {
     "GET /v1/users/{user_id}/entitlements": Scope.READ_ENTITLEMENTS,
     "GET /v1/users/{user_id}/summary": Scope.READ_ENTITLEMENTS,
     "GET /debug/notification/inbox/{user_id}": Scope.READ_NOTIFICATIONS,
+    "GET /v1/ops/status": Scope.READ_OPERATIONS,
+    "GET /v1/ops/samples": Scope.READ_OPERATIONS,
+    "GET /v1/ops/dead-letters": Scope.READ_OPERATIONS,
+    "GET /v1/ops/dead-letters/groups": Scope.READ_OPERATIONS,
+    "GET /v1/ops/dead-letters/{kind}/{dead_letter_id}": Scope.READ_OPERATIONS,
+    "POST /v1/ops/dead-letters/redrive": Scope.WRITE_OPERATIONS,
+    "POST /v1/ops/dead-letters/discard": Scope.WRITE_OPERATIONS,
+    "POST /v1/ops/read-model/rebuild": Scope.WRITE_OPERATIONS,
+    "POST /v1/ops/read-model/verify": Scope.WRITE_OPERATIONS,
+    "GET /v1/ops/commands": Scope.READ_OPERATIONS,
+    "GET /v1/ops/commands/{command_id}": Scope.READ_OPERATIONS,
+    "GET /v1/ops/trace": Scope.READ_OPERATIONS,
+    "GET /v1/ops/clients": Scope.WRITE_CLIENTS,
+    "POST /v1/ops/clients": Scope.WRITE_CLIENTS,
+    "POST /v1/ops/clients/{client_id}/rotate": Scope.WRITE_CLIENTS,
+    "POST /v1/ops/clients/{client_id}/revoke": Scope.WRITE_CLIENTS,
+    "POST /v1/ops/clients/{client_id}/limits": Scope.WRITE_CLIENTS,
 }
 
 # Routes without an authorizer: every caller may use them, so they must contain no data.

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.clients.tokens import Token, generate_client_id
 from grantwire.database import wrap_exceptions
-from grantwire.errors import NotFoundError, RejectedError
+from grantwire.errors import ClientExistsError, NotFoundError
 from grantwire.operator_actions import OperatorAction, record_client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
     from grantwire.clients.scopes import Scope
-    from grantwire.database import Database
+    from grantwire.database import Connection, Database
     from grantwire.operator_actions import Operator
 
 # The statement always returns one row. The database's clock decides whether the previous hash is still valid. The
@@ -110,12 +111,22 @@ class IssuedToken:
 class Clients:
     """The service clients in PostgreSQL.
 
-    Each change commits together with its row in `operator_actions`.
+    Each change commits together with its row in `operator_actions`: in a transaction of its own, or in the caller's
+    transaction `within`.
     """
 
     def __init__(self, database: Database, environment: str) -> None:
         self._database = database
         self._environment = environment
+
+    @contextmanager
+    def _transaction(self, within: Connection | None) -> Iterator[Connection]:
+        if within is not None:
+            with wrap_exceptions():
+                yield within
+            return
+        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            yield tx
 
     def find(self, client_id: str) -> Client | None:
         """Return the client, or None if there is no such client."""
@@ -141,24 +152,32 @@ class Clients:
         scopes: Sequence[Scope],
         lifetime: timedelta | None = None,
         limits: ClientLimits = DEFAULT_LIMITS,
+        *,
+        within: Connection | None = None,
     ) -> IssuedToken:
         """Create a client and its first token.
 
-        Raise RejectedError if a client with this name exists that was not revoked.
+        Raise ClientExistsError if a client with this name exists that was not revoked.
         """
         token = Token.mint(self._environment, generate_client_id())
         parameters = {"client_id": token.client_id, "hash": token.hash, "name": name, "scopes": list(scopes)}
         selection = {"name": name, "scopes": list(scopes), "expires_in": _to_text(lifetime), **limits._asdict()}
         action = OperatorAction(operator, "create", "client", selection)
-        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+        with self._transaction(within) as tx:
             row = tx.execute(_CREATE, {**parameters, "lifetime": lifetime, **limits._asdict()}).fetchone()
             if row is None:
-                raise RejectedError(f'client "{name}" already exists')
+                raise ClientExistsError(f'client "{name}" already exists')
             record_client(tx, action, token.client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
     def rotate(
-        self, operator: Operator, client_id: str, overlap: timedelta, lifetime: timedelta | None = None
+        self,
+        operator: Operator,
+        client_id: str,
+        overlap: timedelta,
+        lifetime: timedelta | None = None,
+        *,
+        within: Connection | None = None,
     ) -> IssuedToken:
         """Create a new token for a client.
 
@@ -170,7 +189,7 @@ class Clients:
         parameters = {"client_id": client_id, "hash": token.hash, "overlap": overlap, "lifetime": lifetime}
         selection = {"overlap": _to_text(overlap), "expires_in": _to_text(lifetime)}
         action = OperatorAction(operator, "rotate", "client", selection)
-        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+        with self._transaction(within) as tx:
             row = tx.execute(_ROTATE, parameters).fetchone()
             if row is None:
                 raise NotFoundError(
@@ -179,25 +198,27 @@ class Clients:
             record_client(tx, action, client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
-    def revoke(self, operator: Operator, client_id: str) -> None:
+    def revoke(self, operator: Operator, client_id: str, *, within: Connection | None = None) -> None:
         """Revoke a client permanently; revoking it again changes nothing and is recorded, too.
 
         Its tokens stop working within the authorizer's cache time. Raise NotFoundError if there is no such client.
         """
         action = OperatorAction(operator, "revoke", "client", {})
-        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+        with self._transaction(within) as tx:
             row = tx.execute(_REVOKE, {"client_id": client_id}).fetchone()
             if row is None:
                 raise NotFoundError(f'client "{client_id}" does not exist')
             record_client(tx, action, client_id, changed=row[0])
 
-    def set_limits(self, operator: Operator, client_id: str, limits: ClientLimits) -> None:
+    def set_limits(
+        self, operator: Operator, client_id: str, limits: ClientLimits, *, within: Connection | None = None
+    ) -> None:
         """Replace the limits of a client; they apply to its next chunk of tokens, within a second.
 
         Raise NotFoundError if the client does not exist or was revoked.
         """
         action = OperatorAction(operator, "limits", "client", limits._asdict())
-        with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+        with self._transaction(within) as tx:
             if tx.execute(_SET_LIMITS, {"client_id": client_id, **limits._asdict()}).fetchone() is None:
                 raise NotFoundError(f'client "{client_id}" does not exist or was revoked')
             record_client(tx, action, client_id)

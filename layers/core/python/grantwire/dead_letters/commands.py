@@ -9,7 +9,7 @@ from uuid import UUID
 from grantwire.errors import BadRequestError
 from grantwire.operator_actions import MAX_TEXT_LENGTH, parse_actor_and_reason
 from grantwire.settings import parse_duration
-from grantwire.validation import clean_text
+from grantwire.validation import MAX_NAME_LENGTH, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 ACTIONS = ("list", "redrive", "discard")
-# The filters that each kind of dead letter supports.
-FILTERS = {
-    "outbox": ("event_type", "user_id", "error", "older_than", "newer_than"),
-    "notification": ("event_type", "user_id", "error", "older_than", "newer_than"),
-    "nats": ("event_type", "error", "older_than", "newer_than"),
-}
+FILTERS = ("cause", "event_type", "user_id", "stock_keeping_unit", "error", "older_than", "newer_than")
+KINDS = ("outbox", "notification", "nats")
 MAX_LIMIT = 100_000
 _MAX_IDS = 1000
 _FIELDS = ("action", "kind", "ids", "filter", "all", "dry_run", "force", "limit", "actor", "reason")
@@ -30,23 +26,28 @@ _FIELDS = ("action", "kind", "ids", "filter", "all", "dry_run", "force", "limit"
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that a dead letter must meet, all of those that are set; `error` is a substring of its error."""
+    """Conditions that a dead letter must meet, all of those that are set; `error` is a substring of its error.
 
+    `cause` is the error without the parts that differ from one dead letter to the next, as the groups show it.
+    """
+
+    cause: str | None = None
     event_type: str | None = None
     user_id: str | None = None
+    stock_keeping_unit: str | None = None
     error: str | None = None
     older_than: timedelta | None = None
     newer_than: timedelta | None = None
 
     @classmethod
-    def parse(cls, kind: str, value: object) -> Self:
+    def parse(cls, value: object) -> Self:
         """Validate the conditions; a duration is text such as `2h` or `7d`. Raises BadRequestError."""
-        allowed = ", ".join(FILTERS[kind])
+        allowed = ", ".join(FILTERS)
         if not isinstance(value, dict) or not value:
             raise BadRequestError(f"filter must be an object with at least one of {allowed}")
         for name in value:
-            if name not in FILTERS[kind]:
-                raise BadRequestError(f"unknown filter {name!a} for kind {kind}; allowed: {allowed}")
+            if name not in FILTERS:
+                raise BadRequestError(f"unknown filter {name[:MAX_NAME_LENGTH]!a}; allowed: {allowed}")
         return cls(**{name: _parse_condition(name, condition) for name, condition in value.items()})
 
 
@@ -75,14 +76,14 @@ class DeadLetterCommand:
             if name not in _FIELDS:
                 raise BadRequestError(f"unknown field {name!a}; allowed: {', '.join(_FIELDS)}")
         action = _parse_choice(event, "action", ACTIONS)
-        kind = _parse_choice(event, "kind", tuple(FILTERS))
+        kind = _parse_choice(event, "kind", KINDS)
         selection = _parse_selection(event, required=action != "list")
         actor, reason = ("", "") if action == "list" else parse_actor_and_reason(event)
         return cls(
             action=action,
             kind=kind,
             ids=_parse_ids(selection["ids"]) if "ids" in selection else None,
-            filter=Filter.parse(kind, selection["filter"]) if "filter" in selection else Filter(),
+            filter=Filter.parse(selection["filter"]) if "filter" in selection else Filter(),
             dry_run=_parse_flag(event, "dry_run"),
             force=_parse_flag(event, "force"),
             limit=_parse_limit(event.get("limit", 100 if action == "list" else MAX_LIMIT)),

@@ -46,6 +46,21 @@ class DeadLetter:
 
 
 @dataclass(slots=True)
+class BatchReport:
+    """The outcome of one batch: its last dead letter, how many it had, ids changed, and ids skipped by reason."""
+
+    last: UUID
+    selected: int
+    done: list[UUID] = field(default_factory=list)
+    skipped: dict[str, list[UUID]] = field(default_factory=dict)
+
+    def skip(self, reason: str, ids: Iterable[UUID]) -> None:
+        """Add dead letters that were not changed."""
+        if ids := sorted(ids):
+            self.skipped.setdefault(reason, []).extend(ids)
+
+
+@dataclass(slots=True)
 class Report:
     """The outcome of a command so far: ids selected, ids changed, and ids skipped by reason."""
 
@@ -55,6 +70,16 @@ class Report:
     skipped: dict[str, list[UUID]] = field(default_factory=dict)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     more: bool = False
+
+    def add(self, page: list[DeadLetter], batch: BatchReport | None) -> None:
+        """Add a page that was listed, or the outcome of its batch."""
+        self.seen.update(dead_letter.dead_letter_id for dead_letter in page)
+        if batch is None:
+            self.dead_letters.extend(page)
+            return
+        self.done.extend(batch.done)
+        for reason, ids in batch.skipped.items():
+            self.skip(reason, ids)
 
     def skip(self, reason: str, ids: Iterable[UUID]) -> None:
         """Add dead letters that were not changed."""

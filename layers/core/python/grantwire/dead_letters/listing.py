@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from grantwire.dead_letters.dead_letter import DeadLetter
@@ -21,6 +22,8 @@ SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
    AND (%(ids)s::uuid[] IS NULL OR dead_letter_id = ANY(%(ids)s::uuid[]))
    AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
    AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s::text)
+   AND (%(stock_keeping_unit)s::text IS NULL OR stock_keeping_unit = %(stock_keeping_unit)s::text)
+   AND (%(cause)s::text IS NULL OR cause = %(cause)s::text)
    AND (%(error)s::text IS NULL OR strpos(error, %(error)s::text) > 0)
    AND (%(older_than)s::interval IS NULL OR since < %(now)s::timestamptz - %(older_than)s::interval)
    AND (%(newer_than)s::interval IS NULL OR since > %(now)s::timestamptz - %(newer_than)s::interval)
@@ -37,11 +40,7 @@ def list_open(
         "kind": command.kind,
         "after": after,
         "ids": None if command.ids is None else list(command.ids),
-        "event_type": command.filter.event_type,
-        "user_id": command.filter.user_id,
-        "error": command.filter.error,
-        "older_than": command.filter.older_than,
-        "newer_than": command.filter.newer_than,
+        **asdict(command.filter),
         "now": now,
         "limit": limit,
     }

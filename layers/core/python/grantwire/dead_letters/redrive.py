@@ -1,24 +1,27 @@
 """Executes an operator's command on dead letters, batch by batch (Q2, Q3).
 
 Each batch is a transaction of its own, with its row in `operator_actions`. If a batch fails, the earlier ones stay
-committed, and repeating the command continues with the rest.
+committed, and repeating the command continues with the rest. A `Checkpoint` can keep where a command stands, so that
+another worker continues it after a crash.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from grantwire.dead_letters import store
-from grantwire.dead_letters.dead_letter import Report
+from grantwire.dead_letters.dead_letter import BatchReport, Report
 from grantwire.dead_letters.genuine import Unaudited, find_unaudited
 from grantwire.dead_letters.kinds import DISCARD_BY_KIND, REDRIVE_BY_KIND
 from grantwire.dead_letters.listing import list_open
+from grantwire.errors import InternalError
+from grantwire.identifiers import uuid7
 from grantwire.observability import logger
 from grantwire.operator_actions import Operator, OperatorAction, record_dead_letters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from datetime import datetime, timedelta
     from uuid import UUID
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from grantwire.dead_letters.kinds import DeadLetterUpdate
     from grantwire.dead_letters.republish import Republisher
 
-_NOT_OPEN = "not open: already closed, or unknown id"
+NOT_OPEN = "not open: already closed, or unknown id"
 _TOO_OLD = "too old: the inbox may no longer know the event, so it could take effect twice; use force to redrive it"
 _NOT_AUDITED = "too old: the audit no longer has the event; check that it is genuine, then use force to redrive it"
 _NOT_GENUINE = "not genuine: the audit has no such change, so the bridge would terminate the message again; discard it"
@@ -42,19 +45,47 @@ def _ignore_progress(_report: Report) -> None:
     pass
 
 
+class Checkpoint(Protocol):
+    """Where a command stands. Both methods run in the transactions of a batch, so they commit with its changes."""
+
+    def begin_batch(self, tx: Connection) -> int:
+        """Return the number of the batch, which no other batch of the command has."""
+
+    def end_batch(self, tx: Connection, batch: BatchReport) -> None:
+        """Keep the outcome of the batch, and its last dead letter, after which the next batch starts."""
+
+
+class CountingCheckpoint:
+    """Numbers the batches of a command that is executed at once."""
+
+    def __init__(self) -> None:
+        self._number = -1
+
+    def begin_batch(self, _tx: Connection) -> int:
+        """Return the next number, from 0."""
+        self._number += 1
+        return self._number
+
+    def end_batch(self, tx: Connection, batch: BatchReport) -> None:
+        """Keep nothing: the report has the outcome."""
+
+
 @dataclass(frozen=True, slots=True)
-class _CommandBatch:
-    """The dead letters that one transaction of a command changes."""
+class Execution:
+    """A command that is being executed: its action, the time that its filters refer to, and where it stands.
+
+    `now` is None in production, which means the time of the database.
+    """
 
     command: DeadLetterCommand
     action: OperatorAction
-    number: int
-    ids: list[UUID]
-    forced: frozenset[UUID]
-    now: datetime | None
+    started_at: datetime
+    checkpoint: Checkpoint = field(default_factory=CountingCheckpoint)
+    now: datetime | None = None
 
     def record_action(self, tx: Connection, changed: list[UUID]) -> None:
-        record_dead_letters(tx, self.action, self.number, changed)
+        """Record one batch, in the transaction that changes its dead letters."""
+        record_dead_letters(tx, self.action, self.checkpoint.begin_batch(tx), changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +93,7 @@ class DeadLetters:
     """Dead letters of all kinds, for an operator. `inbox_retention` is how long the inbox recognises an event."""
 
     database: Database
-    republisher: Republisher
+    republisher: Republisher | None
     inbox_retention: timedelta
     batch_size: int = 500
 
@@ -82,47 +113,57 @@ class DeadLetters:
         """
         report = Report(command)
         started_at: datetime = self.database.fetch_row(_NOW, {"now": now})[0]
-        action = OperatorAction(
-            Operator(command.actor, command.reason, source),
-            command.action,
-            command.kind,
-            {**command.selection, "force": command.force},
-            dry_run=command.dry_run,
-        )
-        for number, dead_letters in enumerate(self._pages(command, started_at, report)):
-            if command.action == "list":
-                report.dead_letters.extend(dead_letters)
-            else:
-                unaudited = self._find_unaudited(command, dead_letters)
-                if ids := self._select_executable(dead_letters, unaudited, report, started_at):
-                    batch = _CommandBatch(command, action, number, ids, unaudited.too_old, now)
-                    self._execute_batch(batch, report)
-            on_batch(report)
+        execution = Execution(command, build_action(command, source), started_at, now=now)
+        after: UUID | None = None
+        while (limit := min(self.batch_size, command.limit - len(report.seen))) > 0:
+            page = self.list_page(execution, after, limit)
+            if page:
+                after = page[-1].dead_letter_id
+                report.add(page, None if command.action == "list" else self.execute_page(execution, page))
+                on_batch(report)
+            if len(page) < limit:
+                break
+        else:
+            report.more = True
         if command.ids is not None:
-            report.skip(_NOT_OPEN, set(command.ids) - report.seen)
+            report.skip(NOT_OPEN, set(command.ids) - report.seen)
         if command.action != "list":
             logger.info(
                 "dead letter command executed",
-                action_id=str(action.action_id),
+                action_id=str(execution.action.action_id),
                 actor=command.actor,
                 reason=command.reason,
                 **report.counts(),
             )
         return report
 
-    def _pages(self, command: DeadLetterCommand, now: datetime, report: Report) -> Iterator[list[DeadLetter]]:
-        """Yield the selected dead letters in pages; each page starts after the last id, so none is yielded twice."""
-        after: UUID | None = None
-        while (limit := min(self.batch_size, command.limit - len(report.seen))) > 0:
-            with self.database.session() as connection:
-                page = list_open(connection, command, now, after, limit)
-            report.seen.update(dead_letter.dead_letter_id for dead_letter in page)
-            if page:
-                yield page
-                after = page[-1].dead_letter_id
-            if len(page) < limit:
-                return
-        report.more = True
+    def list_page(self, execution: Execution, after: UUID | None, limit: int) -> list[DeadLetter]:
+        """Return the next selected dead letters after the id `after`, in order of their ids."""
+        with self.database.session() as connection:
+            return list_open(connection, execution.command, execution.started_at, after, limit)
+
+    def execute_page(self, execution: Execution, page: list[DeadLetter]) -> BatchReport:
+        """Execute the command for these dead letters, which must not be empty, and return the outcome.
+
+        The changes, their row in `operator_actions` and the checkpoint commit together. A redrive to NATS commits
+        twice: the numbers before the messages are published, the outcome after it.
+        """
+        unaudited = self._find_unaudited(execution.command, page)
+        batch = BatchReport(page[-1].dead_letter_id, len(page))
+        ids = self._select_executable(execution, page, unaudited, batch)
+        kind = execution.command.kind
+        if not ids:
+            with self.database.session() as connection, connection.transaction():
+                execution.checkpoint.end_batch(connection, batch)
+        elif execution.command.dry_run:
+            self._change(execution, ids, lambda _tx, changed, _now: list(changed), batch)
+        elif execution.command.action == "discard":
+            self._change(execution, ids, DISCARD_BY_KIND[kind], batch)
+        elif kind in REDRIVE_BY_KIND:
+            self._change(execution, ids, REDRIVE_BY_KIND[kind], batch)
+        else:
+            self._republish(execution, ids, unaudited.too_old, batch)
+        return batch
 
     def _find_unaudited(self, command: DeadLetterCommand, dead_letters: list[DeadLetter]) -> Unaudited:
         """Return the dead letters that the bridge would not accept; the other kinds do not pass through the stream."""
@@ -132,12 +173,12 @@ class DeadLetters:
             return find_unaudited(connection, dead_letters)
 
     def _select_executable(
-        self, dead_letters: list[DeadLetter], unaudited: Unaudited, report: Report, now: datetime
+        self, execution: Execution, dead_letters: list[DeadLetter], unaudited: Unaudited, batch: BatchReport
     ) -> list[UUID]:
         """Return the ids that the command may change, and report the others as skipped."""
-        if report.command.action == "discard":
+        if execution.command.action == "discard":
             return [dead_letter.dead_letter_id for dead_letter in dead_letters]
-        oldest = now - self.inbox_retention
+        oldest = execution.started_at - self.inbox_retention
         selected = []
         for dead_letter in dead_letters:
             reason = None
@@ -145,7 +186,7 @@ class DeadLetters:
                 reason = _NO_COPY
             elif dead_letter.dead_letter_id in unaudited.not_genuine:
                 reason = _NOT_GENUINE
-            elif report.command.force:
+            elif execution.command.force:
                 pass
             elif dead_letter.dead_letter_id in unaudited.too_old:
                 reason = _NOT_AUDITED
@@ -154,41 +195,44 @@ class DeadLetters:
             if reason is None:
                 selected.append(dead_letter.dead_letter_id)
             else:
-                report.skip(reason, [dead_letter.dead_letter_id])
+                batch.skip(reason, [dead_letter.dead_letter_id])
         return selected
 
-    def _execute_batch(self, batch: _CommandBatch, report: Report) -> None:
-        kind = batch.command.kind
-        if batch.command.dry_run:
-            with self.database.session() as connection:
-                batch.record_action(connection, batch.ids)
-            report.done.extend(batch.ids)
-        elif batch.command.action == "discard":
-            self._update(batch, DISCARD_BY_KIND[kind], report)
-        elif kind in REDRIVE_BY_KIND:
-            self._update(batch, REDRIVE_BY_KIND[kind], report)
-        else:
-            self._republish(batch, report)
-
-    def _update(self, batch: _CommandBatch, update: DeadLetterUpdate, report: Report) -> None:
-        """Change dead letters and record the action in one transaction."""
+    def _change(self, execution: Execution, ids: list[UUID], update: DeadLetterUpdate, batch: BatchReport) -> None:
+        """Change dead letters, record the action and move the checkpoint in one transaction."""
         with self.database.session() as connection, connection.transaction():
-            changed = update(connection, batch.ids, batch.now)
-            batch.record_action(connection, changed)
-        report.done.extend(changed)
-        report.skip(_CHANGED, set(batch.ids) - set(changed))
+            changed = update(connection, ids, execution.now)
+            execution.record_action(connection, changed)
+            batch.done = changed
+            batch.skip(_CHANGED, set(ids) - set(changed))
+            execution.checkpoint.end_batch(connection, batch)
 
-    def _republish(self, batch: _CommandBatch, report: Report) -> None:
+    def _republish(self, execution: Execution, ids: list[UUID], forced: frozenset[UUID], batch: BatchReport) -> None:
         """Commit the redrive numbers, then publish the messages, then close those that JetStream has stored."""
+        if self.republisher is None:
+            raise InternalError("this function has no connection to NATS")
         self.republisher.connect()
         with self.database.session() as connection, connection.transaction():
-            redrives = store.begin_redrive(connection, batch.ids, batch.forced)
+            redrives = store.begin_redrive(connection, ids, forced)
             begun = [redrive.dead_letter_id for redrive in redrives]
-            batch.record_action(connection, begun)
-        report.skip(_CHANGED, set(batch.ids) - set(begun))
+            execution.record_action(connection, begun)
+        batch.skip(_CHANGED, set(ids) - set(begun))
         stored, failed = self.republisher.publish(redrives)
-        with self.database.session() as connection:
-            store.finish_redrive(connection, stored, batch.now)
-        report.done.extend(stored)
-        for reason, ids in failed.items():
-            report.skip(reason, ids)
+        batch.done = stored
+        for reason, failed_ids in failed.items():
+            batch.skip(reason, failed_ids)
+        with self.database.session() as connection, connection.transaction():
+            store.finish_redrive(connection, stored, execution.now)
+            execution.checkpoint.end_batch(connection, batch)
+
+
+def build_action(command: DeadLetterCommand, source: str, action_id: UUID | None = None) -> OperatorAction:
+    """Return the action that is recorded with each batch of the command; `action_id` is new by default."""
+    return OperatorAction(
+        Operator(command.actor, command.reason, source),
+        command.action,
+        command.kind,
+        {**command.selection, "force": command.force},
+        dry_run=command.dry_run,
+        action_id=action_id or uuid7(),
+    )

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
+from grantwire.errors import RejectedError
 from grantwire.identifiers import uuid7
+from grantwire.notifications.events import decode_payload
+from grantwire.validation import MAX_NAME_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
 _RECORD = """
 INSERT INTO notification_nats_dlq
        (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, reason, advised_at,
-        subject, headers, payload, event_id, event_time, message_time, origin)
+        subject, headers, payload, event_id, event_time, message_time, origin, user_id, stock_keeping_unit)
 SELECT %(dead_letter_id)s, %(stream)s, %(consumer)s, %(stream_seq)s, %(kind)s, %(deliveries)s, %(reason)s,
        %(advised_at)s, %(subject)s, %(headers)s::jsonb, %(payload)s::bytea, %(event_id)s::uuid,
-       %(event_time)s::timestamptz, %(message_time)s::timestamptz, %(origin)s::uuid
+       %(event_time)s::timestamptz, %(message_time)s::timestamptz, %(origin)s::uuid, %(user_id)s::text,
+       %(stock_keeping_unit)s::text
  WHERE NOT EXISTS (
          SELECT FROM notification_nats_dlq d
           WHERE d.stream = %(stream)s AND d.stream_seq = %(stream_seq)s
@@ -37,6 +41,7 @@ RETURNING dead_letter_id
 
 def record(tx: Connection, advisory: Advisory, copied: MessageCopy | None) -> UUID | None:
     """Record an advisory with the copy of its message; return the new dead letter's id, None if it exists already."""
+    user_id, stock_keeping_unit = (None, None) if copied is None else _read_names(copied.payload)
     row = tx.execute(
         _RECORD,
         {
@@ -55,9 +60,23 @@ def record(tx: Connection, advisory: Advisory, copied: MessageCopy | None) -> UU
             "event_time": copied.event_time if copied else None,
             "message_time": copied.message_time if copied else None,
             "origin": copied.origin if copied else None,
+            "user_id": user_id,
+            "stock_keeping_unit": stock_keeping_unit,
         },
     ).fetchone()
     return None if row is None else row[0]
+
+
+def _read_names(message: bytes) -> tuple[str | None, str | None]:
+    """Return the user and the stock keeping unit of an event; None if the message is no event or a name is too long."""
+    try:
+        event = decode_payload(message)
+    except RejectedError:
+        return None, None
+    user_id, sku = (
+        name if len(name) <= MAX_NAME_LENGTH else None for name in (event["user_id"], event["stock_keeping_unit"])
+    )
+    return user_id, sku
 
 
 # JetStream counts deliveries, not effects: the last delivery may have been processed after all, before or after the

@@ -40,6 +40,7 @@ _STATUS_CODES = {
     "IDEMPOTENCY_KEY_CONFLICT": 409,
     "ENTITLEMENT_STATE_CONFLICT": 409,
     "REQUEST_IN_PROGRESS": 409,
+    "CLIENT_EXISTS": 409,
     "TOO_LARGE": 413,
     "RATE_LIMITED": 429,
     "INTERNAL": 500,
@@ -56,6 +57,11 @@ class Response(NamedTuple):
     body: str
     headers: Mapping[str, str] = _NO_HEADERS
     outcome: str = "OK"
+
+    @classmethod
+    def from_json(cls, value: Any, status_code: int = 200) -> Self:
+        """Return a response with `value` as its body."""
+        return cls(status_code, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
     def from_stored(cls, stored: StoredResponse) -> Self:

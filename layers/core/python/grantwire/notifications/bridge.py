@@ -137,7 +137,9 @@ class Bridge(Worker):
             for message in self._consumer.take_late_messages():
                 await message.nak()
             await self._nats.flush()
-            metrics.add_metric("ConsumerLag", MetricUnit.Count, await self._consumer.count_unacknowledged())
+            lag = await self._consumer.count_unacknowledged()
+            metrics.add_metric("ConsumerLag", MetricUnit.Count, lag)
+            self.facts["consumer_lag"] = lag
 
     async def _next_batch(self, budget: Budget) -> _EventBatch | None:
         """Return the prefetched batch, or fetch one; None if no message arrives within a second.

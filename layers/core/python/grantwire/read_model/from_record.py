@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # No event can cause these: a version that the entitlement never had, or an entitlement that does not exist.
 _IMPOSSIBLE = ("ahead", "extra")
 DIFFERENCES = ("missing", "behind", "wrong", *_IMPOSSIBLE)
-_MAX_PASSES = 5
+MAX_PASSES = 5
 
 _REPAIR_SUMMARIES = "SELECT user_summaries_repair()"
 
@@ -115,20 +115,31 @@ def rebuild(database: Database, operator: Operator) -> RecordRebuildReport:
     """
     action = OperatorAction(operator, "rebuild", "read_model", {"source": "record"})
     report = RecordRebuildReport(dry_run=False, complete=False)
-    for number in range(_MAX_PASSES):
+    for number in range(MAX_PASSES):
         with database.session() as connection, connection.transaction():
-            connection.execute(_LOCK)
-            counts = _count(connection, _REPAIR)
-            repaired, removed = counts.pop("repaired"), counts.pop("removed")
-            record_rebuild(connection, action, number, repaired + removed)
-        report.repaired += repaired
-        report.removed += removed
-        report.differences = report.differences or counts
-        report.complete = not any(counts[name] for name in _IMPOSSIBLE)
+            repair_pass(connection, report, action, number)
         if report.complete:
             break
-    (report.summaries,) = database.fetch_row(_REPAIR_SUMMARIES, {})
+    repair_summaries(database, report)
     return report
+
+
+def repair_pass(connection: Connection, report: RecordRebuildReport, action: OperatorAction, number: int) -> None:
+    """Repair all rows that differ, record the action, and add the counts to the report, in the caller's transaction."""
+    connection.execute(_LOCK)
+    counts = _count(connection, _REPAIR)
+    repaired, removed = counts.pop("repaired"), counts.pop("removed")
+    record_rebuild(connection, action, number, repaired + removed)
+    report.repaired += repaired
+    report.removed += removed
+    report.differences = report.differences or counts
+    report.complete = not any(counts[name] for name in _IMPOSSIBLE)
+
+
+def repair_summaries(database: Database, report: RecordRebuildReport) -> None:
+    """Repair the counts of users whose rows are correct, and add their number to the report."""
+    (repaired,) = database.fetch_row(_REPAIR_SUMMARIES, {})
+    report.summaries += repaired
 
 
 def _count(connection: Connection, statement: LiteralString) -> Counter[str]:

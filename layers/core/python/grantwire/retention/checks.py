@@ -48,42 +48,58 @@ def promote_stuck_events(tx: Connection) -> int:
     return promoted
 
 
-# An entitlement is committed before its event can be projected, so a row that is ahead in one snapshot is wrong.
-SELECT_AHEAD = """
+# An entitlement is committed before its event can be projected, so a row that is ahead in one snapshot is wrong. A row
+# that is behind may only wait for its event. The scalar subquery keeps the planner on the primary key of entitlements.
+SELECT_DIFFERENCES = """
 WITH page AS MATERIALIZED (
-  SELECT user_id, stock_keeping_unit, version FROM user_entitlements
+  SELECT user_id, stock_keeping_unit, version, status, changed_at, starts_at, expires_at FROM user_entitlements
    WHERE (user_id, stock_keeping_unit) > (%(user_id)s, %(sku)s)
    ORDER BY user_id, stock_keeping_unit
    LIMIT %(limit)s),
-ahead AS MATERIALIZED (
-  SELECT r.stock_keeping_unit, r.version FROM page r
-   WHERE r.version > coalesce((SELECT e.version FROM entitlements e
-                                WHERE e.user_id = r.user_id AND e.stock_keeping_unit = r.stock_keeping_unit), 0))
-SELECT (SELECT count(*) FROM page), last.user_id, last.stock_keeping_unit, (SELECT count(*) FROM ahead),
-       ARRAY(SELECT a.stock_keeping_unit || ' version ' || a.version FROM ahead a LIMIT %(examples)s)
+compared AS MATERIALIZED (
+  SELECT r.stock_keeping_unit, r.version,
+         coalesce((SELECT CASE WHEN r.version > e.version THEN 'ahead'
+                               WHEN r.version < e.version THEN 'behind'
+                               WHEN (r.status, r.changed_at, r.starts_at, r.expires_at)
+                                    IS DISTINCT FROM (e.status, e.updated_at, e.starts_at, e.expires_at) THEN 'wrong'
+                               ELSE 'equal' END
+                     FROM entitlements e
+                    WHERE e.user_id = r.user_id AND e.stock_keeping_unit = r.stock_keeping_unit), 'ahead') AS difference
+    FROM page r)
+SELECT (SELECT count(*) FROM page), last.user_id, last.stock_keeping_unit,
+       (SELECT count(*) FROM compared WHERE difference = 'ahead'),
+       (SELECT count(*) FROM compared WHERE difference = 'behind'),
+       (SELECT count(*) FROM compared WHERE difference = 'wrong'),
+       ARRAY(SELECT a.stock_keeping_unit || ' version ' || a.version FROM compared a
+              WHERE difference = 'ahead' LIMIT %(examples)s)
   FROM (SELECT user_id, stock_keeping_unit FROM page ORDER BY user_id DESC, stock_keeping_unit DESC LIMIT 1) AS last
 """
 
 
 class ReadModelPage(NamedTuple):
-    """A checked page of the read model: how many rows are ahead, and the last key, or None after the last page."""
+    """A checked page of the read model: how many rows differ, and the last key, or None after the last page.
+
+    `ahead` includes rows of entitlements that do not exist. `wrong` are rows with the right version and other values.
+    """
 
     ahead: int
+    behind: int
+    wrong: int
     last: tuple[str, str] | None
 
 
-def report_rows_ahead(tx: Connection, after: tuple[str, str], limit: int) -> ReadModelPage:
-    """Log the rows of the next page of the read model that are ahead of the system of record, or not in it (G1).
+def compare_read_model(tx: Connection, after: tuple[str, str], limit: int) -> ReadModelPage:
+    """Compare the next page of the read model with the system of record, and log the rows that are ahead of it (G1).
 
     Such a row hides every later change of its entitlement. Its user is not logged, because it is personal data; the
     view `user_entitlements_differences` has it.
     """
     parameters = {"user_id": after[0], "sku": after[1], "limit": limit, "examples": _MAX_LOGGED_IDS}
-    row = tx.execute(SELECT_AHEAD, parameters).fetchone()
+    row = tx.execute(SELECT_DIFFERENCES, parameters).fetchone()
     if row is None:
-        return ReadModelPage(0, None)
-    rows, user_id, sku, ahead, examples = row
+        return ReadModelPage(0, 0, 0, None)
+    rows, user_id, sku, ahead, behind, wrong, examples = row
     if ahead:
         metrics.add_metric("ReadModelAhead", MetricUnit.Count, ahead)
         logger.error("read model rows ahead of record", count=ahead, examples=examples)
-    return ReadModelPage(ahead, (user_id, sku) if rows == limit else None)
+    return ReadModelPage(ahead, behind, wrong, (user_id, sku) if rows == limit else None)

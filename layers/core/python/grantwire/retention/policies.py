@@ -134,6 +134,22 @@ POLICIES = (
         index="processed_messages_expiry",
         retention=attrgetter("processed_messages"),
     ),
+    # The actions of operators are the record of what they did, and stay for ever. The commands are only their progress.
+    Policy(
+        name="operator_commands",
+        table="operator_commands",
+        time_column="finished_at",
+        index="operator_commands_finished",
+        retention=lambda _: timedelta(days=90),
+        condition="finished_at IS NOT NULL",
+    ),
+    Policy(
+        name="status_samples",
+        table="status_samples",
+        time_column="sampled_at",
+        index="status_samples_pkey",
+        retention=lambda _: timedelta(hours=25),
+    ),
     # A lock can be acquired again as soon as its lease has ended, so an old row is not needed.
     Policy(
         name="distributed_locks",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import logger
-from grantwire.retention.checks import promote_stuck_events, report_rows_ahead, report_unfinished_notifications
+from grantwire.retention.checks import compare_read_model, promote_stuck_events, report_unfinished_notifications
 from grantwire.retention.partitions import drop_oldest_partition, empty_default_partition, ensure_partitions
 from grantwire.retention.policies import delete_batch, enabled_policies
 from grantwire.workers.loop import Worker
@@ -72,6 +72,8 @@ class Sweep(Worker):
             "forgotten": 0,
             "in_default": 0,
             "ahead": 0,
+            "behind": 0,
+            "wrong": 0,
             "months_made": [],
             "months_dropped": [],
         }
@@ -131,8 +133,9 @@ class Sweep(Worker):
 
     def _check_read_model(self) -> bool:
         """Check one page of the read model; return false after the last one."""
-        page = self._run_in_transaction(partial(report_rows_ahead, after=self._checked, limit=_READ_MODEL_PAGE_SIZE))
-        self._findings["ahead"] += page.ahead
+        page = self._run_in_transaction(partial(compare_read_model, after=self._checked, limit=_READ_MODEL_PAGE_SIZE))
+        for difference in ("ahead", "behind", "wrong"):
+            self._findings[difference] += getattr(page, difference)
         self._checked = page.last or _FIRST
         return page.last is not None
 

@@ -14,6 +14,7 @@ from grantwire.jetstream.topology import TopologySettings
 from grantwire.notifications.bridge import Bridge
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,4 +43,4 @@ class BridgeRuntime(WorkerRuntime):
         nats = NatsConnection(settings.nats, name="grantwire-bridge")
         consumer = PullConsumer(nats, settings.topology.consumer.stream, settings.topology.consumer.durable)
         bridge = Bridge(database, nats, Publisher(nats), consumer, settings.topology)
-        return cls(bridge, (nats.close, database.close))
+        return cls(bridge, (nats.close, database.close), Heartbeats(settings.database, bridge.name))

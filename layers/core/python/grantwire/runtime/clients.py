@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from grantwire.clients.authorizer import Authorizer
 from grantwire.clients.lookup import LimitedLookup
@@ -16,6 +16,8 @@ from grantwire.settings import group, load, setting
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
+
+T = TypeVar("T")
 
 _ENVIRONMENT_NAME = re.compile(r"[a-z0-9]{1,16}")
 
@@ -62,6 +64,15 @@ _NO_CREDENTIALS = (
 )
 
 
+def load_with_credentials(settings_class: type[T], environ: Mapping[str, str]) -> T:
+    """Load the settings of a function that administrates clients; the ConfigError explains missing credentials."""
+    try:
+        return load(settings_class, environ)
+    except ConfigError as error:
+        has_credentials = any(environ.get(name, "").strip() for name in ("DATABASE_URL", "DATABASE_SECRET_ARN"))
+        raise error if has_credentials else ConfigError([*error.problems, _NO_CREDENTIALS]) from None
+
+
 @dataclass(frozen=True, slots=True)
 class ClientsRuntime:
     """The objects that manage_clients and its command line tool need."""
@@ -72,11 +83,7 @@ class ClientsRuntime:
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
         """Build the runtime from environment variables; it connects to the database on first use."""
-        try:
-            settings = load(CallerSettings, environ)
-        except ConfigError as error:
-            has_credentials = any(environ.get(name, "").strip() for name in ("DATABASE_URL", "DATABASE_SECRET_ARN"))
-            raise error if has_credentials else ConfigError([*error.problems, _NO_CREDENTIALS]) from None
+        settings = load_with_credentials(CallerSettings, environ)
         database = Database(settings.database, application_name="grantwire-clients")
         return cls(database, Clients(database, settings.environment))
 

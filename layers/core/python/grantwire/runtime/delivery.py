@@ -11,6 +11,7 @@ from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.notifications.senders.factory import build_breaker
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
+from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
 from grantwire.workers.listener import Listener
 
@@ -54,4 +55,4 @@ class DeliveryRuntime(WorkerRuntime):
             worker_name(environ),
             breaker=build_breaker(settings.sender),
         )
-        return cls(delivery, (delivery.close, database.close))
+        return cls(delivery, (delivery.close, database.close), Heartbeats(settings.database, delivery.name))

@@ -13,6 +13,7 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,4 +42,6 @@ class RecorderRuntime(WorkerRuntime):
         nats = NatsConnection(settings.nats, name="grantwire-recorder")
         advisories = settings.topology.advisories.consumers.values()
         consumers = [PullConsumer(nats, advisory.stream, advisory.durable) for advisory in advisories]
-        return cls(Recorder(database, nats, consumers, settings.topology), (nats.close, database.close))
+        recorder = Recorder(database, nats, consumers, settings.topology)
+        heartbeats = Heartbeats(settings.database, recorder.name)
+        return cls(recorder, (nats.close, database.close), heartbeats)

@@ -34,6 +34,7 @@ class RedriveRuntime:
     """The objects that redrive_dead_letters needs."""
 
     dead_letters: DeadLetters
+    republisher: Republisher
     runner: asyncio.Runner
 
     @classmethod
@@ -43,15 +44,13 @@ class RedriveRuntime:
         name = "grantwire-redrive"
         runner = asyncio.Runner()
         nats = NatsConnection(settings.nats, name=name)
-        dead_letters = DeadLetters(
-            Database(settings.database, application_name=name),
-            Republisher(nats, Publisher(nats), runner),
-            timedelta(days=settings.retention_days),
-        )
-        return cls(dead_letters, runner)
+        republisher = Republisher(nats, Publisher(nats), runner)
+        database = Database(settings.database, application_name=name)
+        retention = timedelta(days=settings.retention_days)
+        return cls(DeadLetters(database, republisher, retention), republisher, runner)
 
     def close(self) -> None:
         """Close the connections and the event loop."""
-        self.dead_letters.republisher.close()
+        self.republisher.close()
         self.dead_letters.database.close()
         self.runner.close()

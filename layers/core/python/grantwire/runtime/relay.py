@@ -15,6 +15,7 @@ from grantwire.outbox.relay import Relay
 from grantwire.outbox.wakeup import Wakeup
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import flag, group, load, setting
+from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
 
 if TYPE_CHECKING:
@@ -82,4 +83,4 @@ class RelayRuntime(WorkerRuntime):
             worker=worker_name(environ),
             clock=clock,
         )
-        return cls(relay, (nats.close, database.close))
+        return cls(relay, (nats.close, database.close), Heartbeats(settings.database, relay.name))

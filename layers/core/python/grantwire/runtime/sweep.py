@@ -10,6 +10,7 @@ from grantwire.retention.settings import RetentionSettings
 from grantwire.retention.sweep import Sweep
 from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, load
+from grantwire.workers.heartbeats import Heartbeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,4 +35,4 @@ class SweepRuntime(WorkerRuntime):
         """Build the runtime from environment variables; the connection is opened when work begins."""
         settings = load(SweepSettings, environ)
         sweep = Sweep(Database(settings.database, application_name="grantwire-sweep"), settings.retention)
-        return cls(sweep, (sweep.close,))
+        return cls(sweep, (sweep.close,), Heartbeats(settings.database, sweep.name))

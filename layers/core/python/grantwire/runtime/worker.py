@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grantwire.workers import loop
+from grantwire.workers.heartbeats import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grantwire.workers.budget import Budget
+    from grantwire.workers.heartbeats import Heartbeats
     from grantwire.workers.loop import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
-    """A worker, its event loop, and the functions that close its connections.
+    """A worker, its heartbeats, its event loop, and the functions that close its connections.
 
     The event loop lives longer than one invocation, because a NATS connection belongs to the loop that opened it.
     """
 
     worker: Worker
     close_functions: tuple[Callable[[], Any], ...] = ()
+    heartbeats: Heartbeats | None = None
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     def run(self, budget: Budget) -> dict[str, Any]:
-        """Run the worker until the budget ends and return its result."""
-        return self.runner.run(loop.run(self.worker, budget))
+        """Run the worker until the budget ends and return its result. Every run leaves a heartbeat (T1)."""
+        started = time.monotonic()
+
+        def record(error: Exception | None, result: dict[str, Any], *, is_over: bool) -> None:
+            if self.heartbeats is not None:
+                run = Run(time.monotonic() - started, {**result, **self.worker.facts}, error, is_over=is_over)
+                self.heartbeats.record(run)
+
+        self.worker.facts = {}
+        try:
+            result = self.runner.run(
+                loop.run(self.worker, budget, lambda error: record(error, dict(self.worker.counts), is_over=False))
+            )
+        except Exception as error:
+            record(error, dict(self.worker.counts), is_over=True)
+            raise
+        record(self.worker.error, result, is_over=True)
+        return result
 
     def close(self) -> None:
         """Close the connections and the event loop."""

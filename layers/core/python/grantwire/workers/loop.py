@@ -23,9 +23,11 @@ from grantwire.observability import MetricUnit, logger, metrics, write_metric
 from grantwire_idempotency.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from grantwire.workers.budget import Budget
+
+    OnChange = Callable[[Exception | None], None]
 
 # The end of an invocation, in which the worker hands over to the next one. It polls and does not wait for a wake-up, so
 # that there is no gap between the two.
@@ -59,6 +61,9 @@ class Worker:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        # What only this worker knows, for its heartbeat: for example the consumer lag.
+        self.facts: dict[str, Any] = {}
+        self.error: Exception | None = None
 
     async def begin(self) -> None:
         """Prepare for an invocation, for example check connections after the execution environment was frozen."""
@@ -82,13 +87,21 @@ class Worker:
         return dict(self.counts)
 
 
-async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
+def _ignore_change(_error: Exception | None) -> None:
+    """Do nothing: the caller does not follow outages."""
+
+
+async def run(worker: Worker, budget: Budget, on_change: OnChange = _ignore_change) -> dict[str, Any]:
     """Call `step` until the budget ends, or with `until_idle` until there is no work; return the worker's result.
+
+    `on_change` is called in a thread, with the error of the first step that fails, and with None when a step succeeds
+    again. `worker.error` has the error that the last step ended with, if any.
 
     Raises RetryableError or SystemFaultError only with `until_idle`, if a dependency is unavailable.
     """
     worker.counts = Counter(dict.fromkeys(worker.counters, 0))
-    outage = _Outage(worker.name)
+    worker.error = None
+    outage = _Outage(worker.name, on_change)
     try:
         await worker.begin()
         await _work(worker, budget, outage)
@@ -97,6 +110,7 @@ async def run(worker: Worker, budget: Budget) -> dict[str, Any]:
             await worker.end()
         finally:
             _write_metrics(worker, outage)
+    worker.error = outage.error
     if outage.error is not None and not isinstance(outage.error, RetryableError | SystemFaultError):
         raise outage.error
     return worker.result()
@@ -117,7 +131,7 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
                 raise
             await outage.wait_after(error, budget)
             continue
-        outage.end()
+        await outage.end()
         if busy:
             continue
         if budget.until_idle or worker.stops_when_idle:
@@ -131,8 +145,9 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
 class _Outage:
     """The consecutive failed steps of a worker: the last error, and the total time that was spent waiting."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, on_change: OnChange) -> None:
         self._worker = worker
+        self._on_change = on_change
         self._delays = reconnect_delays()
         self.error: Exception | None = None
         self.seconds = 0.0
@@ -147,16 +162,19 @@ class _Outage:
             logger.error("dependency unavailable, retrying", **fields)
         else:
             logger.error("worker step failed, retrying", exc_info=error, **fields)
-        self.error = error
+        is_first, self.error = self.error is None, error
         started = time.monotonic()
+        if is_first:
+            await asyncio.to_thread(self._on_change, error)
         await asyncio.sleep(delay)
         self.seconds += time.monotonic() - started
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Reset the error and the delays after a step that succeeded."""
         if self.error is not None:
             self.error = None
             self._delays = reconnect_delays()
+            await asyncio.to_thread(self._on_change, None)
 
 
 def _write_metrics(worker: Worker, outage: _Outage) -> None:

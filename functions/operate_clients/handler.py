@@ -1,0 +1,7 @@
+"""The operations API for operators: administration of clients, with a database role of its own."""
+
+from grantwire.entrypoints.client_operations import ROUTES
+from grantwire.entrypoints.http import HttpHandler
+from grantwire.runtime.client_operations import ClientOperationsRuntime
+
+handler = HttpHandler(ROUTES, ClientOperationsRuntime.build)

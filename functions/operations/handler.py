@@ -1,0 +1,7 @@
+"""The operations API for operators: status, samples, dead letters, commands and traces."""
+
+from grantwire.entrypoints.http import HttpHandler
+from grantwire.entrypoints.operations import ROUTES
+from grantwire.runtime.operations import OperationsRuntime
+
+handler = HttpHandler(ROUTES, OperationsRuntime.build)

@@ -1,0 +1,95 @@
+"""The routes of the operations API (T1): each parses its request, calls one use case, and returns its result."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from grantwire.entrypoints.http import Request, Response
+from grantwire.entrypoints.sources import describe_source
+from grantwire.operations.command_list import CommandQuery
+from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY, NewCommand
+from grantwire.operations.dead_letters import DeadLetterQuery
+from grantwire.operations.samples import parse_hours
+from grantwire.validation import parse_query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from grantwire.runtime.operations import OperationsRuntime
+
+    Route = Callable[[Request, OperationsRuntime], Response]
+
+
+def show_status(request: Request, rt: OperationsRuntime) -> Response:
+    """Read every stage in one snapshot."""
+    parse_query(request.query, ())
+    return Response.from_json(rt.statuses.read())
+
+
+def list_samples(request: Request, rt: OperationsRuntime) -> Response:
+    """List the samples of the last hours."""
+    return Response.from_json(rt.samples.list_hours(parse_hours(request.query)))
+
+
+def list_dead_letters(request: Request, rt: OperationsRuntime) -> Response:
+    """List one page of dead letters."""
+    return Response.from_json(rt.dead_letters.list_page(DeadLetterQuery.parse(request.query)))
+
+
+def group_dead_letters(request: Request, rt: OperationsRuntime) -> Response:
+    """Count the open dead letters by kind and cause."""
+    parse_query(request.query, ())
+    return Response.from_json(rt.dead_letters.list_groups())
+
+
+def show_dead_letter(request: Request, rt: OperationsRuntime) -> Response:
+    """Show one dead letter with its decoded message."""
+    parse_query(request.query, ())
+    path = request.path_parameters
+    return Response.from_json(rt.dead_letters.find(path.get("kind"), path.get("dead_letter_id")))
+
+
+def change_dead_letters(kind: str, request: Request, rt: OperationsRuntime) -> Response:
+    """Store a redrive or a discard; a dry run is executed at once, because it changes nothing."""
+    parse_query(request.query, ())
+    body = request.json_object()
+    command = NewCommand.parse_dead_letters(kind, body)
+    identity = request.identity(body)
+    if command.arguments.get("dry_run"):
+        return Response.from_json(rt.dry_runs.execute(command, describe_source(request)))
+    return Response.from_stored(rt.commands.submit(identity, command, describe_source(request)))
+
+
+def change_read_model(kind: str, request: Request, rt: OperationsRuntime) -> Response:
+    """Store a rebuild or a verification of the read model."""
+    parse_query(request.query, ())
+    body = request.json_object()
+    command = NewCommand.parse(kind, body)
+    return Response.from_stored(rt.commands.submit(request.identity(body), command, describe_source(request)))
+
+
+def list_commands(request: Request, rt: OperationsRuntime) -> Response:
+    """List one page of commands."""
+    return Response.from_json(rt.command_list.list_page(CommandQuery.parse(request.query)))
+
+
+def show_command(request: Request, rt: OperationsRuntime) -> Response:
+    """Show one command and its progress."""
+    parse_query(request.query, ())
+    return Response.from_json(rt.command_list.find(request.path_parameters.get("command_id")))
+
+
+ROUTES: Mapping[str, Route] = {
+    "GET /v1/ops/status": show_status,
+    "GET /v1/ops/samples": list_samples,
+    "GET /v1/ops/dead-letters": list_dead_letters,
+    "GET /v1/ops/dead-letters/groups": group_dead_letters,
+    "GET /v1/ops/dead-letters/{kind}/{dead_letter_id}": show_dead_letter,
+    "POST /v1/ops/dead-letters/redrive": partial(change_dead_letters, REDRIVE),
+    "POST /v1/ops/dead-letters/discard": partial(change_dead_letters, DISCARD),
+    "POST /v1/ops/read-model/rebuild": partial(change_read_model, REBUILD),
+    "POST /v1/ops/read-model/verify": partial(change_read_model, VERIFY),
+    "GET /v1/ops/commands": list_commands,
+    "GET /v1/ops/commands/{command_id}": show_command,
+}

@@ -1,0 +1,97 @@
+"""The status of every stage, for operators (T1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from grantwire.operations.problems import find_problems, is_late
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from grantwire.database import Database
+    from grantwire.operations.problems import ProblemSettings
+
+# The last migration of this release, which the status compares with the database. A test compares it with the files.
+EXPECTED_MIGRATION = "0032"
+# Where counts stop.
+_CAP = 10_000
+_BRIDGE = "bridge_events"
+_SWEEP = "sweep_retention"
+
+# The SQL function counts; the second column has the heartbeats, in the form of the response.
+_READ = """
+SELECT operations_status(%(cap)s, %(now)s),
+       coalesce((SELECT jsonb_agg(jsonb_build_object(
+           'worker', w.worker, 'outcome', w.outcome,
+           'started_at', rfc3339(w.started_at), 'finished_at', rfc3339(w.finished_at),
+           'duration_ms', greatest(0, round(extract(epoch FROM w.finished_at - w.started_at) * 1000)),
+           'seconds_since', greatest(0, extract(epoch FROM coalesce(%(now)s::timestamptz, now()) - w.finished_at)),
+           'failures_in_a_row', w.failures, 'last_success_at', rfc3339(w.last_success_at),
+           'error', w.error, 'result', w.result) ORDER BY w.worker) FROM worker_heartbeats w), '[]')
+"""
+
+
+class Statuses:
+    """Reads the status. `settings` decides from when on something is a problem."""
+
+    def __init__(self, database: Database, settings: ProblemSettings) -> None:
+        self._database = database
+        self._settings = settings
+
+    def read(self, now: datetime | None = None) -> dict[str, Any]:
+        """Return the status as the JSON object of the response; `now` is None in production."""
+        counts, workers = self._database.fetch_row(_READ, {"cap": _CAP, "now": now})
+        for worker in workers:
+            worker["late"] = is_late(worker["worker"], worker["seconds_since"])
+        status = _compose(counts, workers)
+        problems = find_problems(status, self._settings)
+        return {"at": counts["at"], "state": "ATTENTION" if problems else "OK", "problems": problems, **status}
+
+
+def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
+    by_name = {worker["worker"]: worker for worker in workers}
+    outbox, notifications, commands = (dict(counts[name]) for name in ("outbox", "notifications", "commands"))
+    return {
+        "leases": {
+            name: {"held": part.pop("held"), "expired": part.pop("expired")}
+            for name, part in (("outbox", outbox), ("notifications", notifications), ("commands", commands))
+        },
+        "inbox": {"processed_last_minute": notifications.pop("processed_last_minute")},
+        "outbox": outbox,
+        "stream": describe_stream(by_name.get(_BRIDGE)),
+        "notifications": notifications,
+        "dead_letters": counts["dead_letters"],
+        "read_model": _describe_read_model(by_name.get(_SWEEP)),
+        "partitions": counts["partitions"],
+        "schema": {
+            "version": counts["version"],
+            "expected": EXPECTED_MIGRATION,
+            "matches": counts["version"] == EXPECTED_MIGRATION,
+        },
+        "commands": commands,
+        "workers": workers,
+    }
+
+
+def describe_stream(bridge: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the last run of the bridge knew about NATS; the state is UNKNOWN if that run is too long ago."""
+    if bridge is None:
+        return {"state": "UNKNOWN", "reason": "the bridge has not run", "consumer_lag": None, "measured_at": None}
+    lag = bridge["result"].get("consumer_lag")
+    state, reason = "UNKNOWN", bridge["error"]
+    if bridge["late"]:
+        reason = "the last run of the bridge is too long ago"
+    elif bridge["outcome"] == "OK" or lag is not None:
+        state, reason = "UP", None
+    elif bridge["outcome"] == "DEGRADED":
+        state = "DOWN"
+    return {"state": state, "reason": reason, "consumer_lag": lag, "measured_at": bridge["finished_at"]}
+
+
+def _describe_read_model(sweep: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the differences that the sweep found last."""
+    found = {} if sweep is None else sweep["result"]
+    differences = {name: found.get(name) for name in ("ahead", "behind", "wrong")}
+    return {**differences, "measured_at": sweep["finished_at"] if sweep and "ahead" in found else None}

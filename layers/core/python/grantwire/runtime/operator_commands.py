@@ -1,0 +1,70 @@
+"""The runtime of run_operator_commands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from grantwire.database import Database, DatabaseSettings
+from grantwire.dead_letters.redrive import DeadLetters
+from grantwire.dead_letters.republish import Republisher
+from grantwire.jetstream.connection import NatsConnection
+from grantwire.jetstream.publisher import Publisher
+from grantwire.jetstream.settings import NatsSettings
+from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY
+from grantwire.operations.executors import DeadLetterExecutor, RebuildExecutor, VerifyExecutor
+from grantwire.operations.samples import Samples
+from grantwire.operations.worker import CommandWorker
+from grantwire.runtime.worker import WorkerRuntime
+from grantwire.settings import group, integer, load, setting
+from grantwire.workers.heartbeats import Heartbeats
+from grantwire.workers.leases import LeaseSettings, worker_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCommandsSettings:
+    """The settings of run_operator_commands."""
+
+    database: DatabaseSettings = group(DatabaseSettings)
+    nats: NatsSettings = group(NatsSettings)
+    leases: LeaseSettings = group(LeaseSettings, prefix="OPERATOR_COMMAND_")
+    retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
+
+
+class OperatorCommandsRuntime(WorkerRuntime):
+    """The objects that run_operator_commands needs."""
+
+    __slots__ = ()
+
+    @classmethod
+    def build(cls, environ: Mapping[str, str]) -> Self:
+        """Build the runtime from environment variables; connections are opened on first use, to NATS only if needed."""
+        settings = load(OperatorCommandsSettings, environ)
+        name = "grantwire-commands"
+        database, lease_database = (Database(settings.database, application_name=name) for _ in range(2))
+        nats = NatsConnection(settings.nats, name=name)
+        # Batches run in a thread, so the connection to NATS has an event loop of its own.
+        runner = asyncio.Runner()
+        republisher = Republisher(nats, Publisher(nats), runner)
+        dead_letters = DeadLetterExecutor(DeadLetters(database, republisher, timedelta(days=settings.retention_days)))
+        worker = CommandWorker(
+            database,
+            lease_database,
+            {
+                REDRIVE: dead_letters,
+                DISCARD: dead_letters,
+                REBUILD: RebuildExecutor(database),
+                VERIFY: VerifyExecutor(database),
+            },
+            Samples(lease_database),
+            settings.leases,
+            worker_name(environ),
+        )
+        close = (republisher.close, runner.close, worker.close)
+        return cls(worker, close, Heartbeats(settings.database, worker.name))

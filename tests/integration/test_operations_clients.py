@@ -1,0 +1,187 @@
+"""T1: administration of clients in the operations API, with the role of the administration of clients."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from functions.operate_clients.handler import handler
+from grantwire.clients.scopes import Scope
+from grantwire.clients.tokens import Token
+from grantwire.runtime.client_operations import ClientOperationsRuntime
+from tests.support.client import Response, event
+from tests.support.concurrency import run_concurrently
+from tests.support.contract import assert_matches_contract
+from tests.support.plaintext import PLAINTEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Rows
+
+CLIENTS = "/v1/ops/clients"
+ROTATE = "/v1/ops/clients/{client_id}/rotate"
+REVOKE = "/v1/ops/clients/{client_id}/revoke"
+LIMITS = "/v1/ops/clients/{client_id}/limits"
+OPERATOR = {"actor": "ann", "reason": "the shop goes live"}
+SHOP = {"name": "shop", "scopes": ["entitlements:write"], **OPERATOR}
+
+
+class Administration:
+    """Caller of the function `operate_clients`."""
+
+    def __init__(self, clients_url: str) -> None:
+        environ = {**PLAINTEXT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "test"}
+        self.runtime = ClientOperationsRuntime.build(environ)
+
+    def send(
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        key: str | None = "k",
+        client_id: str | None = None,
+        scopes: str = " ".join(Scope),
+    ) -> Response:
+        """Send a request, and check the response against the API document."""
+        method = "GET" if body is None else "POST"
+        context = {"requestId": str(uuid.uuid4()), "authorizer": {"principalId": "admin", "scopes": scopes}}
+        parts: dict[str, Any] = {"requestContext": context}
+        if client_id is not None:
+            parts["pathParameters"] = {"client_id": client_id}
+        if body is not None:
+            parts |= {"headers": {} if key is None else {"Idempotency-Key": key}, "body": json.dumps(body)}
+        sent = handler.with_runtime(self.runtime)(event(method, path, **parts), None)
+        response = Response(sent["statusCode"], sent["headers"], sent["body"])
+        assert_matches_contract(method, path, response.status, response.headers, response.body)
+        return response
+
+
+@pytest.fixture
+def administration(clients_url: str) -> Iterator[Administration]:
+    """Caller of the function."""
+    administration = Administration(clients_url)
+    yield administration
+    administration.runtime.database.close()
+
+
+def test_client_is_created_once_and_its_token_is_stored_nowhere(administration: Administration, rows: Rows) -> None:
+    """T1, G4: a repeat creates no second client and shows no token; the action is recorded with its source."""
+    created, repeated = (administration.send(CLIENTS, SHOP) for _ in range(2))
+    assert (created.status, created.replayed, repeated.replayed) == (200, False, True)
+    token = Token.from_header(f"Bearer {created.json['token']}")
+    assert repeated.json == created.json | {"token": None}
+    (client,) = rows.execute("SELECT * FROM api_clients").fetchall()
+    assert (client["client_id"], client["token_hash"]) == (token.client_id, token.hash)
+    (stored,) = rows.execute("SELECT response_body FROM idempotency_keys").fetchall()
+    assert token.secret not in stored["response_body"]
+    (action,) = rows.execute("SELECT action, actor, reason, source, client_id FROM operator_actions").fetchall()
+    assert action["source"].startswith("client admin, request ")
+    assert (action["action"], action["actor"], action["client_id"]) == ("create", "ann", token.client_id)
+
+
+def test_concurrent_requests_with_one_key_create_one_client(clients_url: str, rows: Rows) -> None:
+    """T1: exactly one response has the token."""
+
+    def create(_: int) -> Response:
+        administration = Administration(clients_url)
+        try:
+            return administration.send(CLIENTS, SHOP)
+        finally:
+            administration.runtime.database.close()
+
+    responses = run_concurrently(6, create)
+    assert sum(response.json["token"] is not None for response in responses) == 1
+    assert len({response.json["client_id"] for response in responses}) == 1
+    assert len(rows.execute("SELECT FROM api_clients").fetchall()) == 1
+
+
+@pytest.mark.parametrize("missing", ["entitlements:write", "ops:write"])
+def test_caller_can_give_only_scopes_that_it_has(administration: Administration, rows: Rows, missing: str) -> None:
+    """T1: neither to a new client nor by a new token of an existing one; the response names the scope."""
+    body = SHOP | {"scopes": [missing, "clients:write"]}
+    refused = administration.send(CLIENTS, body, scopes="clients:write ops:read")
+    assert (refused.status, refused.code) == (403, "FORBIDDEN")
+    assert f"missing required scope {missing}" in refused.json["message"]
+    assert rows.execute("SELECT FROM api_clients").fetchall() == []
+    client_id = administration.send(CLIENTS, body).json["client_id"]
+    refused = administration.send(ROTATE, OPERATOR, key="r", client_id=client_id, scopes="clients:write")
+    assert f"missing required scope {missing}" in refused.json["message"]
+    assert rows.execute("SELECT rotated_at FROM api_clients").fetchall() == [{"rotated_at": None}]
+    for path in (LIMITS, REVOKE):
+        assert administration.send(path, OPERATOR, key="x", client_id=client_id, scopes="clients:write").status == 200
+
+
+def test_client_is_rotated_limited_and_revoked(administration: Administration, rows: Rows) -> None:
+    """T1: each leaves its action, and the list shows the result without a token."""
+    created = administration.send(CLIENTS, SHOP).json
+    client_id = created["client_id"]
+    rotated = administration.send(ROTATE, {"overlap": "1h", **OPERATOR}, client_id=client_id)
+    assert rotated.json["token"] not in {None, created["token"]}
+    assert administration.send(ROTATE, {"overlap": "1h", **OPERATOR}, client_id=client_id).json["token"] is None
+    limits = administration.send(LIMITS, {"rate_limit": 5, "burst_limit": 9, **OPERATOR}, client_id=client_id)
+    assert limits.json == {"client_id": client_id, "rate_limit": 5, "burst_limit": 9}
+    revoked = administration.send(REVOKE, OPERATOR, client_id=client_id)
+    assert revoked.json == {"client_id": client_id, "revoked": True}
+    (client,) = administration.send(CLIENTS).json["clients"]
+    assert (client["name"], client["scopes"], client["rate_limit"]) == ("shop", ["entitlements:write"], 5)
+    assert None not in {client["revoked_at"], client["rotated_at"], client["previous_until"]}
+    assert "token_hash" not in client
+    done = rows.execute("SELECT action FROM operator_actions ORDER BY occurred_at").fetchall()
+    assert [row["action"] for row in done] == ["create", "rotate", "limits", "revoke"]
+
+
+def test_one_key_for_two_clients_is_a_conflict(administration: Administration) -> None:
+    """T1: the path is part of the request, so that a key of one client cannot replay the response of another."""
+    ids = [administration.send(CLIENTS, SHOP | {"name": name}, key=name).json["client_id"] for name in ("one", "two")]
+    assert administration.send(REVOKE, OPERATOR, client_id=ids[0]).status == 200
+    assert administration.send(REVOKE, OPERATOR, client_id=ids[1]).code == "IDEMPOTENCY_KEY_CONFLICT"
+
+
+def test_existing_name_is_a_conflict(administration: Administration) -> None:
+    """T1: it is not stored, so the same key works after the other client was revoked."""
+    client_id = administration.send(CLIENTS, SHOP).json["client_id"]
+    assert administration.send(CLIENTS, SHOP, key="k2").code == "CLIENT_EXISTS"
+    administration.send(REVOKE, OPERATOR, client_id=client_id)
+    assert administration.send(CLIENTS, SHOP, key="k2").status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "client_id", "body", "code"),
+    [
+        (CLIENTS, None, {**OPERATOR}, "BAD_REQUEST"),
+        (CLIENTS, None, SHOP | {"scopes": ["root"]}, "BAD_REQUEST"),
+        (CLIENTS, None, SHOP | {"action": "list"}, "BAD_REQUEST"),
+        (CLIENTS, None, SHOP | {"client_id": "0123456789ab"}, "BAD_REQUEST"),
+        (CLIENTS, None, {"name": "shop", "scopes": ["ops:read"]}, "BAD_REQUEST"),
+        (CLIENTS, None, SHOP | {"expires_in": "1 year"}, "BAD_REQUEST"),
+        (LIMITS, "0123456789ab", {"rate_limit": 0, **OPERATOR}, "BAD_REQUEST"),
+        (LIMITS, "0123456789ab", OPERATOR, "NOT_FOUND"),
+        (ROTATE, "0123456789ab", OPERATOR, "NOT_FOUND"),
+        (REVOKE, "UPPER", OPERATOR, "NOT_FOUND"),
+    ],
+)
+def test_invalid_requests_are_refused(
+    administration: Administration, rows: Rows, path: str, client_id: str | None, body: Any, code: str
+) -> None:
+    """T1: with the code of the API, and nothing is stored."""
+    assert administration.send(path, body, client_id=client_id).code == code
+    assert rows.execute("SELECT FROM idempotency_keys").fetchall() == []
+    assert administration.send(CLIENTS, SHOP, key=None).code == "BAD_REQUEST"
+    assert administration.send(CLIENTS, scopes="ops:read ops:write").code == "FORBIDDEN"
+
+
+def test_role_of_clients_reads_no_stored_response_of_other_routes(clients_url: str) -> None:
+    """G3: its SQL functions accept only its own routes."""
+    with psycopg.connect(clients_url, autocommit=True) as connection:
+        for statement in (
+            "SELECT client_request_begin('c', 'POST /v1/entitlements/grants', 'k', 'h', 100)",
+            "SELECT client_request_finish('c', 'POST /v1/entitlements/grants', 'k', 'h', 200, '{}', '1h')",
+            "SELECT * FROM idempotency_keys",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.encode())

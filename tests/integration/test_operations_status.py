@@ -1,0 +1,236 @@
+"""T1: the status of every stage, and the heartbeats of the workers."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings
+from grantwire.operations.status import EXPECTED_MIGRATION, Statuses
+from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.runtime.relay import RelayRuntime
+from grantwire.runtime.sweep import SweepRuntime
+from grantwire.settings import load
+from grantwire.workers.budget import Budget
+from tests.support.dead_letters import budget
+from tests.support.nats_users import configured
+from tests.support.operations import OpsClient
+from tests.support.paths import MIGRATIONS
+from tests.support.workers.relay_support import worker_environ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from infra.local.servers.nats import NatsServer
+    from tests.integration.conftest import Rows
+    from tests.support.client import Client
+
+STATUS = "/v1/ops/status"
+
+
+@pytest.fixture
+def ops(database_url: str) -> Iterator[OpsClient]:
+    """Caller of the operations API."""
+    with OpsClient(database_url) as client:
+        yield client
+
+
+def codes(status: Any) -> set[str]:
+    """Return the codes of the problems."""
+    return {problem["code"] for problem in status["problems"]}
+
+
+def beat(rows: Rows, worker: str, ago: str = "1 second", **columns: Any) -> None:
+    """Write a heartbeat."""
+    values = {"outcome": "OK", "error": None, "result": "{}", "failures": 0} | columns
+    rows.execute(
+        "INSERT INTO worker_heartbeats (worker, started_at, finished_at, outcome, error, result, failures)"
+        " VALUES (%(worker)s, now() - %(ago)s::interval - interval '1 minute', now() - %(ago)s::interval,"
+        " %(outcome)s, %(error)s, %(result)s, %(failures)s)",
+        {"worker": worker, "ago": ago, **values},
+    )
+
+
+def test_status_of_a_healthy_system_has_no_problem(ops: OpsClient, rows: Rows) -> None:
+    """T1: every worker has reported, and nothing waits."""
+    for worker in LATE_AFTER_SECONDS:
+        beat(rows, worker)
+    status = ops.get(STATUS).json
+    assert (status["state"], status["problems"]) == ("OK", [])
+    assert status["schema"] == {"version": EXPECTED_MIGRATION, "expected": EXPECTED_MIGRATION, "matches": True}
+    assert status["partitions"]["months_ahead"] == 3
+    assert [worker["worker"] for worker in status["workers"]] == sorted(LATE_AFTER_SECONDS)
+
+
+def test_expected_migration_is_the_last_one() -> None:
+    """T1: the code names the migration that it was written for."""
+    last = max(path.name for path in MIGRATIONS.iterdir() if re.match(r"\d{4}_", path.name))
+    assert last[:4] == EXPECTED_MIGRATION
+
+
+def test_status_counts_each_state(ops: OpsClient, client: Client, rows: Rows) -> None:
+    """T1: the outbox by state, leases held and expired, notifications and the age of the oldest event."""
+    for number in range(6):
+        client.grant(f"k{number}", user_id=f"u{number}")
+    set_state = "UPDATE outbox_events SET status = %s, {} WHERE payload->>'user_id' = %s"
+    leased = "locked_by = 'w', locked_at = now(), lease_until = now() + %s::interval"
+    rows.execute(set_state.format(leased), ("IN_FLIGHT", "1 minute", "u0"))
+    rows.execute(set_state.format(leased), ("IN_FLIGHT", "-1 minute", "u1"))
+    rows.execute(set_state.format("ready = false, last_error = 'broken'"), ("FAILED", "u2"))
+    rows.execute(set_state.format("ready = false, published_at = now()"), ("PUBLISHED", "u3"))
+    rows.execute("UPDATE outbox_events SET created_at = now() - interval '5 minutes' WHERE payload->>'user_id' = 'u4'")
+    status = ops.get(STATUS).json
+    outbox = status["outbox"]
+    assert (outbox["pending"], outbox["in_flight"], outbox["failed"]) == (2, 2, 1)
+    assert (outbox["capped"], outbox["published_last_minute"]) == (False, 1)
+    assert 300 <= outbox["oldest_pending_seconds"] < 400
+    assert status["leases"]["outbox"] == {"held": 1, "expired": 1}
+    (group,) = status["dead_letters"]["groups"]
+    assert (group["kind"], group["cause"], group["count"]) == ("outbox", "broken", 1)
+    assert {"EVENTS_OLD", "LEASES_EXPIRED", "DEAD_LETTERS"} <= codes(status)
+
+
+def test_counts_stop_at_the_cap(ops: OpsClient, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T1: the cost of the status does not depend on the backlog, and the response says that there is more."""
+    monkeypatch.setattr("grantwire.operations.status._CAP", 3)
+    for number in range(5):
+        client.grant(f"k{number}", user_id=f"u{number}")
+    outbox = ops.get(STATUS).json["outbox"]
+    assert (outbox["pending"], outbox["capped"]) == (3, True)
+
+
+def test_failed_event_has_a_time_until_it_is_redriven(client: Client, rows: Rows) -> None:
+    """T1: the trigger sets failed_at, whichever statement changes the status, and removes it."""
+    client.grant("k")
+    rows.execute("UPDATE outbox_events SET status = 'FAILED', ready = false, next_retry_at = '2026-01-08T00:00:00Z'")
+    (failed,) = rows.execute("SELECT failed_at, event_id FROM outbox_events").fetchall()
+    assert failed["failed_at"] == datetime(2026, 1, 8, tzinfo=UTC)
+    rows.execute("SELECT outbox_redrive(ARRAY[%s])", (failed["event_id"],))
+    assert rows.execute("SELECT failed_at FROM outbox_events").fetchall() == [{"failed_at": None}]
+
+
+@pytest.mark.parametrize(
+    ("ago", "outcome", "result", "state"),
+    [
+        ("1 second", "OK", '{"consumer_lag": 5}', "UP"),
+        ("1 second", "OK", "{}", "UP"),
+        ("1 second", "DEGRADED", "{}", "DOWN"),
+        ("1 second", "DEGRADED", '{"consumer_lag": 0}', "UP"),
+        ("1 second", "FAILED", "{}", "UNKNOWN"),
+        ("10 minutes", "OK", '{"consumer_lag": 5}', "UNKNOWN"),
+    ],
+)
+def test_state_of_nats_comes_from_the_heartbeat_of_the_bridge(
+    ops: OpsClient, rows: Rows, ago: str, outcome: str, result: str, state: str
+) -> None:
+    """T1: an old report says nothing about now."""
+    beat(rows, "bridge_events", ago, outcome=outcome, result=result, error="NATS is unreachable", failures=1)
+    status = ops.get(STATUS).json
+    assert status["stream"]["state"] == state
+    assert ("NATS_UNAVAILABLE" in codes(status)) == (state == "DOWN")
+    assert ("WORKER_FAILED" in codes(status)) == (outcome == "FAILED")
+
+
+def test_late_worker_and_other_problems_are_named(ops: OpsClient, rows: Rows) -> None:
+    """T1: what needs a person, each with a code for programs."""
+    beat(rows, "relay_outbox", "10 minutes")
+    beat(rows, "bridge_events", result='{"consumer_lag": 20000}')
+    beat(rows, "sweep_retention", "2 hours", result='{"ahead": 1, "behind": 4, "wrong": 0}')
+    rows.execute("DELETE FROM schema_migrations WHERE name LIKE %s", (f"{EXPECTED_MIGRATION}%",))
+    status = ops.get(STATUS).json
+    late = {worker["worker"]: worker["late"] for worker in status["workers"]}
+    assert late == {"relay_outbox": True, "bridge_events": False, "sweep_retention": False}
+    assert status["read_model"]["behind"] == 4
+    assert {"WORKER_LATE", "CONSUMER_LAG", "READ_MODEL_DIFFERS", "SCHEMA_DIFFERS"} <= codes(status)
+    assert "deliver_notifications has never reported a run" in {problem["message"] for problem in status["problems"]}
+
+
+def test_missing_partition_is_a_problem(ops: OpsClient) -> None:
+    """T1: the runway is counted up to the first month without a partition."""
+    statuses = Statuses(ops.runtime.database, load(ProblemSettings, {}))
+    later = statuses.read(datetime.now(UTC) + timedelta(days=95))
+    assert later["partitions"]["months_ahead"] <= 0
+    assert "PARTITIONS_MISSING" in codes(later)
+
+
+def test_run_of_each_worker_leaves_a_heartbeat(environ: dict[str, str], ops: OpsClient) -> None:
+    """T1: when it ran, how long, and with what result; the bridge adds the consumer lag."""
+    for build in (RelayRuntime.build, BridgeRuntime.build, SweepRuntime.build):
+        runtime = build(environ)
+        runtime.run(budget())
+        runtime.close()
+    workers = {worker["worker"]: worker for worker in ops.get(STATUS).json["workers"]}
+    assert {name: worker["outcome"] for name, worker in workers.items()} == {
+        "relay_outbox": "OK",
+        "bridge_events": "OK",
+        "sweep_retention": "OK",
+    }
+    assert workers["bridge_events"]["result"]["consumer_lag"] == 0
+    assert workers["sweep_retention"]["result"]["complete"] is True
+    assert all(worker["last_success_at"] == worker["finished_at"] for worker in workers.values())
+
+
+def test_outage_of_nats_is_reported_while_it_lasts(
+    database_url: str, nats_server: NatsServer, ops: OpsClient, rows: Rows
+) -> None:
+    """T1: the bridge reports that it cannot use NATS, counts failed runs, and reports the recovery."""
+    environ = configured(worker_environ(database_url, nats_server.url)) | {"NATS_CONNECT_TIMEOUT": "200ms"}
+    runtime = BridgeRuntime.build(environ)
+    runtime.run(budget())
+    nats_server.stop()
+    runtime.run(Budget(time.monotonic() + 2.5))
+    status = ops.get(STATUS).json
+    (bridge,) = status["workers"]
+    assert (bridge["outcome"], bridge["failures_in_a_row"]) == ("DEGRADED", 1)
+    assert (status["stream"]["state"], status["stream"]["reason"]) == ("DOWN", bridge["error"])
+    nats_server.start()
+    rows.execute("UPDATE worker_heartbeats SET result = '{}'")
+    runtime.run(budget())
+    (bridge,) = ops.get(STATUS).json["workers"]
+    assert (bridge["outcome"], bridge["failures_in_a_row"]) == ("OK", 0)
+    assert bridge["result"]["consumer_lag"] == 0
+    runtime.close()
+
+
+def test_outage_is_reported_before_the_run_ends(database_url: str, nats_server: NatsServer, rows: Rows) -> None:
+    """T1: a run takes a minute; an operator sees the outage within seconds. It does not count as a failed run."""
+    environ = configured(worker_environ(database_url, nats_server.url)) | {"NATS_CONNECT_TIMEOUT": "200ms"}
+    runtime = BridgeRuntime.build(environ)
+    runtime.run(budget())
+    nats_server.stop()
+    seen: list[Any] = []
+    record = runtime.heartbeats.record  # type: ignore[union-attr]
+
+    def recording(run: Any) -> None:
+        record(run)
+        seen.append((run.is_over, run.outcome, rows.execute("SELECT failures FROM worker_heartbeats").fetchall()))
+
+    object.__setattr__(runtime, "heartbeats", type("Recording", (), {"record": staticmethod(recording)}))
+    runtime.run(Budget(time.monotonic() + 2.5))
+    runtime.close()
+    assert seen == [(False, "DEGRADED", [{"failures": 0}]), (True, "DEGRADED", [{"failures": 1}])]
+
+
+def test_heartbeat_that_cannot_be_written_has_no_other_effect(environ: dict[str, str], rows: Rows) -> None:
+    """T1: the work of the run is done; the failure is only logged."""
+    rows.execute("DROP TABLE worker_heartbeats")
+    runtime = SweepRuntime.build(environ)
+    assert runtime.run(budget())["complete"] is True
+    runtime.close()
+
+
+@pytest.mark.parametrize("query", [{"verbose": "1"}, {"": ""}])
+def test_status_has_no_parameters(ops: OpsClient, query: dict[str, str]) -> None:
+    """T1: an unknown parameter is refused, as on every route."""
+    assert ops.get(STATUS, None, **query).code == "BAD_REQUEST"
+
+
+def test_status_needs_the_scope_of_readers(ops: OpsClient) -> None:
+    """T1: a token for changes of entitlements cannot read it."""
+    assert ops.send("GET", STATUS, scopes="entitlements:write ops:write").code == "FORBIDDEN"
+    assert ops.send("GET", STATUS, scopes="ops:read").status == 200
+    assert ops.send("POST", STATUS).code == "METHOD_NOT_ALLOWED"
