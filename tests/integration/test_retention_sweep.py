@@ -81,6 +81,12 @@ INSERT = {
     "processed_messages": """
         INSERT INTO processed_messages (idempotency_key, message_id, message_type, status, started_at, expires_at)
         VALUES (%(n)s::text, 'm', 't', 'processing', %(at)s, %(at)s)""",
+    "operator_commands": """
+        INSERT INTO operator_commands
+               (command_id, kind, arguments, actor, reason, source, status, finished_at)
+        VALUES (gen_random_uuid(), 'read_model.verify', '{}', 'a', 'r', 's', 'DONE', %(at)s)""",
+    "status_samples": """
+        INSERT INTO status_samples VALUES (%(at)s, 0, 0, 0, NULL, 0, 0, 0, 0, 0)""",
     "distributed_locks": """
         INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s)""",
 }
@@ -96,6 +102,8 @@ THRESHOLDS = [
     ("notification_dlq", 30 * DAY, False),
     ("notification_nats_dlq", 30 * DAY, False),
     ("processed_messages", 7 * DAY, False),
+    ("operator_commands", 90 * DAY, False),
+    ("status_samples", timedelta(hours=25), False),
     ("distributed_locks", 7 * DAY, False),
 ]
 
@@ -110,6 +118,8 @@ TIME_COLUMNS = {
     "notification_dlq": ("notification_dlq", "closed_at"),
     "notification_nats_dlq": ("notification_nats_dlq", "closed_at"),
     "processed_messages": ("processed_messages", "expires_at"),
+    "operator_commands": ("operator_commands", "finished_at"),
+    "status_samples": ("status_samples", "sampled_at"),
     "distributed_locks": ("distributed_locks", "lease_until"),
 }
 

@@ -70,7 +70,9 @@ class Heartbeats:
     """Writes the heartbeats of one worker."""
 
     def __init__(self, settings: DatabaseSettings, worker: str) -> None:
-        self._database = Database(settings, application_name="grantwire-heartbeat")
+        # The commit does not wait for the disk, because a lost heartbeat does no harm.
+        session = {"synchronous_commit": "off"}
+        self._database = Database(settings, application_name="grantwire-heartbeat", session=session)
         self._worker = worker
 
     def record(self, run: Run) -> None:
