@@ -43,6 +43,7 @@ EVENTS = STREAM | {"google.protobuf"}
 ALLOWED = {
     "authorize_caller": DATABASE,
     "bridge_events": EVENTS,
+    "console": {"aws_lambda_powertools"},
     "configure_streams": {"aws_lambda_powertools", "nats"},
     "deliver_notifications": DATABASE,
     "grant": DATABASE,

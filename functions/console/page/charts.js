@@ -62,7 +62,7 @@ function stages(status, milliseconds) {
     {
       name: "Inbox",
       big: formatCount(inbox.processed_last_minute),
-      lines: ["recorded last minute", differences ? `read model: ${formatCount(differences)} differ` : model.measured_at ? "read model in step" : "read model not verified"],
+      lines: ["in the last minute", differences ? `read model: ${formatCount(differences)} off` : model.measured_at ? "read model in step" : "model not verified"],
       tone: differences ? "warn" : "good",
       rate: null,
       dead: 0,
@@ -76,7 +76,7 @@ function stages(status, milliseconds) {
       dead: notifications.failed,
       kind: "notification",
     },
-    { name: "Receiver", big: formatCount(notifications.sent_last_minute), lines: ["sent last minute", notifications.failed ? "refuses some" : "accepts all"], tone: notifications.failed ? "warn" : "good", rate: null, dead: 0 },
+    { name: "Receiver", big: formatCount(notifications.sent_last_minute), lines: ["in the last minute", notifications.failed ? "refuses some" : "accepts all"], tone: notifications.failed ? "warn" : "good", rate: null, dead: 0 },
   ];
 }
 

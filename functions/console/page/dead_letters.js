@@ -2,7 +2,7 @@ import { openDeadLetterAction } from "./actions.js";
 import { get } from "./api.js";
 import { KIND_NAMES, badge, card, copyButton, definitions, emptyState, field, idWithCopy, jsonText, link, notice, pageHead, select, table, timeOf } from "./components.js";
 import { announce, h, replaceContent } from "./dom.js";
-import { asSentence, countOf, formatCount, formatName, formatTime, shortId } from "./format.js";
+import { asSentence, capitalized, countOf, formatCount, formatName, formatTime, shortId } from "./format.js";
 import { showLive } from "./live.js";
 import { groupHash } from "./overview.js";
 import { traceTimeline } from "./trace.js";
@@ -195,7 +195,7 @@ function deadLetterHead(dead) {
     h("button", { type: "button", class: "button primary", "data-key": "redrive", onclick: () => openDeadLetterAction("redrive", selection, text) }, "Redrive…"),
     h("button", { type: "button", class: "button", "data-key": "discard", onclick: () => openDeadLetterAction("discard", selection, text) }, "Discard…"),
   ];
-  return h("div", {}, h("nav", { "aria-label": "Breadcrumb", class: "crumbs" }, link("#/dead-letters", "Dead letters"), " / ", link(groupHash(dead), "Group"), " / ", h("span", { "aria-current": "page" }, shortId(dead.dead_letter_id))), pageHead(asSentence(dead.cause), `${KIND_NAMES[dead.kind]}: this message ${KIND_TEXTS[dead.kind]}.`, actions || []));
+  return h("div", {}, h("nav", { "aria-label": "Breadcrumb", class: "crumbs" }, link("#/dead-letters", "Dead letters"), " / ", link(groupHash(dead), "Group"), " / ", h("span", { "aria-current": "page" }, shortId(dead.dead_letter_id))), pageHead(capitalized(dead.cause), `${KIND_NAMES[dead.kind]}: this message ${KIND_TEXTS[dead.kind]}.`, actions || []));
 }
 
 function renderDeadLetter(dead, trace) {

@@ -55,13 +55,17 @@ export function formatOffset(milliseconds) {
 
 /** Return a name of the API as text: `dead_letters.redrive` becomes `Dead letters: redrive`, `read_model` `Read model`. */
 export function formatName(name) {
-  const text = name.replaceAll("_", " ").replace(".", ": ");
+  return capitalized(name.replaceAll("_", " ").replace(".", ": "));
+}
+
+/** Return a text with a capital letter at its beginning. */
+export function capitalized(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** Return a message of the API as a sentence. */
 export function asSentence(text) {
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+  return `${capitalized(text)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
 /** Return the short form of an id, for tables. The whole id is in the link or the title. */

@@ -1,0 +1,150 @@
+"""T5: every page has names, landmarks and contrast, fits on a phone, and works with a keyboard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.operators import PHONE, WIDE, Operator
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from infra.local.stack.embedded import EmbeddedStack
+
+PAGES = {
+    "overview": "",
+    "dead-letters": "dead-letters",
+    "dead-letter-list": "dead-letters/list?state=closed",
+    "trace": "trace",
+    "user": "users/u_1",
+    "commands": "commands",
+    "clients": "clients",
+    "unknown": "no-such-page",
+}
+# Returns what a person with a screen reader, weak sight or a keyboard could not use.
+PROBLEMS = (
+    "() => {"
+    """
+  const problems = [];
+  const visible = (e) => e.checkVisibility({ checkOpacity: false, checkVisibilityCSS: true });
+  const name = (e) => (e.getAttribute("aria-label") || (e.labels && [...e.labels].map((l) => l.textContent).join(" "))
+    || e.textContent || e.getAttribute("title") || "").trim();
+  for (const e of document.querySelectorAll("a, button, input, select, summary, [role=img], [role=group], dialog"))
+    if (visible(e) && !name(e) && !e.getAttribute("aria-labelledby")) problems.push(`no name: ${e.outerHTML.slice(0, 90)}`);
+  if (document.querySelectorAll("h1").length !== 1) problems.push("not exactly one h1");
+  for (const part of ["header", "main", "nav"]) if (!document.querySelector(part)) problems.push(`no ${part}`);
+  if (!document.documentElement.lang || !document.title) problems.push("no language or title");
+  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+  for (const id of new Set(ids)) if (ids.indexOf(id) !== ids.lastIndexOf(id)) problems.push(`id twice: ${id}`);
+  if (document.documentElement.scrollWidth > innerWidth) problems.push(`${document.documentElement.scrollWidth} px wide`);
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const background = (e) => {
+    for (let at = e; at; at = at.parentElement) {
+      const colour = rgba(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  for (const e of document.querySelectorAll("body *:not(svg *)")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !visible(e) || e.closest(":disabled, .visually-hidden, .skip-link, .stale")) continue;
+    const [a, b] = [luminance(rgba(getComputedStyle(e).color)), luminance(background(e))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) problems.push(`contrast ${ratio.toFixed(1)}: ${e.textContent.trim().slice(0, 40)}`);
+  }
+  return problems;
+}"""
+)
+
+
+@pytest.mark.parametrize("place", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize(
+    ("colours", "size"), [("light", WIDE), ("dark", WIDE), ("light", PHONE)], ids=["light", "dark", "phone"]
+)
+def test_page_can_be_used_by_everyone(
+    browser: Browser, stack: EmbeddedStack, colours: str, size: dict[str, int], place: str
+) -> None:
+    """T5: in light and dark colours and on a phone."""
+    with Operator.open(browser, stack.api_url, viewport=size, color_scheme=colours) as operator:
+        assert operator.page.evaluate(PROBLEMS) == ["no nav"]  # the form to sign in
+        operator.sign_in(stack.token)
+        operator.visit(place)
+        expect(operator.page.get_by_text("Loading…")).to_have_count(0, timeout=20_000)
+        assert operator.page.evaluate(PROBLEMS) == []
+        if place in {"", "dead-letters"}:
+            name = next(name for name, each in PAGES.items() if each == place)
+            operator.takes_screenshot(f"{name}-{'phone' if size == PHONE else colours}")
+
+
+def test_console_works_with_the_keyboard_alone(operator: Operator) -> None:
+    """T5: skip link, focus on the new page's heading, and a dialog that gives the focus back."""
+    page = operator.page
+    operator.visit("commands")
+    operator.sees("Commands")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Verify read model")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Your name")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Verify read model")).to_be_focused()
+    page.get_by_role("link", name="Trace").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Trace", level=1)).to_be_focused()
+
+
+def test_refreshing_can_be_paused_and_stops_in_a_hidden_tab(operator: Operator) -> None:
+    """T5: a paused or hidden console sends no requests, and shows the current state when it is visible again."""
+    page = operator.page
+    operator.visit("commands")
+    operator.sees("Commands")
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    with page.expect_request("**/v1/ops/commands*"):
+        pass  # it refreshes by itself
+    _set_visibility(operator, "hidden")
+    page.wait_for_timeout(500)  # a request that was already planned
+    sent.clear()
+    page.wait_for_timeout(4000)
+    assert sent == []
+    with page.expect_request("**/v1/ops/commands*"):
+        _set_visibility(operator, "visible")
+    operator.presses("Pause refreshing")
+    page.wait_for_timeout(500)
+    sent.clear()
+    page.wait_for_timeout(4000)
+    assert sent == []
+
+
+def test_colours_can_be_switched_and_stay(operator: Operator) -> None:
+    """T5: the switch wins over the browser's preference, also after a reload."""
+    page = operator.page
+    operator.presses("Use dark colours")
+    page.reload()
+    operator.sees("Flow")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    operator.presses("Use light colours")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+
+
+def _set_visibility(operator: Operator, state: str) -> None:
+    """Hide or show the tab, as far as the page can know."""
+    operator.page.evaluate(
+        """(state) => {
+          Object.defineProperty(document, "hidden", { configurable: true, get: () => state === "hidden" });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        state,
+    )
