@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,45 +26,7 @@ PAGES = {
     "unknown": "no-such-page",
 }
 # Returns what a person with a screen reader, weak sight or a keyboard could not use.
-PROBLEMS = (
-    "() => {"
-    """
-  const problems = [];
-  const visible = (e) => e.checkVisibility({ checkOpacity: false, checkVisibilityCSS: true });
-  const name = (e) => (e.getAttribute("aria-label") || (e.labels && [...e.labels].map((l) => l.textContent).join(" "))
-    || e.textContent || e.getAttribute("title") || "").trim();
-  for (const e of document.querySelectorAll("a, button, input, select, summary, [role=img], [role=group], dialog"))
-    if (visible(e) && !name(e) && !e.getAttribute("aria-labelledby")) problems.push(`no name: ${e.outerHTML.slice(0, 90)}`);
-  if (document.querySelectorAll("h1").length !== 1) problems.push("not exactly one h1");
-  for (const part of ["header", "main", "nav"]) if (!document.querySelector(part)) problems.push(`no ${part}`);
-  if (!document.documentElement.lang || !document.title) problems.push("no language or title");
-  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
-  for (const id of new Set(ids)) if (ids.indexOf(id) !== ids.lastIndexOf(id)) problems.push(`id twice: ${id}`);
-  if (document.documentElement.scrollWidth > innerWidth) problems.push(`${document.documentElement.scrollWidth} px wide`);
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const luminance = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const background = (e) => {
-    for (let at = e; at; at = at.parentElement) {
-      const colour = rgba(getComputedStyle(at).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    return [255, 255, 255, 255];
-  };
-  for (const e of document.querySelectorAll("body *:not(svg *)")) {
-    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !visible(e) || e.closest(":disabled, .visually-hidden, .skip-link, .stale")) continue;
-    const [a, b] = [luminance(rgba(getComputedStyle(e).color)), luminance(background(e))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) problems.push(`contrast ${ratio.toFixed(1)}: ${e.textContent.trim().slice(0, 40)}`);
-  }
-  return problems;
-}"""
-)
+PROBLEMS = (Path(__file__).parent / "accessibility.js").read_text()
 
 
 @pytest.mark.parametrize("place", PAGES.values(), ids=PAGES)

@@ -45,7 +45,9 @@ def test_token_stays_in_the_tab_and_ends_with_it(stranger: Operator, stack: Embe
     stranger.sign_in(stack.token)
     stranger.sees("Flow")
     assert not any(stack.token in address for address in addresses)
-    assert stack.token not in stranger.page.evaluate("JSON.stringify([location.href, document.cookie, {...localStorage}])")
+    assert stack.token not in stranger.page.evaluate(
+        "JSON.stringify([location.href, document.cookie, {...localStorage}])"
+    )
     stranger.page.reload()
     stranger.sees("Flow")
     other = stranger.page.context.new_page()
