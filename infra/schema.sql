@@ -961,6 +961,97 @@ BEGIN
                           WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
+CREATE FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET enable_seqscan TO 'off'
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+DECLARE
+    event_time timestamptz;
+    found      jsonb;
+BEGIN
+    IF p_limit > 100 OR num_nonnulls(p_user_id, p_purchase_id, p_trace_id, p_fingerprint, p_event_id) <> 1
+       OR (p_user_id IS NULL) <> (p_sku IS NULL) THEN
+        RAISE EXCEPTION 'one way to select, and at most 100 rows' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF substr(p_event_id::text, 15, 1) = '7' THEN
+        event_time := to_timestamp(('x' || translate(left(p_event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0);
+    END IF;
+    WITH selected AS (
+        (SELECT a.* FROM entitlement_audit a WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
+          ORDER BY a.occurred_at DESC LIMIT p_limit)
+        UNION ALL
+        (SELECT a.* FROM entitlement_audit a WHERE a.purchase_id = p_purchase_id
+          ORDER BY a.occurred_at DESC LIMIT p_limit)
+        UNION ALL
+        (SELECT a.* FROM entitlement_audit a WHERE a.trace_id = p_trace_id
+          ORDER BY a.occurred_at DESC LIMIT p_limit)
+        UNION ALL
+        (SELECT a.* FROM entitlement_audit a WHERE a.detail->>'key_fingerprint' = p_fingerprint
+          ORDER BY a.occurred_at DESC LIMIT p_limit)
+        UNION ALL
+        (SELECT a.* FROM entitlement_audit a
+          WHERE a.operation_id = p_event_id
+            AND a.occurred_at > event_time - interval '10 minutes'
+            AND a.occurred_at < event_time + interval '10 minutes'
+          LIMIT p_limit)),
+    newest AS (SELECT s.* FROM selected s ORDER BY s.occurred_at DESC LIMIT p_limit)
+    SELECT jsonb_agg(jsonb_build_object(
+               'event_id', n.operation_id, 'at', rfc3339(n.occurred_at), 'caller', n.caller, 'operation', n.operation,
+               'outcome', n.outcome, 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit,
+               'trace_id', n.trace_id, 'detail', n.detail,
+               'version', coalesce(n.version, (n.detail->>'version')::bigint), 'status', n.status,
+               'purchase_id', n.purchase_id, 'source_address', host(n.source_address),
+               'starts_at', rfc3339(n.starts_at), 'expires_at', rfc3339(n.expires_at))
+             ORDER BY n.occurred_at DESC)
+      INTO found FROM newest n;
+    RETURN coalesce(found, '[]');
+END
+$$;
+CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+    SELECT jsonb_build_object(
+        'outbox', (SELECT coalesce(jsonb_agg(jsonb_build_object(
+             'event_id', o.event_id, 'event_type', o.event_type, 'status', o.status, 'attempts', o.attempt_count,
+             'ready', o.ready, 'next_retry_at', rfc3339(o.next_retry_at), 'claimed_by', o.locked_by,
+             'claimed_at', rfc3339(o.locked_at), 'lease_until', rfc3339(o.lease_until), 'error', o.last_error,
+             'at', rfc3339(o.created_at), 'published_at', rfc3339(o.published_at),
+             'failed_at', rfc3339(o.failed_at), 'discarded_at', rfc3339(o.discarded_at),
+             'version', o.aggregate_version, 'trace_id', o.trace_id)), '[]')
+           FROM outbox_events o WHERE o.event_id = ANY (p_event_ids)),
+        'inbox', (SELECT coalesce(jsonb_agg(jsonb_build_object('event_id', p.event_id, 'at', rfc3339(p.processed_at))), '[]')
+           FROM processed_events p WHERE p.event_id = ANY (p_event_ids)),
+        'notifications', (SELECT coalesce(jsonb_agg(jsonb_build_object(
+             'event_id', n.event_id, 'notification_id', n.notification_id, 'status', n.status,
+             'attempts', n.attempt_count, 'next_retry_at', rfc3339(n.next_retry_at), 'claimed_by', n.locked_by,
+             'lease_until', rfc3339(n.lease_until), 'error', n.last_error, 'at', rfc3339(n.created_at),
+             'sent_at', rfc3339(n.sent_at), 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit)), '[]')
+           FROM notifications n WHERE n.event_id = ANY (p_event_ids)),
+        'dead_notifications', (SELECT coalesce(jsonb_agg(jsonb_build_object(
+             'event_id', d.event_id, 'kind', 'notification', 'dead_letter_id', d.notification_id, 'state', d.status,
+             'attempts', d.attempt_count, 'error', d.last_error, 'at', rfc3339(d.failed_at),
+             'closed_at', rfc3339(d.closed_at))), '[]')
+           FROM notification_dlq d WHERE d.event_id = ANY (p_event_ids)),
+        'dead_messages', (SELECT coalesce(jsonb_agg(jsonb_build_object(
+             'event_id', m.event_id, 'kind', 'nats', 'dead_letter_id', m.dead_letter_id, 'state', m.status,
+             'advisory', m.kind, 'deliveries', m.deliveries, 'error', m.reason, 'stream', m.stream,
+             'stream_sequence', m.stream_seq, 'consumer', m.consumer, 'redrives', m.redrive_count,
+             'at', rfc3339(m.advised_at), 'closed_at', rfc3339(m.closed_at))), '[]')
+           FROM (SELECT * FROM notification_nats_dlq d WHERE d.event_id = ANY (p_event_ids)
+                  ORDER BY d.advised_at LIMIT 500) AS m),
+        'responses', (SELECT coalesce(jsonb_agg(jsonb_build_object(
+             'event_id', r.event_id, 'route', k.route, 'status_code', k.status_code, 'body', k.response_body,
+             'at', rfc3339(k.created_at), 'expires_at', rfc3339(k.expires_at))), '[]')
+           FROM jsonb_to_recordset(p_requests) AS r (event_id uuid, caller text, fingerprint text, at timestamptz)
+          CROSS JOIN LATERAL (
+                SELECT i.route, i.status_code, i.response_body, i.created_at, i.expires_at FROM idempotency_keys i
+                 WHERE i.expires_at > r.at + p_ttl - interval '10 seconds' AND i.expires_at <= r.at + p_ttl
+                   AND i.caller = r.caller
+                   AND left(encode(sha256(convert_to(i.idempotency_key, 'UTF8')), 'hex'), 12) = r.fingerprint
+                 LIMIT 1) AS k))
+$$;
 CREATE FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -1724,12 +1815,21 @@ ALTER TABLE ONLY public.worker_heartbeats
     ADD CONSTRAINT worker_heartbeats_pkey PRIMARY KEY (worker);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
+CREATE INDEX entitlement_audit_key ON ONLY public.entitlement_audit USING btree (((detail ->> 'key_fingerprint'::text)), occurred_at) WHERE ((detail ->> 'key_fingerprint'::text) IS NOT NULL);
+CREATE INDEX entitlement_audit_default_expr_occurred_at_idx ON public.entitlement_audit_default USING btree (((detail ->> 'key_fingerprint'::text)), occurred_at) WHERE ((detail ->> 'key_fingerprint'::text) IS NOT NULL);
+CREATE INDEX entitlement_audit_time ON ONLY public.entitlement_audit USING brin (occurred_at) WITH (pages_per_range='32', autosummarize='on');
+CREATE INDEX entitlement_audit_default_occurred_at_idx ON public.entitlement_audit_default USING brin (occurred_at) WITH (pages_per_range='32', autosummarize='on');
+CREATE INDEX entitlement_audit_purchase ON ONLY public.entitlement_audit USING btree (purchase_id, occurred_at) WHERE (purchase_id IS NOT NULL);
+CREATE INDEX entitlement_audit_default_purchase_id_occurred_at_idx ON public.entitlement_audit_default USING btree (purchase_id, occurred_at) WHERE (purchase_id IS NOT NULL);
+CREATE INDEX entitlement_audit_trace ON ONLY public.entitlement_audit USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
+CREATE INDEX entitlement_audit_default_trace_id_occurred_at_idx ON public.entitlement_audit_default USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE INDEX key_conflicts_last_at ON public.key_conflicts USING btree (last_at);
 CREATE INDEX notification_dlq_closed_at ON public.notification_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
+CREATE INDEX notification_dlq_event ON public.notification_dlq USING btree (event_id);
 CREATE INDEX notification_dlq_open ON public.notification_dlq USING btree (failed_at, notification_id) WHERE (closed_at IS NULL);
 CREATE INDEX notification_nats_dlq_advised ON public.notification_nats_dlq USING btree (advised_at, dead_letter_id) WHERE (status = 'OPEN'::text);
 CREATE INDEX notification_nats_dlq_closed ON public.notification_nats_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
@@ -1754,7 +1854,11 @@ CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree 
 CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (user_id, stock_keeping_unit) WHERE (status = 'ACTIVE'::text);
 CREATE INDEX user_entitlements_ending ON public.user_entitlements USING btree (user_id, expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX user_entitlements_starting ON public.user_entitlements USING btree (user_id, starts_at) WHERE ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL));
+ALTER INDEX public.entitlement_audit_key ATTACH PARTITION public.entitlement_audit_default_expr_occurred_at_idx;
+ALTER INDEX public.entitlement_audit_time ATTACH PARTITION public.entitlement_audit_default_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
+ALTER INDEX public.entitlement_audit_purchase ATTACH PARTITION public.entitlement_audit_default_purchase_id_occurred_at_idx;
+ALTER INDEX public.entitlement_audit_trace ATTACH PARTITION public.entitlement_audit_default_trace_id_occurred_at_idx;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();
@@ -1851,6 +1955,10 @@ REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBL
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;

@@ -219,7 +219,8 @@ def test_interrupted_rebuild_leaves_neither_change_nor_row(
 
 _DEAD_LETTERS = {
     "outbox": """
-        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, failed_at)
+        INSERT INTO outbox_events
+               (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready, failed_at)
         VALUES (%(event_id)s, 'EntitlementGranted', 'u/s', 1, '{}', 'FAILED', false, now())""",
     "notification": """
         INSERT INTO notification_dlq (notification_id, event_id, event_type, user_id, stock_keeping_unit, version,

@@ -26,6 +26,7 @@ from grantwire.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import LiteralString
 
     import psycopg
 
@@ -213,6 +214,31 @@ def test_check_of_the_read_model_reads_one_page(planned: Rows) -> None:
     planned.execute(f"PREPARE page (text, text, bigint, bigint) AS {statement}")
     scans = {scan["Index Name"] for scan in _scans(planned, "EXECUTE page ('u7', 's5', 100, 10)")}
     assert scans == {"user_entitlements_pkey", "entitlements_pkey"}
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        ("SELECT trace_changes(NULL, NULL, %(u)s, NULL, NULL, NULL, 51) AS found", "purchase_id_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, NULL, %(u)s, NULL, NULL, 51) AS found", "trace_id_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, NULL, NULL, %(u)s, NULL, 51) AS found", "expr_occurred_at"),
+    ],
+    ids=["purchase", "trace id", "key"],
+)
+def test_trace_planned_on_empty_partitions_still_reads_its_index(rows: Rows, ask: LiteralString, index: str) -> None:
+    """T2: no partition is read completely, whichever way a trace is asked for."""
+    for _ in range(10):
+        rows.execute(ask, {"u": "u7"})
+    partitions = _fill_audit(rows)
+    rows.execute(
+        "UPDATE entitlement_audit"
+        " SET purchase_id = user_id, trace_id = user_id, detail = jsonb_build_object('key_fingerprint', user_id)"
+    )
+    with _record_scans(rows, *partitions) as scanned:
+        (row,) = rows.execute(ask, {"u": "u7"}).fetchall()
+    assert len(row["found"]) == 3
+    assert not scanned.keys() & set(partitions)
+    assert {f"{partition}_{index}_idx" for partition in partitions} <= scanned.keys()
 
 
 def _fill_audit(rows: Rows) -> list[str]:

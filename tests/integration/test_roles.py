@@ -138,6 +138,7 @@ SECURITY_DEFINER = {
     "entitlement_audit_ensure_partitions",
     "genuine_events",
     "operator_actions_find",
+    "trace_changes",
 }
 CLIENTS_FUNCTIONS = {"client_request_begin", "client_request_finish", "client_tokens_take"}
 

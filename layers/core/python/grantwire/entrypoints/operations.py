@@ -11,6 +11,7 @@ from grantwire.operations.command_list import CommandQuery
 from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY, NewCommand
 from grantwire.operations.dead_letters import DeadLetterQuery
 from grantwire.operations.samples import parse_hours
+from grantwire.operations.trace_query import TraceQuery
 from grantwire.validation import parse_query
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ def show_command(request: Request, rt: OperationsRuntime) -> Response:
     return Response.from_json(rt.command_list.find(request.path_parameters.get("command_id")))
 
 
+def trace(request: Request, rt: OperationsRuntime) -> Response:
+    """Follow a change through all stages."""
+    return Response.from_json(rt.traces.find(TraceQuery.parse(request.query)))
+
+
 ROUTES: Mapping[str, Route] = {
     "GET /v1/ops/status": show_status,
     "GET /v1/ops/samples": list_samples,
@@ -92,4 +98,5 @@ ROUTES: Mapping[str, Route] = {
     "POST /v1/ops/read-model/verify": partial(change_read_model, VERIFY),
     "GET /v1/ops/commands": list_commands,
     "GET /v1/ops/commands/{command_id}": show_command,
+    "GET /v1/ops/trace": trace,
 }

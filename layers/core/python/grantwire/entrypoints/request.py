@@ -72,7 +72,11 @@ class Request(NamedTuple):
             caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
             request_id=context.get("requestId", ""),
-            trace_id=trace_id_from_headers(xray_header(), *headers.get("x-amzn-trace-id", ())[-1:]),
+            trace_id=trace_id_from_headers(
+                xray_header(),
+                *headers.get("x-amzn-trace-id", ())[-1:],
+                traceparent=_only(headers.get("traceparent", ())),
+            ),
             source_address=_parse_address(context.get("identity")),
         )
 
@@ -144,6 +148,11 @@ def _parse_address(identity: object) -> str | None:
         return str(ip_address(value))
     except ValueError:
         return None
+
+
+def _only(values: Sequence[str]) -> str | None:
+    """Return the value of a header that was sent once."""
+    return values[0] if len(values) == 1 else None
 
 
 def _is_json(content_types: Sequence[str]) -> bool:

@@ -7,17 +7,19 @@ format. Both are created on first use, so that importing this package reads no e
 Request bodies and idempotency keys are never logged at INFO or above; log `key_fingerprint` of a key instead.
 """
 
-from grantwire.observability.identifiers import trace_id_from_headers
+from grantwire.observability.identifiers import build_traceparent, parse_trace_id, trace_id_from_headers
 from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, logger, metrics, write_metric
 from grantwire_idempotency.logs import key_fingerprint
 
 __all__ = [
     "MetricUnit",
     "begin_invocation",
+    "build_traceparent",
     "configure",
     "key_fingerprint",
     "logger",
     "metrics",
+    "parse_trace_id",
     "trace_id_from_headers",
     "write_metric",
 ]

@@ -3,7 +3,8 @@
 `status.Statuses` reads the state of every stage in one snapshot; every count has a limit (T1). `commands.Commands`
 stores an operator's command at most once for each idempotency key, and `worker.CommandWorker` executes it in batches
 under a lease: the changes of a batch, its row in `operator_actions` and the position of the next batch commit together,
-so that a command whose worker was killed continues where it stopped (ADR 0042). `samples.Samples` keeps one sample a
+so that a command whose worker was killed continues where it stopped (ADR 0042). `traces.Traces` follows a change
+through all tables (T2). `samples.Samples` keeps one sample a
 minute for a day (T8).
 
 Parsers raise BadRequestError, look-ups of a single object NotFoundError. Everything raises RetryableError if PostgreSQL

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from grantwire.errors import RejectedError
 from grantwire.events import EVENT_TYPES
 from grantwire.events.v1 import EntitlementEvent
+from grantwire.observability import build_traceparent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +65,8 @@ def build_headers(event: ClaimedEvent) -> dict[str, str]:
     }
     if event.trace_id:
         headers["trace_id"] = event.trace_id
+        if traceparent := build_traceparent(event.trace_id, event.event_id):
+            headers["traceparent"] = traceparent
     if _is_safe("".join(headers.values())):
         return headers
     return {name: encode_header_value(value) for name, value in headers.items()}

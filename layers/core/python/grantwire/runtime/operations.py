@@ -17,6 +17,7 @@ from grantwire.operations.dry_runs import DryRuns
 from grantwire.operations.problems import ProblemSettings
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
+from grantwire.operations.traces import Traces
 from grantwire.settings import group, integer, load, setting
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class OperationsRuntime:
     dry_runs: DryRuns
     commands: Commands
     command_list: CommandList
+    traces: Traces
     limiter: RateLimiter | None = None
 
     @classmethod
@@ -62,5 +64,6 @@ class OperationsRuntime:
             DryRuns(DeadLetters(database, None, retention)),
             Commands(database, settings.idempotency),
             CommandList(database),
+            Traces(database, settings.idempotency.ttl),
             RateLimiter(database, settings.limits),
         )

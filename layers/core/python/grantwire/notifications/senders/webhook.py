@@ -22,6 +22,7 @@ from standardwebhooks import Webhook
 
 from grantwire.errors import ConfigError, RejectedError, RetryableError
 from grantwire.notifications.senders.interface import Sender
+from grantwire.observability import build_traceparent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +107,8 @@ def _headers(notification: Notification) -> dict[str, str]:
     }
     if notification.trace_id:
         headers["X-Amzn-Trace-Id"] = "Root=" + quote(notification.trace_id, safe="-")
+        if traceparent := build_traceparent(notification.trace_id, str(notification.notification_id)):
+            headers["traceparent"] = traceparent
     return headers
 
 

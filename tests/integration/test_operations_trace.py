@@ -1,0 +1,243 @@
+"""T2: a trace by any id shows the whole path of an entitlement's change, in order, with times."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.runtime.operator_commands import OperatorCommandsRuntime
+from grantwire.runtime.relay import RelayRuntime
+from tests.support.client import CALLER, CHANGE, GRANTS, event
+from tests.support.dead_letters import budget
+from tests.support.operations import OPERATOR, REDRIVE, OpsClient
+from tests.support.workers.deliver_receiver import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Rows
+    from tests.support.client import Client, Response
+
+TRACE = "/v1/ops/trace"
+W3C = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{W3C}-b7ad6b7169203331-01"
+XRAY = "1-0af76519-16cd43dd8448eb211c80319c"
+ENTITLEMENT = {"user_id": "u_123", "stock_keeping_unit": "item1"}
+
+
+@pytest.fixture
+def ops(database_url: str) -> Iterator[OpsClient]:
+    """Caller of the operations API."""
+    with OpsClient(database_url) as client:
+        yield client
+
+
+def run(environ: dict[str, str], *runtimes: Any) -> None:
+    """Run workers until they are idle."""
+    for runtime_class in runtimes:
+        runtime = runtime_class.build(environ)
+        runtime.run(budget())
+        runtime.close()
+
+
+def grant(client: Client, key: str = "k1", traceparent: str = TRACEPARENT, **fields: Any) -> Response:
+    """Grant with a traceparent, from an address."""
+    headers = {"Idempotency-Key": key, "traceparent": traceparent}
+    context = {"requestId": "r", "authorizer": CALLER, "identity": {"sourceIp": "203.0.113.9"}}
+    return client.send(event("POST", GRANTS, headers=headers, body=json.dumps(CHANGE | fields), requestContext=context))
+
+
+def stages(trace: Any) -> list[str]:
+    """Return the stages of the timeline."""
+    return [entry["stage"] for entry in trace["timeline"]]
+
+
+def test_trace_shows_every_stage_in_order(environ: dict[str, str], ops: OpsClient, client: Client, rows: Rows) -> None:
+    """T2: by each id; the trace id of the request goes through outbox, stream, notification."""
+    grant(client)
+    run(environ, RelayRuntime, BridgeRuntime, DeliveryRuntime)
+    (notification,) = rows.execute("SELECT notification_id, event_id, trace_id FROM notifications").fetchall()
+    assert notification["trace_id"] == XRAY
+    ways = [
+        ENTITLEMENT,
+        {"purchase_id": "p_456"},
+        {"idempotency_key": "k1"},
+        {"event_id": str(notification["event_id"])},
+        {"notification_id": str(notification["notification_id"])},
+        {"trace_id": XRAY},
+        {"trace_id": W3C},
+        {"trace_id": TRACEPARENT},
+        {"trace_id": f"Root={XRAY};Parent=53995c3f42cd8ad8;Sampled=1"},
+    ]
+    traces = [ops.get(TRACE, **way).json for way in ways]
+    fingerprint = traces[2]["query"]["key_fingerprint"]
+    traces.append(ops.get(TRACE, key_fingerprint=fingerprint).json)
+    for trace in traces:
+        assert stages(trace) == [
+            *("request", "change", "outbox", "published", "inbox", "read_model", "notification", "sent"),
+        ]
+        (change,) = trace["changes"]
+        assert (change["state"], change["event_id"]) == ("SENT", str(notification["event_id"]))
+        assert (change["trace_id"], change["purchase_id"], change["version"]) == (XRAY, "p_456", 1)
+        assert (trace["removed"], trace["truncated"]) == ([], False)
+    assert "k1" not in json.dumps(traces[2])
+    timeline = traces[0]["timeline"]
+    offsets = [entry["offset_ms"] for entry in timeline]
+    assert offsets[0] == 0
+    assert offsets == sorted(offsets)
+    by_stage = {entry["stage"]: entry["detail"] for entry in timeline}
+    assert by_stage["request"]["status_code"] == 200
+    assert json.loads(by_stage["request"]["body"])["version"] == 1
+    assert (by_stage["change"]["caller"], by_stage["change"]["source_address"]) == ("tests", "203.0.113.9")
+    assert by_stage["outbox"]["status"] == "PUBLISHED"
+    assert by_stage["notification"]["attempts"] == 0
+
+
+def test_trace_of_other_objects_is_empty(ops: OpsClient, client: Client) -> None:
+    """T2: nothing is known, which is no error."""
+    grant(client)
+    for way in (
+        {"user_id": "u_123", "stock_keeping_unit": "other"},
+        {"purchase_id": "p_other"},
+        {"idempotency_key": "other"},
+        {"key_fingerprint": "0" * 12},
+        {"event_id": str(uuid.UUID(int=1))},
+        {"event_id": "019b9c5d-3f40-7abc-8def-0123456789ab"},
+        {"notification_id": str(uuid.UUID(int=1))},
+        {"trace_id": "1" * 32},
+    ):
+        trace = ops.get(TRACE, **way).json
+        assert (trace["changes"], trace["timeline"], trace["removed"]) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({}, "ask in exactly one way: user_id with stock_keeping_unit, or one of purchase_id"),
+        ({"user_id": "u"}, "ask in exactly one way"),
+        ({"stock_keeping_unit": "s"}, "ask in exactly one way"),
+        ({"user_id": "u", "purchase_id": "p"}, "ask in exactly one way"),
+        ({**ENTITLEMENT, "purchase_id": "p"}, "ask in exactly one way"),
+        ({"purchase_id": "p", "event_id": str(uuid.UUID(int=1))}, "ask in exactly one way"),
+        ({"purchase_id": ""}, "purchase_id must not be empty"),
+        ({"purchase_id": "p" * 129}, "purchase_id must have at most 128 characters"),
+        ({"event_id": "1"}, "event_id must be a UUID"),
+        ({"notification_id": "x"}, "notification_id must be a UUID"),
+        ({"trace_id": "x"}, "trace_id must be a trace id of X-Ray"),
+        ({"trace_id": f"00-{'0' * 32}-b7ad6b7169203331-01"}, "trace_id must be a trace id of X-Ray"),
+        ({"key_fingerprint": "ABCDEF012345"}, "key_fingerprint must have 12 hexadecimal digits"),
+        ({"idempotency_key": "käse"}, "Idempotency-Key must contain only printable ASCII"),
+        ({"order_id": "1"}, "unknown query parameter 'order_id'"),
+    ],
+)
+def test_invalid_question_is_refused(ops: OpsClient, query: dict[str, str], message: str) -> None:
+    """T2: the response says how to ask."""
+    response = ops.get(TRACE, **query)
+    assert (response.status, response.code) == (400, "BAD_REQUEST")
+    assert message in response.json["message"]
+
+
+def test_state_says_how_far_a_change_has_come(
+    environ: dict[str, str], ops: OpsClient, client: Client, rows: Rows
+) -> None:
+    """T2: from the outbox to the receiver, and a refusal with its reason."""
+
+    def states() -> list[str]:
+        return [change["state"] for change in ops.get(TRACE, **ENTITLEMENT).json["changes"]]
+
+    grant(client)
+    assert states() == ["PENDING"]
+    run(environ, RelayRuntime)
+    assert states() == ["PUBLISHED"]
+    run(environ, BridgeRuntime)
+    assert states() == ["RECORDED"]
+    run(environ, DeliveryRuntime)
+    assert states() == ["SENT"]
+    client.grant("k2")
+    assert states() == ["SENT", "REFUSED"]
+    refused = ops.get(TRACE, idempotency_key="k2").json["timeline"]
+    assert [entry["summary"] for entry in refused] == [
+        "POST /v1/entitlements/grants was answered with 409",
+        "GRANT refused: already ACTIVE",
+    ]
+    client.revoke("k3")
+    rows.execute("UPDATE outbox_events SET status = 'FAILED', ready = false, last_error = 'broken' WHERE ready")
+    assert states() == ["SENT", "REFUSED", "DEAD_LETTER"]
+    rows.execute("SELECT outbox_discard(ARRAY(SELECT event_id FROM outbox_events WHERE failed_at IS NOT NULL))")
+    assert states() == ["SENT", "REFUSED", "DISCARDED"]
+
+
+def test_dead_letter_redrive_and_operator_are_in_the_trace(
+    environ: dict[str, str], ops: OpsClient, client: Client
+) -> None:
+    """T2: a receiver that fails, the repair, and who did it and why."""
+    grant(client)
+    with Receiver(lambda _: 400) as receiver:
+        webhook = environ | receiver.environ
+        run(webhook, RelayRuntime, BridgeRuntime, DeliveryRuntime)
+        broken = ops.get(TRACE, purchase_id="p_456").json
+        assert broken["changes"][0]["state"] == "DEAD_LETTER"
+        (dead,) = (entry for entry in broken["timeline"] if entry["stage"] == "dead_letter")
+        assert dead["detail"]["error"] == "receiver responded with status 400"
+        body = {"kind": "notification", "ids": [dead["detail"]["dead_letter_id"]], **OPERATOR}
+        assert ops.post(REDRIVE, "r", body).status == 202
+        run(environ, OperatorCommandsRuntime)
+        receiver.respond = lambda _: 204
+        run(webhook, DeliveryRuntime)
+        assert {request.headers["traceparent"].split("-")[1] for request in receiver.requests} == {W3C}
+    repaired = ops.get(TRACE, purchase_id="p_456").json
+    assert repaired["changes"][0]["state"] == "SENT"
+    assert [stage for stage in stages(repaired) if stage in {"dead_letter", "closed", "operator_action", "sent"}] == [
+        *("dead_letter", "closed", "operator_action", "sent"),
+    ]
+    (action,) = (entry for entry in repaired["timeline"] if entry["stage"] == "operator_action")
+    assert action["summary"] == "ann: redrive, because: repaired"
+
+
+def test_stages_that_retention_removed_are_named(
+    environ: dict[str, str], ops: OpsClient, client: Client, rows: Rows
+) -> None:
+    """T2: the audit still knows the change."""
+    grant(client)
+    run(environ, RelayRuntime, BridgeRuntime, DeliveryRuntime)
+    for table in ("outbox_events", "idempotency_keys", "notifications"):
+        rows.execute(f"DELETE FROM {table}")  # noqa: S608 - names of this test
+    trace = ops.get(TRACE, purchase_id="p_456").json
+    assert [entry["stage"] for entry in trace["removed"]] == ["request", "outbox", "notification"]
+    assert trace["changes"][0]["state"] == "UNKNOWN"
+    assert stages(trace) == ["change", "inbox", "read_model"]
+    rows.execute("DELETE FROM processed_events")
+    trace = ops.get(TRACE, event_id=trace["changes"][0]["event_id"]).json
+    assert [entry["stage"] for entry in trace["removed"]] == ["request", "outbox", "inbox"]
+
+
+def test_only_the_newest_changes_are_traced(ops: OpsClient, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T2: the response says that there are more."""
+    monkeypatch.setattr("grantwire.operations.traces._MAX_CHANGES", 3)
+    for number in range(5):
+        (client.grant if number % 2 == 0 else client.revoke)(f"k{number}")
+    trace = ops.get(TRACE, **ENTITLEMENT).json
+    assert trace["truncated"] is True
+    assert [change["version"] for change in trace["changes"]] == [3, 4, 5]
+
+
+def test_functions_read_the_audit_only_through_the_bounded_function(database_url: str, client: Client) -> None:
+    """T2, A1: the role cannot read the audit itself, and the function returns one object's rows, at most 100."""
+    grant(client)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT * FROM entitlement_audit")
+        for arguments in (
+            "NULL, NULL, NULL, NULL, NULL, NULL, 10",
+            "'u_123', NULL, NULL, NULL, NULL, NULL, 10",
+            "'u_123', 'item1', 'p_456', NULL, NULL, NULL, 10",
+            "'u_123', 'item1', NULL, NULL, NULL, NULL, 101",
+        ):
+            with pytest.raises(psycopg.errors.InvalidParameterValue):
+                connection.execute(f"SELECT trace_changes({arguments})")
