@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 SCREENSHOTS = ROOT / "docs" / "console"
+UPDATES_SCREENSHOTS = bool(os.environ.get("UPDATE"))
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 360, "height": 740}
 # A worker is started every minute, and the first request of a function may be a cold start.
@@ -110,9 +111,9 @@ class Operator:
         """Open the trace of an id."""
         self.visit(f"trace?{way}={value}")
 
-    def takes_screenshot(self, name: str) -> None:
-        """Write the page to docs/console, if UPDATE is set."""
-        if os.environ.get("UPDATE"):
+    def takes_screenshot(self, name: str, *, full_page: bool = True) -> None:
+        """Write the page, or its visible part, to docs/console, if UPDATE is set."""
+        if UPDATES_SCREENSHOTS:
             SCREENSHOTS.mkdir(exist_ok=True)
             self.page.mouse.move(0, 0)
-            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=full_page)

@@ -21,7 +21,6 @@ def test_client_is_created_used_limited_rotated_and_revoked(
     """T1, T5: the token is shown once and works, and every change is visible in the list."""
     name = f"dashboard {uuid.uuid4().hex[:6]}"
     operator.visit("clients")
-    operator.takes_screenshot("clients")
     operator.presses("Create client")
     dialog = operator.page.locator("dialog")
     dialog.get_by_label("Name", exact=True).fill(name)
@@ -43,6 +42,7 @@ def test_client_is_created_used_limited_rotated_and_revoked(
     operator.gives_reason("it asks too often")
     operator.presses("Save limits")
     expect(row.get_by_text("5/s, burst 7")).to_be_visible()
+    operator.takes_screenshot("clients", full_page=False)
 
     operator.presses(f"Rotate {name}")
     operator.gives_reason("the yearly rotation")
@@ -80,7 +80,6 @@ def test_read_model_is_verified_by_a_command(operator: Operator) -> None:
     operator.follows("Open the command", within="dialog")
     operator.sees(reason)
     operator.sees("Missing")
-    operator.takes_screenshot("command")
     operator.follows("Commands")
     operator.sees(reason)
-    operator.takes_screenshot("commands")
+    operator.takes_screenshot("commands", full_page=False)

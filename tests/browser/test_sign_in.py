@@ -32,7 +32,6 @@ def test_wrong_token_is_refused_and_forgotten(stranger: Operator) -> None:
     token = Token.mint(TOKEN_ENVIRONMENT, generate_client_id()).text
     stranger.try_token(token)
     stranger.sees("The token is not valid")
-    stranger.takes_screenshot("wrong-token")
     assert token not in stranger.page.evaluate(STORED)
     expect(stranger.page.locator("#sign-out")).to_have_count(0)
 
@@ -41,7 +40,7 @@ def test_token_stays_in_the_tab_and_ends_with_it(stranger: Operator, stack: Embe
     """T5: the token is neither in an address nor in storage that other tabs share, and signing out removes it."""
     addresses: list[str] = []
     stranger.page.on("request", lambda request: addresses.append(request.url))
-    stranger.takes_screenshot("sign-in")
+    stranger.takes_screenshot("sign-in", full_page=False)
     stranger.sign_in(stack.token)
     stranger.sees("Flow")
     assert not any(stack.token in address for address in addresses)

@@ -91,7 +91,7 @@ def _describe_response(method: str, path_template: str, status: int, label: str)
 
 def _parse_body(response: Mapping[str, Any], sent: Mapping[str, str], body: str, label: str) -> Any:
     if "content" not in response:
-        assert not body, f"{label}: the response must have no body"
+        assert body == "", f"{label}: the response must not have a body"
         return None
     media_type = sent.get("content-type", "").partition(";")[0].strip()
     assert media_type in response["content"], f"{label}: Content-Type is {media_type!r}"

@@ -82,6 +82,7 @@ function refreshTool() {
     const at = refreshing.at ? formatTime(new Date(refreshing.at).toISOString()) : "";
     const state = refreshing.paused ? "Paused" : refreshing.failed ? "Retrying" : "Live";
     text.textContent = at ? `${state} ${at}` : state;
+    button.hidden = !refreshing.active;
     button.className = `tool refresh ${state.toLowerCase()}`;
     button.setAttribute("aria-pressed", String(refreshing.paused));
     button.setAttribute("aria-label", "Pause refreshing");

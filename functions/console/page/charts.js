@@ -76,7 +76,7 @@ function stages(status, milliseconds) {
       dead: notifications.failed,
       kind: "notification",
     },
-    { name: "Receiver", big: formatCount(notifications.sent_last_minute), lines: ["in the last minute", notifications.failed ? "refuses some" : "accepts all"], tone: notifications.failed ? "warn" : "good", rate: null, dead: 0 },
+    { name: "Receiver", big: formatCount(notifications.sent_last_minute), lines: ["in the last minute", notifications.failed ? "refuses some" : "no refusals"], tone: notifications.failed ? "warn" : "good", rate: null, dead: 0 },
   ];
 }
 

@@ -63,9 +63,9 @@ export function capitalized(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** Return a message of the API as a sentence. */
+/** Return a message of the API as a sentence. A name at its beginning, such as relay_outbox, stays as it is. */
 export function asSentence(text) {
-  return `${capitalized(text)}${/[.!?]$/.test(text) ? "" : "."}`;
+  return `${/^\w*_/.test(text) ? text : capitalized(text)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
 /** Return the short form of an id, for tables. The whole id is in the link or the title. */

@@ -11,15 +11,15 @@ export const GUIDANCE = {
     todo: "Invoke migrate_database, which applies the migrations of this deployment.",
   },
   WORKER_LATE: {
-    title: "A worker has not run",
-    works: "Changes are accepted. What the worker does waits, and is not lost.",
-    todo: "Check that its schedule is enabled and that its function starts. See its row in the table of workers.",
+    title: "Workers have not run",
+    works: "Changes are accepted. What these workers do waits, and is not lost.",
+    todo: "Check that the schedule is enabled and that the function starts. A worker reports at the end of a run, so a new stack needs a minute.",
     link: ["#workers", "See the workers"],
   },
   WORKER_FAILED: {
-    title: "A worker fails",
-    works: "Changes are accepted. What the worker does waits, and is not lost.",
-    todo: "Read the error in the table of workers, then the log of its function.",
+    title: "Workers fail",
+    works: "Changes are accepted. What these workers do waits, and is not lost.",
+    todo: "Read the error in the table of workers, then the log of the function.",
     link: ["#workers", "See the workers"],
   },
   EVENTS_OLD: {
@@ -59,9 +59,9 @@ export const GUIDANCE = {
     link: ["#workers", "See the workers"],
   },
   COMMANDS_FAILED: {
-    title: "A command of an operator failed",
+    title: "Commands of operators failed",
     works: "Everything else works. Repeating a command is harmless.",
-    todo: "Read why it failed, and send it again.",
+    todo: "Read why, and send them again.",
     link: ["#/commands?status=FAILED", "Show failed commands"],
   },
 };

@@ -8,6 +8,7 @@ const MAX_DELAY_FACTOR = 6;
 /** Whether pages refresh by themselves, when the last refresh was, and who wants to know. */
 export const refreshing = {
   paused: sessionStorage.getItem(REFRESH_KEY) === "paused",
+  active: false,
   at: 0,
   failed: false,
   onchange: () => {},
@@ -15,7 +16,8 @@ export const refreshing = {
     this.paused = !this.paused;
     sessionStorage.setItem(REFRESH_KEY, this.paused ? "paused" : "live");
     this.onchange();
-    if (!this.paused) current?.refresh();
+    if (this.paused) current?.pause();
+    else current?.refresh();
   },
 };
 
@@ -25,6 +27,7 @@ let current = null;
 export function stopLive() {
   current?.stop();
   current = null;
+  Object.assign(refreshing, { active: false, at: 0, failed: false });
 }
 
 /**
@@ -35,6 +38,8 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   const failure = h("div", { class: "live-failure" });
   const content = h("div", { class: "live-content" }, h("p", { class: "loading", role: "status" }, "Loading…"));
   container.append(failure, content);
+  refreshing.active = true;
+  refreshing.onchange();
   let timer = 0;
   let stopped = false;
   let shownAt = 0;
@@ -91,6 +96,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   document.addEventListener("visibilitychange", onVisibility);
   current = {
     refresh,
+    pause: () => clearTimeout(timer),
     stop() {
       stopped = true;
       clearTimeout(timer);

@@ -29,9 +29,10 @@ async function load() {
 }
 
 function render({ status, milliseconds }) {
-  announce(status.state === "OK" ? "All entitlements flow." : `${countOf(status.problems.length, "problem")}: ${status.problems.map(titleOf).join(", ")}.`);
+  const problems = byCode(status.problems);
+  announce(problems.size === 0 ? "Entitlements flow." : `${countOf(problems.size, "problem")}: ${[...problems.keys()].map(titleOf).join(", ")}.`);
   return [
-    headline(status),
+    headline(problems, status),
     card("Flow", flowPicture(status, milliseconds), { aside: h("span", { class: "quiet" }, "counts now, rates of the last minute") }),
     tiles(status),
     h("div", { class: "columns" }, [deadLetters(status), housekeeping(status)]),
@@ -39,27 +40,35 @@ function render({ status, milliseconds }) {
   ];
 }
 
-const titleOf = (problem) => GUIDANCE[problem.code]?.title ?? formatName(problem.code.toLowerCase());
+/** Return the messages of the problems by code: five late workers are one thing that needs attention. */
+function byCode(problems) {
+  const messages = new Map();
+  for (const { code, message } of problems) messages.set(code, [...(messages.get(code) ?? []), message]);
+  return messages;
+}
 
-function headline(status) {
-  if (status.state === "OK" && status.problems.length === 0) {
+const titleOf = (code) => GUIDANCE[code]?.title ?? formatName(code.toLowerCase());
+
+function headline(problems, status) {
+  if (problems.size === 0) {
     return h("section", { class: "headline good", "aria-label": "State" }, badge("OK"), h("p", {}, h("strong", {}, "Entitlements flow. "), "Nothing needs a person."));
   }
   return h(
     "section",
     { class: "headline warn", "aria-label": "State" },
-    h("div", { class: "headline-top" }, badge("ATTENTION"), h("p", {}, h("strong", {}, countOf(status.problems.length, "thing needs", "things need")), " attention.")),
-    h("ul", { class: "problems" }, status.problems.map((problem) => problemItem(problem, status))),
+    h("div", { class: "headline-top" }, badge("ATTENTION"), h("p", {}, h("strong", {}, countOf(problems.size, "thing needs", "things need")), " attention.")),
+    h("ul", { class: "problems" }, [...problems].map(([code, messages]) => problemItem(code, messages, status))),
   );
 }
 
-function problemItem(problem, status) {
-  const guidance = GUIDANCE[problem.code];
+function problemItem(code, messages, status) {
+  const guidance = GUIDANCE[code];
   return h(
     "li",
-    { "data-code": problem.code },
-    h("h2", {}, titleOf(problem)),
-    h("p", {}, asSentence(problem.message), sinceOf(problem, status)),
+    { "data-code": code },
+    h("h2", {}, titleOf(code)),
+    messages.map((message) => h("p", {}, asSentence(message))),
+    sinceOf(code, status),
     guidance && definitions([["Still works", guidance.works], ["What to do", [guidance.todo, guidance.link && [" ", problemLink(guidance.link)]]]], "rows"),
   );
 }
@@ -69,13 +78,13 @@ function problemLink([target, text]) {
   return h("button", { type: "button", class: "text-button", onclick: () => document.querySelector(target).scrollIntoView({ block: "start" }) }, text);
 }
 
-function sinceOf(problem, status) {
-  if (problem.code === "NATS_UNAVAILABLE") {
+function sinceOf(code, status) {
+  if (code === "NATS_UNAVAILABLE") {
     const times = status.workers.filter((worker) => worker.outcome !== "OK" && worker.last_success_at).map((worker) => worker.last_success_at);
     const last = times.sort().at(-1);
-    return last ? h("span", { class: "quiet" }, " Last successful run: ", timeOf(last), ".") : null;
+    return last ? h("p", { class: "quiet" }, "Last successful run of a worker that needs it: ", timeOf(last), ".") : null;
   }
-  if (problem.code === "EVENTS_OLD" && status.outbox.oldest_pending_at) return h("span", { class: "quiet" }, " Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");
+  if (code === "EVENTS_OLD" && status.outbox.oldest_pending_at) return h("p", { class: "quiet" }, "Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");
   return null;
 }
 
@@ -145,6 +154,6 @@ function workers(status) {
 }
 
 function resultText(result) {
-  const entries = Object.entries(result ?? {}).filter(([, value]) => typeof value !== "object" && value !== 0 && value !== false);
-  return entries.length ? entries.slice(0, 3).map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? formatCount(value) : value}`).join(", ") : "nothing to do";
+  const entries = Object.entries(result ?? {}).filter(([, value]) => typeof value === "number" && value !== 0);
+  return entries.length ? entries.slice(0, 3).map(([name, value]) => `${name.replaceAll("_", " ")} ${formatCount(value)}`).join(", ") : "nothing to do";
 }

@@ -70,7 +70,7 @@ async function search(result, way, id, sku) {
   try {
     const { trace, found } = await lookUp(way, id, sku);
     announce(trace.timeline.length ? `${countOf(trace.timeline.length, "entry", "entries")} found.` : "Nothing found.");
-    const text = found && !way ? h("p", { class: "quiet" }, `Found as ${WAYS.find(([name]) => name === found)[1].toLowerCase()}.`) : null;
+    const text = found && !way ? h("p", { class: "quiet found" }, `Found as ${WAYS.find(([name]) => name === found)[1].toLowerCase()}.`) : null;
     replaceContent(result, text, changesCard(trace), card("Timeline", traceTimeline(trace)));
   } catch (error) {
     result.replaceChildren(failureNotice(error, "ops:read"));
