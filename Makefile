@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status doctor logs env invoke test test-containers bench check schema wheel proto redrive rebuild clients audit sbom lock clean
+.PHONY: help up down demo status doctor logs env invoke test test-containers test-console bench check schema wheel proto redrive rebuild clients audit sbom lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -22,6 +22,7 @@ env: ; $(RUN) env
 invoke: ; $(RUN) invoke $(FN) $(ARGS)
 test: ; $(RUN) test $(ARGS)
 test-containers: ; $(RUN) test-containers $(ARGS)
+test-console: ; $(RUN) test-console $(ARGS)
 bench: ; $(RUN) bench $(if $(QUICK),--quick) $(ARGS)
 check: ; $(RUN) check $(ARGS)
 schema: ; $(RUN) schema

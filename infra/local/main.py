@@ -85,6 +85,9 @@ COMMANDS = {
         "local.commands.test",
         Needs.CURRENT,
     ),
+    "test-console": Command(
+        "test the console in Chromium; UPDATE=1 writes docs/console again", "local.commands.test", Needs.CURRENT
+    ),
     "bench": Command(
         "measure performance and compare it with limits and alternatives; QUICK=1 takes minutes, with rough figures",
         "local.commands.bench",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from grantwire.clients.scopes import Scope
+from grantwire.clients.scopes import PUBLIC_ROUTES, Scope
 from grantwire.clients.tokens import Token
+from infra.local.deployment.template import api_routes
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from tests.e2e.aws import invoke
 from tests.e2e.http import Http
@@ -41,6 +42,12 @@ EXPIRE = """
 UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now() - interval '1 day'
  WHERE client_id = %s
 """
+
+
+def protected_routes() -> list[tuple[str, str]]:
+    """Return every route of the template that needs a token, so that a new route is always included."""
+    public = {route.partition(" ")[2] for route in PUBLIC_ROUTES}
+    return [(method, path) for method, path in api_routes() if path not in public]
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from grantwire.clients.scopes import ROUTES, Scope
-from infra.local.deployment.template import api_routes, load_template
+from grantwire.clients.scopes import PUBLIC_ROUTES, ROUTES, Scope
+from infra.local.deployment.template import load_template
 from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, wait_for_log
-from tests.e2e.callers import MALFORMED, count_rows, create_caller, manage_clients, send_request
+from tests.e2e.callers import MALFORMED, count_rows, create_caller, manage_clients, protected_routes, send_request
 from tests.e2e.http import Http
 from tests.support.client import ENTITLEMENTS, EXTENSIONS, GRANTS, REVOKES, SUMMARY
 from tests.support.contract import assert_matches_contract
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from infra.local.stack.embedded import EmbeddedStack
 
-# From the template, so that a new route is always included.
-ROUTES_IN_TEMPLATE = api_routes()
+ROUTES_IN_TEMPLATE = protected_routes()
 
 AUDIT_ROWS = "SELECT caller, outcome FROM entitlement_audit WHERE user_id = %s ORDER BY occurred_at"
 
@@ -156,7 +155,9 @@ def test_every_route_has_its_rate_limit(stack: EmbeddedStack) -> None:
     stage = client(stack, "apigateway").get_stage(restApiId=outputs["ApiId"], stageName=outputs["ApiStage"])
     settings = stage["methodSettings"].items()
     limits = {key.replace("~1", "/"): setting["throttlingRateLimit"] for key, setting in settings}
-    expected = {f"/{path}/{method}" for method, _, path in (route.partition(" ") for route in ROUTES)}
+    expected = {
+        f"/{path}/{method}" for method, _, path in (route.partition(" ") for route in [*ROUTES, *PUBLIC_ROUTES])
+    }
     assert limits.keys() == expected | {"*/*"}
     assert limits[f"/{GRANTS}/POST"] == load_template()["Parameters"]["GrantRateLimit"]["Default"]
 

@@ -16,11 +16,10 @@ from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token, generate_client_id
 from infra.local.deployment import aws
 from infra.local.deployment.sam import STACK_NAME, Deployment
-from infra.local.deployment.template import api_routes
 from infra.local.servers.emulator import EmulatorServer
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from infra.local.system.processes import wait_for
-from tests.e2e.callers import MALFORMED, count_rows, create_caller, manage_clients, send_request
+from tests.e2e.callers import MALFORMED, count_rows, create_caller, manage_clients, protected_routes, send_request
 from tests.e2e.http import Http
 from tests.e2e.test_artifacts import LOGICAL_NAMES, import_isolated
 from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS
@@ -92,7 +91,7 @@ def test_grant_is_applied_and_replayed(stack: EmbeddedStack, api_url: str) -> No
     assert http.list_entitlements(user).json["entitlements"][0]["status"] == "ACTIVE"
 
 
-@pytest.mark.parametrize(("method", "path"), api_routes())
+@pytest.mark.parametrize(("method", "path"), protected_routes())
 def test_route_authenticates_its_callers_itself(
     stack: EmbeddedStack, api_url: str, invalid_headers: dict[str, str | None], method: str, path: str
 ) -> None:

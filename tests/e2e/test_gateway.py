@@ -13,7 +13,7 @@ from infra.local.deployment.gateway import gateway_responses
 from infra.local.deployment.template import api_routes, load_template
 from tests.e2e.aws import client
 from tests.e2e.http import Http
-from tests.support.client import ENTITLEMENTS, GRANTS
+from tests.support.client import CONSOLE, ENTITLEMENTS, GRANTS
 from tests.support.contract import assert_is_error, assert_matches_contract
 
 if TYPE_CHECKING:
@@ -90,3 +90,14 @@ def test_encoded_slash_is_another_path_on_the_emulator(http: Http) -> None:
     response = http.send("GET", ENTITLEMENTS.replace("{user_id}", quote("a/b", safe="")))
     assert_matches_contract("GET", ENTITLEMENTS, response.status, response.headers, response.body)
     assert (response.status, json.loads(response.body)["code"]) == (404, "NOT_FOUND")
+
+
+def test_console_is_served_without_a_token_and_not_sent_twice(http: Http) -> None:
+    """T5: the page is public. A browser that has it gets 304, through API Gateway too."""
+    stranger = Http(http.url)
+    page = stranger.send("GET", CONSOLE)
+    assert_matches_contract("GET", CONSOLE, page.status, page.headers, page.body)
+    assert (page.status, page.body[:15]) == (200, "<!doctype html>")
+    again = stranger.send("GET", CONSOLE, [("If-None-Match", page.headers["Etag"])])
+    assert_matches_contract("GET", CONSOLE, again.status, again.headers, again.body)
+    assert (again.status, again.body) == (304, "")

@@ -39,6 +39,7 @@ BATCHES = "/v1/entitlements/batches"
 ENTITLEMENTS = "/v1/users/{user_id}/entitlements"
 SUMMARY = "/v1/users/{user_id}/summary"
 INBOX = "/debug/notification/inbox/{user_id}"
+CONSOLE = "/console"
 CALLER = {"principalId": "tests", "scopes": " ".join(Scope)}
 CHANGE = {"user_id": "u_123", "stock_keeping_unit": "item1", "reason": "purchase", "purchase_id": "p_456"}
 

@@ -95,7 +95,7 @@ def _parse_body(response: Mapping[str, Any], sent: Mapping[str, str], body: str,
         return None
     media_type = sent.get("content-type", "").partition(";")[0].strip()
     assert media_type in response["content"], f"{label}: Content-Type is {media_type!r}"
-    parsed = json.loads(body)
+    parsed = json.loads(body) if media_type == "application/json" else body
     problems = schema_validator(response["content"][media_type]["schema"]).iter_errors(parsed)
     described = [f"{problem.json_path}: {problem.message}" for problem in problems]
     assert not described, f"{label}: {'; '.join(described)} in {body}"

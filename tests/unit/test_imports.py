@@ -45,6 +45,7 @@ ALLOWED = {
     "bridge_events": EVENTS,
     "check_entitlement": DATABASE,
     "change_batch": DATABASE,
+    "console": {"aws_lambda_powertools"},
     "configure_streams": {"aws_lambda_powertools", "nats"},
     "deliver_notifications": DATABASE,
     "expire_entitlements": DATABASE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from samtranslator.translator.transform import transform  # type: ignore[import-
 
 from grantwire.changes.requests import MAX_WAIT_SECONDS
 from grantwire.clients.commands import ClientCommand
-from grantwire.clients.scopes import ROUTES
+from grantwire.clients.scopes import PUBLIC_ROUTES, ROUTES
 from grantwire.clients.tokens import Token
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
@@ -65,7 +65,15 @@ RESOURCES: dict[str, Any] = {
     properties["CodeUri"].rstrip("/").removeprefix("functions/"): properties
     for properties in functions(TEMPLATE).values()
 }
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """The settings of a function that reads none."""
+
+
 SETTINGS: dict[str, type] = {
+    "console": NoSettings,
     "authorize_caller": CallerSettings,
     "manage_clients": CallerSettings,
     "grant": ApiSettings,
@@ -92,7 +100,9 @@ SETTINGS: dict[str, type] = {
     "run_operator_commands": OperatorCommandsSettings,
 }
 # They get no credentials of the database.
-WITHOUT_DATABASE = {"configure_streams"}
+WITHOUT_DATABASE = {"configure_streams", "console"}
+# They serve routes that every caller may use, so they need neither an authorizer nor settings of the gateway.
+PUBLIC = {"console"}
 # They log in with the role of the administration of clients.
 CLIENT_ADMINISTRATION = {"manage_clients", "operate_clients"}
 LEASE_PROPERTIES = {
@@ -164,7 +174,7 @@ def _references(node: Any) -> Iterator[str]:
 def _statements(name: str) -> list[dict[str, Any]]:
     """Return the policy statements of a function, each with its condition."""
     statements = []
-    for policy in RESOURCES[name]["Policies"]:
+    for policy in RESOURCES[name].get("Policies", []):
         condition, document, otherwise = policy["Fn::If"]
         assert otherwise == {"Ref": "AWS::NoValue"}
         statements += [{**statement, "If": condition} for statement in document["Statement"]]
@@ -183,7 +193,7 @@ def _secret_variables(kind: type, prefix: str = "") -> Iterator[str]:
 def _variables(name: str) -> Iterator[Variable[Any]]:
     """Yield the variables that a function reads; a route also reads those of its gateway."""
     yield from variables(SETTINGS[name])
-    if _is_route(name):
+    if _is_route(name) and name not in PUBLIC:
         yield from variables(GatewaySettings)
         yield from variables(AuthenticationSettings)
 
@@ -240,7 +250,8 @@ def test_every_function_has_a_description_and_an_example_event(name: str) -> Non
         route = next(event["Properties"] for event in _events(name) if event["Properties"]["Method"] != "any")
         request = Request.from_api_gateway(example)
         assert request.route == f"{route['Method'].upper()} {route['Path']}"
-        request.require_scope(ROUTES[request.route])
+        if name not in PUBLIC:
+            request.require_scope(ROUTES[request.route])
     elif name in SCHEDULED and name != "sweep_retention":
         assert example == {"budget": "3s", "until": "idle"}
 
@@ -251,6 +262,8 @@ def test_environment_of_a_function_matches_its_settings(name: str) -> None:
     provided = set(RESOURCES[name]["Environment"]["Variables"]) - {"POWERTOOLS_LOG_LEVEL"}  # Powertools reads it
     if name in WITHOUT_DATABASE:  # Globals sets them for every function
         provided = {variable for variable in provided if not variable.startswith("DATABASE_")}
+    if name in PUBLIC:  # Globals sets it for every function
+        provided.remove("PLAINTEXT_ALLOWED")
     known = {variable.name: variable for variable in _variables(name)}
     assert provided <= known.keys()
     required = {name for name, variable in known.items() if variable.default is None and not variable.optional}
@@ -394,6 +407,8 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
             ("HasTopologySecret", "secretsmanager:GetSecretValue", "TopologyNatsSecretArn"),
             ("ConfiguresWithWorkersSecret", "secretsmanager:GetSecretValue", "NatsSecretArn"),
         ]
+    elif name in WITHOUT_DATABASE:
+        expected = []
     elif "NATS_SECRET_ARN" in environment:
         expected += [("HasNatsSecret", "secretsmanager:GetSecretValue", "NatsSecretArn")]
     if "NOTIFICATION_WEBHOOK_SECRET_ARN" in environment:
@@ -444,7 +459,7 @@ def test_parameters_with_secrets_have_no_echo(name: str) -> None:
     environment = RESOURCES[name]["Environment"]["Variables"]
     values = [environment[variable] for variable in _secret_variables(SETTINGS[name]) if variable in environment]
     secret = set(_references(values)) & PARAMETERS.keys()
-    assert secret
+    assert bool(secret) == (name not in PUBLIC)
     assert {parameter for parameter in secret if not PARAMETERS[parameter].get("NoEcho")} == set()
 
 
@@ -572,12 +587,14 @@ def test_tuning_parameter_accepts_exactly_the_properties_of_its_variable(name: s
 
 
 def test_every_route_has_a_scope() -> None:
-    """E5: a route that is not in `ROUTES` is denied, and every entry of `ROUTES` has a route."""
-    assert {f"{method} {path}" for method, path in api_routes() if method != "ANY"} == ROUTES.keys()
+    """E5: a route that is not in `ROUTES` is denied or public, and every entry of `ROUTES` has a route."""
+    served = {f"{method} {path}" for method, path in api_routes() if method != "ANY"}
+    assert served == ROUTES.keys() | PUBLIC_ROUTES
+    assert ROUTES.keys().isdisjoint(PUBLIC_ROUTES)
 
 
 def test_every_route_uses_the_authorizer() -> None:
-    """No event overrides the default authorizer."""
+    """No event overrides the default authorizer, except those of public routes."""
     auth = TEMPLATE["Resources"]["Api"]["Properties"]["Auth"]
     assert auth.keys() == {"DefaultAuthorizer", "Authorizers", "ResourcePolicy"}
     authorizer = auth["Authorizers"][auth["DefaultAuthorizer"]]
@@ -588,7 +605,10 @@ def test_every_route_uses_the_authorizer() -> None:
     assert (cache["Default"], cache["MinValue"], cache["MaxValue"]) == (60, 0, 3600)
     for name in RESOURCES:
         for event in _events(name):
-            assert "Auth" not in event["Properties"]
+            own = {"Authorizer": "NONE"} if name in PUBLIC else None
+            assert event["Properties"].get("Auth") == own
+    public = {f"{method} {path}" for method, path in api_routes() if path == "/console"}
+    assert public == {"GET /console", "ANY /console"}
 
 
 def test_only_api_gateway_may_invoke_the_authorizer() -> None:
@@ -636,7 +656,7 @@ def test_every_route_has_its_own_rate_limit() -> None:
         assert setting["ThrottlingRateLimit"] == setting["ThrottlingBurstLimit"]
         path = setting["ResourcePath"][1:].replace("~1", "/")
         limits[f"{setting['HttpMethod']} {path}"] = setting["ThrottlingRateLimit"]["Ref"]
-    assert limits.keys() == ROUTES.keys() | {"* *"}
+    assert limits.keys() == ROUTES.keys() | PUBLIC_ROUTES | {"* *"}
     operators = {route: limit for route, limit in limits.items() if "/v1/ops/" in route}
     assert all(
         limit == f"Ops{'Read' if route.startswith('GET ') else 'Write'}RateLimit" for route, limit in operators.items()

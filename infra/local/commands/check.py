@@ -10,6 +10,7 @@ from infra.local.errors import CommandError
 from infra.local.paths import CACHE, CHECKOUT, PACKAGES, STATE
 from infra.local.system import programs
 from infra.local.system.processes import Launch
+from infra.local.toolchain import browser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,8 @@ CHECKS = {
     "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
     # C14, C17: the wheel of the library in a fresh environment, and many checks by threads and forks.
     "library": ("python", "-m", "tests.support.library_proofs"),
+    # T6: the console in a browser, on a deployed stack.
+    "console": ("pytest", "-q", "tests/browser"),
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
@@ -46,6 +49,9 @@ CHECKS = {
 def check(arguments: Sequence[str], progress: Progress) -> int:
     """Run all checks, or the named ones, also after a failure; return 1 if any failed."""
     selected = {name: CHECKS[name] for name in CHECKS if not arguments or name in arguments}
+    if "console" in selected and browser.find_browser() is None:
+        progress.print_line(f"console: skipped. {browser.MISSING}")
+        del selected["console"]
     failed = [name for name, command in selected.items() if not _passes(name, command, progress)]
     progress.print_line(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.")
     return 1 if failed else 0

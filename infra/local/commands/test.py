@@ -1,4 +1,4 @@
-"""`make test` and `make test-containers`: run pytest. The tests start their own servers."""
+"""`make test`, `make test-containers` and `make test-console`: run pytest. The tests start their own servers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from infra.local.servers.group import destroy_servers_below
 from infra.local.system.memory import memory_folder
 from infra.local.system.programs import replace_process
 from infra.local.system.runs import list_abandoned
+from infra.local.toolchain import browser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +51,15 @@ def test_containers(arguments: Sequence[str], progress: Progress) -> int:
         progress.print_line(f"The integration tests did not run on containers. {error}")
         return code
     return code or _run_pytest("tests/integration", *arguments, GRANTWIRE_TEST_BACKEND="containers")
+
+
+def test_console(arguments: Sequence[str], progress: Progress) -> int:
+    """Run the tests of the console in a browser, or say how to get one. UPDATE=1 writes the screenshots again."""
+    if browser.find_browser() is None:
+        progress.print_line(browser.MISSING)
+        return 0
+    _remove_abandoned()
+    return _run_pytest("tests/browser", *arguments)
 
 
 def _run_pytest(*arguments: str, **variables: str) -> int:

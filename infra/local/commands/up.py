@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 READY = """
 Grantwire is up.
   API         {api}
+  console     {api}/console  (sign in with the token that `make env` prints)
   PostgreSQL  {database}
   NATS        {nats}
               {nats_reader}  (reads events)

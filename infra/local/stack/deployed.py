@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 HEALTH_PATH = "/v1/users/healthcheck/entitlements"
 HEALTH_TIMEOUT_SECONDS = 60.0
-WORKERS = ("relay-outbox", "bridge-events", "deliver-notifications", "record-advisories", "sweep-retention")
+WORKERS = (
+    "relay-outbox",
+    "bridge-events",
+    "deliver-notifications",
+    "record-advisories",
+    "run-operator-commands",
+    "sweep-retention",
+)
 
 
 class Service(Protocol):

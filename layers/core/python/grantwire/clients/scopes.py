@@ -51,3 +51,6 @@ ROUTES = {
     "POST /v1/ops/clients/{client_id}/revoke": Scope.WRITE_CLIENTS,
     "POST /v1/ops/clients/{client_id}/limits": Scope.WRITE_CLIENTS,
 }
+
+# Routes without an authorizer: every caller may use them, so they must contain no data.
+PUBLIC_ROUTES = frozenset({"GET /console"})

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from grantwire.clients.scopes import ANONYMOUS, ROUTES
+from grantwire.clients.scopes import ANONYMOUS, PUBLIC_ROUTES, ROUTES
 from grantwire.entrypoints.authentication import authenticate
 from grantwire.entrypoints.refusals import REFUSED, REFUSED_OUTCOMES
 from grantwire.entrypoints.request import Request
@@ -54,7 +54,7 @@ _NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 
 class Response(NamedTuple):
-    """The response to a request. The body is encoded JSON, or empty for a status without one.
+    """The response to a request. The body is encoded JSON, unless the headers have another content type, or empty.
 
     `counts` are further metrics of its request line.
     """
@@ -86,7 +86,8 @@ class HttpHandler(Generic[R]):
     """The Lambda handler of one or more routes. `routes` maps each to the function that executes its requests.
 
     These functions are independent of AWS. The runtime's `limiter` counts every request of a known caller, also one
-    that is refused afterwards. `weigh` returns how many requests it counts as.
+    that is refused afterwards. `weigh` returns how many requests it counts as. A public route needs no caller, so its
+    runtime has no limiter.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class HttpHandler(Generic[R]):
     ) -> None:
         self._routes = dict(routes)
         self._weigh = weigh
-        self._scopes = {route: ROUTES[route] for route in routes}
+        self._scopes = {route: ROUTES[route] for route in routes if route not in PUBLIC_ROUTES}
         self._gateway = LazyRuntime(build_gateway, initialize=False)
         self._runtime = LazyRuntime(build, before=self._gateway)
         self._cold = True
@@ -149,7 +150,9 @@ class HttpHandler(Generic[R]):
     def respond(self, request: Request) -> Response:
         """Return the response to a request whose caller is known. Never raises: every error becomes a response."""
         try:
-            request.require_scope(self._scopes[self._nearest_route(request)])
+            route = self._nearest_route(request)
+            if route not in PUBLIC_ROUTES:
+                request.require_scope(self._scopes[route])
             runtime = self._runtime.get()
             limiter = getattr(runtime, "limiter", None)
             if limiter is not None:

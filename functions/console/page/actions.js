@@ -1,0 +1,176 @@
+import { ApiError, get, newKey, post, session } from "./api.js";
+import { badge, code, definitions, field, link, notice, openDialog } from "./components.js";
+import { announce, h } from "./dom.js";
+import { failureNotice } from "./failures.js";
+import { countOf, formatCount, formatName } from "./format.js";
+import { refreshNow } from "./live.js";
+
+const FOLLOW_MILLISECONDS = 1000;
+const SHOWN_IDS = 8;
+const VERBS = { redrive: { name: "Redrive", doing: "redriven", text: "They are processed again. A redrive that is repeated does no harm." }, discard: { name: "Discard", doing: "discarded", text: "They are closed for good and never delivered. This cannot be undone." } };
+
+/** Return the fields for who acts and why, which every change records. */
+export function actorFields() {
+  return [
+    field("Your name", h("input", { name: "actor", required: true, maxlength: 500, value: session.actor, autocomplete: "name", pattern: ".*\\S.*" }), "Recorded with the action."),
+    field("Reason", h("input", { name: "reason", required: true, maxlength: 500, pattern: ".*\\S.*", autocomplete: "off" }), "Why you do this, for the people who read the record later."),
+  ];
+}
+
+/** Return actor and reason of a form, and keep the actor for the next one. */
+export function readActor(form) {
+  session.actor = form.elements.actor.value.trim();
+  return { actor: session.actor, reason: form.elements.reason.value.trim() };
+}
+
+/** Return a function that gives a request its key: the same request keeps its key, so that a repeat has no effect. */
+export function keyKeeper() {
+  let sent = { text: "", key: "" };
+  return (request) => {
+    const text = JSON.stringify(request);
+    if (text !== sent.text) sent = { text, key: newKey() };
+    return sent.key;
+  };
+}
+
+/** Return the content of a form as an object; empty fields are left out, `numbers` are numbers. */
+export function readFields(form, names, numbers = []) {
+  const given = names.map((name) => [name, form.elements[name].value.trim()]).filter(([, value]) => value !== "");
+  return Object.fromEntries(given.map(([name, value]) => [name, numbers.includes(name) ? Number(value) : value]));
+}
+
+/**
+ * Ask for actor and reason, show what would happen, ask for confirmation, and follow the command.
+ * `selection` is the part of the request that selects dead letters, `text` says which.
+ */
+export function openDeadLetterAction(action, selection, text) {
+  const verb = VERBS[action];
+  const form = h(
+    "form",
+    { class: "stack" },
+    h("p", {}, text),
+    h("p", { class: "quiet" }, verb.text),
+    actorFields(),
+    h(
+      "details",
+      { class: "more" },
+      h("summary", {}, "More options"),
+      h("div", { class: "field-row" }, field("At most", h("input", { name: "limit", type: "number", min: 1, max: 100000, inputmode: "numeric" }), "Dead letters, all if empty."), field("Per second", h("input", { name: "rate", type: "number", min: 1, max: 10000, inputmode: "numeric" }), "As fast as possible if empty.")),
+      action === "redrive" && h("label", { class: "check" }, h("input", { type: "checkbox", name: "force" }), h("span", {}, "Also those that inbox or audit may no longer know. A receiver may then see one twice.")),
+    ),
+    h("div", { class: "dialog-actions" }, h("button", { type: "submit", class: "button primary" }, "Preview"), h("span", { class: "quiet" }, "Nothing changes yet.")),
+  );
+  const problem = h("div");
+  const { body, close } = openDialog(`${verb.name} dead letters`, [problem, form]);
+  form.elements[session.actor ? "reason" : "actor"].focus();
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const request = { ...selection, ...readActor(form), ...readFields(form, ["limit", "rate"], ["limit", "rate"]) };
+    if (form.elements.force?.checked) request.force = true;
+    await busy(form, problem, async () => {
+      const preview = await post(`/v1/ops/dead-letters/${action}`, { ...request, dry_run: true }, newKey());
+      showPreview(body, preview, { action, request, form, problem, close });
+    });
+  });
+}
+
+/** Run `work` while a form is disabled, and show its failure. */
+export async function busy(form, problem, work, scope = "ops:write") {
+  const buttons = [...form.querySelectorAll("button")];
+  buttons.forEach((button) => (button.disabled = true));
+  form.setAttribute("aria-busy", "true");
+  problem.replaceChildren();
+  try {
+    await work();
+  } catch (error) {
+    problem.replaceChildren(failureNotice(error, scope));
+    problem.scrollIntoView?.({ block: "nearest" });
+  } finally {
+    buttons.forEach((button) => (button.disabled = false));
+    form.removeAttribute("aria-busy");
+  }
+}
+
+function showPreview(body, preview, { action, request, form, problem, close }) {
+  const verb = VERBS[action];
+  const count = preview.would_change;
+  const key = newKey(); // the same for every try, so that a try without a response is not repeated
+  const confirm = h("button", { type: "submit", class: `button ${action === "discard" ? "danger" : "primary"}` }, `${verb.name} ${countOf(count, "dead letter", "dead letters", preview.more)}`);
+  const understood = action === "discard" && h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), h("span", {}, "I understand that they are never delivered."));
+  const confirmation = h(
+    "form",
+    { class: "stack", id: "preview" },
+    h("p", { class: "preview-count", tabindex: "-1" }, h("strong", {}, formatCount(count, preview.more)), ` of ${countOf(preview.selected, "selected dead letter", "selected dead letters", preview.more)} would be ${verb.doing}.`),
+    skippedList(preview.skipped),
+    preview.ids.length > 0 && h("details", {}, h("summary", {}, "Which ones"), h("ul", { class: "id-list" }, preview.ids.slice(0, SHOWN_IDS).map((id) => h("li", {}, code(id)))), preview.ids.length > SHOWN_IDS && h("p", { class: "quiet" }, `and ${formatCount(preview.ids.length - SHOWN_IDS, preview.more)} more`)),
+    count === 0 && notice("warn", "Nothing would change", "The reasons are above. Change the selection or the options."),
+    count > 0 && understood,
+    h("div", { class: "dialog-actions" }, count > 0 && confirm, h("button", { type: "button", class: "button", onclick: () => (body.replaceChildren(problem, form), form.elements.reason.focus()) }, "Back")),
+  );
+  confirmation.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    await busy(confirmation, problem, async () => {
+      const accepted = await post(`/v1/ops/dead-letters/${action}`, request, key);
+      follow(body, accepted.command_id, close);
+    });
+  });
+  problem.replaceChildren();
+  body.replaceChildren(problem, confirmation);
+  confirmation.querySelector(".preview-count").focus();
+}
+
+/** Return the list of skipped counts by reason, or null if there are none. */
+export function skippedList(skipped) {
+  const entries = Object.entries(skipped ?? {});
+  if (entries.length === 0) return null;
+  return h("div", {}, h("p", { class: "quiet" }, "Skipped:"), h("ul", { class: "skipped" }, entries.map(([reason, count]) => h("li", {}, h("strong", {}, formatCount(count)), ` ${reason}`))));
+}
+
+/** Follow a command in an element until it has ended. */
+export function follow(body, commandId, close) {
+  const state = h("div", { class: "stack", tabindex: "-1", "data-command": commandId });
+  const footer = h("div", { class: "dialog-actions" }, link(`#/commands/${commandId}`, "Open the command"), h("button", { type: "button", class: "button", onclick: close }, "Close"));
+  footer.querySelector("a").addEventListener("click", close);
+  body.replaceChildren(state, footer, h("p", { class: "quiet" }, "You can close this. The command goes on without the console."));
+  state.focus();
+  const started = Date.now();
+  (async function poll() {
+    try {
+      const command = await get(`/v1/ops/commands/${commandId}`);
+      state.replaceChildren(...commandProgress(command));
+      if (command.status === "DONE" || command.status === "FAILED") {
+        announce(`The command is ${command.status === "DONE" ? "done" : "failed"}.`);
+        refreshNow();
+        return;
+      }
+      if (Date.now() - started > 90_000 && command.status === "PENDING") state.append(notice("warn", "No worker has started the command", "Check run_operator_commands in the table of workers. The command stays stored and runs when the worker does."));
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      state.replaceChildren(failureNotice(error, "ops:read", h("p", {}, "The command is stored and goes on by itself.")));
+    }
+    if (body.isConnected) setTimeout(poll, FOLLOW_MILLISECONDS);
+  })();
+}
+
+/** Return what a command has done so far. */
+export function commandProgress(command) {
+  const { selected, done, skipped } = command.progress;
+  const skippedCount = Object.values(skipped).reduce((sum, count) => sum + count, 0);
+  const isEnded = command.status === "DONE" || command.status === "FAILED";
+  const counted = command.kind.startsWith("dead_letters");
+  return [
+    h("p", { class: "progress-state" }, badge(command.status), ` ${formatName(command.kind)}`),
+    counted && h("progress", { max: Math.max(selected, 1), value: isEnded ? Math.max(selected, 1) : done + skippedCount, "aria-label": "Progress" }),
+    counted && h("p", {}, h("strong", {}, formatCount(done)), ` of ${countOf(selected, "dead letter")} done${skippedCount ? `, ${formatCount(skippedCount)} skipped` : ""}.`),
+    skippedList(skipped),
+    command.error && notice(command.status === "FAILED" ? "bad" : "warn", command.status === "FAILED" ? "The command failed" : "The last attempt failed, it is repeated", command.error),
+    command.result && !counted && resultDefinitions(command.result),
+  ].filter(Boolean);
+}
+
+/** Return the result of a verification or a rebuild. */
+export function resultDefinitions(result) {
+  const found = Object.entries(result.found ?? {}).map(([name, value]) => [formatName(name), formatCount(value)]);
+  const done = ["repaired", "removed", "summaries"].filter((name) => name in result).map((name) => [formatName(name), formatCount(result[name])]);
+  return definitions([...found, ...done], "grid");
+}

@@ -1,0 +1,159 @@
+import { get, lastResponse } from "./api.js";
+import { flowPicture, sparkline } from "./charts.js";
+import { KIND_NAMES, badge, card, definitions, emptyState, link, pageHead, table, timeOf } from "./components.js";
+import { announce, h } from "./dom.js";
+import { asSentence, countOf, formatAgo, formatCount, formatName, formatSeconds } from "./format.js";
+import { GUIDANCE } from "./guidance.js";
+import { showLive } from "./live.js";
+
+const SAMPLES_MILLISECONDS = 30_000;
+let samples = { at: 0, list: [] };
+
+/** Show whether entitlements flow, and what needs a person. */
+export function showOverview(main) {
+  main.append(pageHead("Overview", "Whether entitlements flow, stage by stage."));
+  showLive(main, load, render, { every: 4000, scope: "ops:read" });
+}
+
+async function load() {
+  const status = await get("/v1/ops/status");
+  const milliseconds = lastResponse.milliseconds;
+  if (Date.now() - samples.at > SAMPLES_MILLISECONDS) {
+    try {
+      samples = { at: Date.now(), list: (await get("/v1/ops/samples", { hours: 1 })).samples };
+    } catch {
+      samples.at = 0; // the numbers are worth showing without their history
+    }
+  }
+  return { status, milliseconds };
+}
+
+function render({ status, milliseconds }) {
+  const problems = byCode(status.problems);
+  announce(problems.size === 0 ? "Entitlements flow." : `${countOf(problems.size, "problem")}: ${[...problems.keys()].map(titleOf).join(", ")}.`);
+  return [
+    headline(problems, status),
+    card("Flow", flowPicture(status, milliseconds), { aside: h("span", { class: "quiet" }, "counts now, rates of the last minute") }),
+    tiles(status),
+    h("div", { class: "columns" }, [deadLetters(status), housekeeping(status)]),
+    card("Workers", workers(status), { id: "workers", flush: true, aside: h("span", { class: "quiet" }, "heartbeat of each run") }),
+  ];
+}
+
+/** Return the messages of the problems by code: five late workers are one thing that needs attention. */
+function byCode(problems) {
+  const messages = new Map();
+  for (const { code, message } of problems) messages.set(code, [...(messages.get(code) ?? []), message]);
+  return messages;
+}
+
+const titleOf = (code) => GUIDANCE[code]?.title ?? formatName(code.toLowerCase());
+
+function headline(problems, status) {
+  if (problems.size === 0) {
+    return h("section", { class: "headline good", "aria-label": "State" }, badge("OK"), h("p", {}, h("strong", {}, "Entitlements flow. "), "Nothing needs a person."));
+  }
+  return h(
+    "section",
+    { class: "headline warn", "aria-label": "State" },
+    h("div", { class: "headline-top" }, badge("ATTENTION"), h("p", {}, h("strong", {}, countOf(problems.size, "thing needs", "things need")), " attention.")),
+    h("ul", { class: "problems" }, [...problems].map(([code, messages]) => problemItem(code, messages, status))),
+  );
+}
+
+function problemItem(code, messages, status) {
+  const guidance = GUIDANCE[code];
+  return h(
+    "li",
+    { "data-code": code },
+    h("h2", {}, titleOf(code)),
+    messages.map((message) => h("p", {}, asSentence(message))),
+    sinceOf(code, status),
+    guidance && definitions([["Still works", guidance.works], ["What to do", [guidance.todo, guidance.link && [" ", problemLink(guidance.link)]]]], "rows"),
+  );
+}
+
+function problemLink([target, text]) {
+  if (target.startsWith("#/")) return link(target, text);
+  return h("button", { type: "button", class: "text-button", onclick: () => document.querySelector(target).scrollIntoView({ block: "start" }) }, text);
+}
+
+function sinceOf(code, status) {
+  if (code === "NATS_UNAVAILABLE") {
+    const times = status.workers.filter((worker) => worker.outcome !== "OK" && worker.last_success_at).map((worker) => worker.last_success_at);
+    const last = times.sort().at(-1);
+    return last ? h("p", { class: "quiet" }, "Last successful run of a worker that needs it: ", timeOf(last), ".") : null;
+  }
+  if (code === "EVENTS_OLD" && status.outbox.oldest_pending_at) return h("p", { class: "quiet" }, "Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");
+  return null;
+}
+
+function tiles(status) {
+  const now = Date.parse(status.at);
+  const { outbox, stream, notifications, dead_letters: dead } = status;
+  const tile = (label, value, name, format, tone = "") =>
+    h("div", { class: `tile ${tone}` }, h("p", { class: "tile-label" }, label), h("p", { class: "tile-value" }, value), sparkline(samples.list, name, label, now, format));
+  return h("section", { class: "tiles", "aria-label": "Figures with the last hour" }, [
+    tile("Oldest pending event", outbox.oldest_pending_at ? formatSeconds(outbox.oldest_pending_seconds) : "None", "oldest_pending_seconds", formatSeconds),
+    tile("Pending in the outbox", formatCount(outbox.pending, outbox.capped), "outbox_pending"),
+    tile("Consumer lag", stream.consumer_lag === null ? "Not known" : formatCount(stream.consumer_lag), "consumer_lag"),
+    tile("Published per minute", formatCount(outbox.published_last_minute), "published"),
+    tile("Sent per minute", formatCount(notifications.sent_last_minute), "sent"),
+    tile("Dead letters", formatCount(dead.open, dead.capped), "dead_letters", formatCount, dead.open ? "bad" : ""),
+  ]);
+}
+
+function deadLetters(status) {
+  const { groups, open, capped } = status.dead_letters;
+  const aside = open > 0 && link("#/dead-letters", "All groups");
+  if (open === 0) return card("Dead letters", emptyState("No open dead letters", "A message that cannot be processed appears here with its cause."));
+  const rows = groups.slice(0, 5).map((group) =>
+    h("li", {}, h("a", { href: groupHash(group) }, h("span", { class: "group-cause" }, group.cause), h("span", { class: "quiet" }, `${KIND_NAMES[group.kind]}, last ${formatAgo(group.last_at)}`)), h("span", { class: "group-count" }, formatCount(group.count))),
+  );
+  return card("Dead letters", h("ul", { class: "group-list" }, rows), { aside: [h("span", { class: "quiet" }, `${formatCount(open, capped)} open `), aside] });
+}
+
+/** Return the address of the list of a group of dead letters. */
+export function groupHash(group) {
+  return `#/dead-letters/list?${new URLSearchParams({ kind: group.kind, cause: group.cause })}`;
+}
+
+function housekeeping(status) {
+  const { leases, read_model: model, partitions, schema, commands } = status;
+  const lease = ({ held, expired }) => `${formatCount(held)} held${expired ? `, ${formatCount(expired)} expired` : ""}`;
+  const differences = model.measured_at
+    ? [`${formatCount(model.ahead)} ahead, ${formatCount(model.behind)} behind, ${formatCount(model.wrong)} wrong `, h("span", { class: "quiet" }, timeOf(model.measured_at))]
+    : "not verified yet";
+  return card(
+    "Housekeeping",
+    definitions([
+      ["Read model", differences],
+      ["Leases of events", lease(leases.outbox)],
+      ["Leases of notifications", lease(leases.notifications)],
+      ["Commands", [`${formatCount(commands.pending)} pending, ${formatCount(commands.running)} running`, commands.failed_last_day ? [", ", link("#/commands?status=FAILED", `${formatCount(commands.failed_last_day)} failed today`)] : ""]],
+      ["Audit partitions", `${countOf(partitions.months_ahead, "month")} ahead, to ${partitions.last_month}${partitions.rows_in_default ? `, ${countOf(partitions.rows_in_default, "row")} in default` : ""}`],
+      ["Schema", schema.matches ? `version ${schema.version}` : [badge("DIFFERS", "bad"), ` has ${schema.version}, expected ${schema.expected}`]],
+    ]),
+  );
+}
+
+function workers(status) {
+  if (status.workers.length === 0) return emptyState("No worker has reported yet", "Each worker reports at the end of a run, about once a minute.");
+  return table(
+    "Workers",
+    [
+      { label: "Worker", kind: "wide", of: (worker) => [h("code", { class: "strong" }, worker.worker), worker.error && h("p", { class: "cell-error" }, worker.error)] },
+      { label: "State", kind: "states", of: (worker) => [badge(worker.outcome), worker.late && [" ", badge("LATE")]] },
+      { label: "Last run", of: (worker) => timeOf(worker.finished_at) },
+      { label: "Duration", kind: "number", of: (worker) => formatSeconds(worker.duration_ms / 1000) },
+      { label: "Result", of: (worker) => h("span", { class: "quiet" }, resultText(worker.result)) },
+      { label: "Failures in a row", kind: "number", of: (worker) => formatCount(worker.failures_in_a_row) },
+    ],
+    status.workers,
+  );
+}
+
+function resultText(result) {
+  const entries = Object.entries(result ?? {}).filter(([, value]) => typeof value === "number" && value !== 0);
+  return entries.length ? entries.slice(0, 3).map(([name, value]) => `${name.replaceAll("_", " ")} ${formatCount(value)}`).join(", ") : "nothing to do";
+}

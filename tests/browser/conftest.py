@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from infra.local.progress import Progress
+from infra.local.stack.embedded import EmbeddedStack
+from infra.local.toolchain import browser as browsers
+from tests.browser.operators import Operator
+from tests.browser.receiver import WEBHOOK_KEY, Receiver
+from tests.e2e.http import Http
+from tests.support.servers import STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",  # a container has no user namespaces; the only page is the console
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+# A notification that the receiver refuses is a dead letter after a second.
+DELIVERY = "poll-interval=200ms,max-attempts=2,backoff-base=200ms,backoff-min=100ms,backoff-max=500ms"
+
+
+@pytest.fixture(scope="session")
+def program() -> str:
+    """The program of the browser; the tests are skipped without one."""
+    program = browsers.find_browser()
+    if program is None:
+        pytest.skip(browsers.MISSING)
+    return program
+
+
+@pytest.fixture(scope="session")
+def browser(program: str, stack: EmbeddedStack) -> Iterator[Browser]:
+    """A Chromium of this machine. It starts after the stack, because Playwright keeps an event loop in this thread."""
+    assert stack.is_healthy()
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=OPTIONS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def receiver() -> Iterator[Receiver]:
+    """The receiver of the stack's notifications."""
+    with Receiver() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stack(request: pytest.FixtureRequest, program: str, receiver: Receiver) -> Iterator[EmbeddedStack]:
+    """A separate deployed stack, whose notifications go to the receiver."""
+    assert program
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    parameters = {
+        "NotificationSender": "webhook",
+        "WebhookUrl": receiver.url,
+        "WebhookKeys": WEBHOOK_KEY,
+        "DeliveryTuning": DELIVERY,
+    }
+    settings = {"fsync": "off"}
+    stack = EmbeddedStack(STATE / "browser", progress=Progress(), parameters=parameters, database_settings=settings)
+    try:
+        with capture.global_and_fixture_disabled():
+            stack.up()
+        yield stack
+    finally:
+        stack.down()
+        stack.postgres.destroy()
+        shutil.rmtree(STATE / "browser", ignore_errors=True)
+
+
+@pytest.fixture
+def http(stack: EmbeddedStack) -> Http:
+    """The development client of the deployed API, with all scopes."""
+    return Http(stack.api_url, stack.token)
+
+
+@pytest.fixture
+def stranger(browser: Browser, stack: EmbeddedStack) -> Iterator[Operator]:
+    """A person with the console in a new browser, who has not signed in."""
+    with Operator.open(browser, stack.api_url) as operator:
+        yield operator
+
+
+@pytest.fixture
+def operator(stranger: Operator, stack: EmbeddedStack) -> Operator:
+    """An operator who has signed in with all scopes."""
+    stranger.sign_in(stack.token)
+    return stranger

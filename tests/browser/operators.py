@@ -1,0 +1,119 @@
+"""A person who uses the console: what such a person opens, clicks, types and sees."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from playwright.sync_api import expect
+
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Locator, Page
+
+SCREENSHOTS = ROOT / "docs" / "console"
+UPDATES_SCREENSHOTS = bool(os.environ.get("UPDATE"))
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 360, "height": 740}
+# A worker is started every minute, and the first request of a function may be a cold start.
+PATIENCE_MILLISECONDS = 90_000
+
+
+class Operator:
+    """A person with the console in a browser."""
+
+    def __init__(self, page: Page, api_url: str) -> None:
+        self.page = page
+        self._console = f"{api_url}/console"
+
+    @classmethod
+    @contextmanager
+    def open(cls, browser: Browser, api_url: str, **settings: Any) -> Iterator[Operator]:
+        """Open the console in a new browser profile. At the end, fail if the page had an error or broke its policy."""
+        context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **settings})
+        page = context.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda line: problems.append(line.text) if "Content Security Policy" in line.text else None)
+        try:
+            operator = cls(page, api_url)
+            operator.visit("")
+            yield operator
+            assert problems == []
+        finally:
+            context.close()
+
+    def visit(self, place: str) -> None:
+        """Open a page of the console by its address, as a bookmark does."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self._console}#/{place}")
+
+    def sign_in(self, token: str) -> None:
+        """Paste a token, and wait for the page behind the form."""
+        self.try_token(token)
+        expect(self.page.locator("#sign-out")).to_be_visible(timeout=PATIENCE_MILLISECONDS)
+
+    def try_token(self, token: str) -> None:
+        """Paste a token and press Enter."""
+        self.page.get_by_label("Token").fill(token)
+        self.page.keyboard.press("Enter")
+
+    def sees(self, text: str, within: str = "main") -> Locator:
+        """Wait until a text is visible, and return where."""
+        found = self.page.locator(within).get_by_text(text).first
+        expect(found).to_be_visible(timeout=PATIENCE_MILLISECONDS)
+        return found
+
+    def stops_seeing(self, text: str, within: str = "main") -> None:
+        """Wait until a text is not visible any more."""
+        found = self.page.locator(within).get_by_text(text)
+        expect(found).to_have_count(0, timeout=PATIENCE_MILLISECONDS)
+
+    def presses(self, name: str, within: str = "body") -> None:
+        """Press a button by its name."""
+        self.page.locator(within).get_by_role("button", name=name).first.click(timeout=PATIENCE_MILLISECONDS)
+
+    def follows(self, name: str, within: str = "main") -> None:
+        """Follow a link by its name."""
+        self.page.locator(within).get_by_role("link", name=name).first.click(timeout=PATIENCE_MILLISECONDS)
+
+    def gives_reason(self, reason: str) -> None:
+        """Fill in the two fields that every change records."""
+        self.page.get_by_label("Your name").fill("Jane")
+        self.page.get_by_label("Reason").fill(reason)
+
+    def acts(self, action: str, reason: str) -> None:
+        """Preview an action on dead letters, confirm it, and wait until the command is done."""
+        self.gives_reason(reason)
+        self.presses("Preview", within="dialog")
+        self.sees("would be", within="dialog")
+        if action == "Discard":
+            self.page.locator("dialog").get_by_role("checkbox").check()
+        self.presses(f"{action} 1 dead letter", within="dialog")
+        self.sees("DONE", within="dialog")
+
+    def sees_state(self, state: str) -> None:
+        """Search again until the trace that is shown has this state."""
+        badge = self.page.locator(".trace-summary .badge", has_text=state)
+        for _ in range(PATIENCE_MILLISECONDS // 1000):
+            if badge.count():
+                break
+            self.page.wait_for_timeout(1000)
+            self.page.get_by_role("button", name="Trace").click()
+            expect(self.page.get_by_text("Searching…")).to_have_count(0)
+        expect(badge).to_be_visible()
+
+    def traces(self, way: str, value: str) -> None:
+        """Open the trace of an id."""
+        self.visit(f"trace?{way}={value}")
+
+    def takes_screenshot(self, name: str, *, full_page: bool = True) -> None:
+        """Write the page, or its visible part, to docs/console, if UPDATE is set."""
+        if UPDATES_SCREENSHOTS:
+            SCREENSHOTS.mkdir(exist_ok=True)
+            self.page.mouse.move(0, 0)
+            self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=full_page)
