@@ -27,7 +27,6 @@ GRANTED = (
     '"updated_at":"2026-01-08T07:10:00.000001Z"}'
 )
 JSON = {"Content-Type": "application/json"}
-# The content of a response without a body.
 
 
 def _nodes(node: Any, where: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
