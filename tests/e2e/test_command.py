@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire_cli.checks.findings import Level
+from infra.local.commands.status import read_state
+from infra.local.deployment.sam import STACK_NAME
 from infra.local.doctor.deployment import check_local_deployment
 from tests.e2e.aws import client
 
@@ -60,6 +62,35 @@ def test_wrong_token_and_wrong_address(grantwire: Run) -> None:
     """T3: exit code 4 for a token that is refused, 3 for an installation that does not respond."""
     assert grantwire("entitlements", "list", "u_1", GRANTWIRE_TOKEN=f"gw_dev_{'0' * 12}_{'x' * 43}")[0] == 4
     assert grantwire("entitlements", "list", "u_1", "--timeout", "0", GRANTWIRE_API="http://127.0.0.1:9")[0] == 3
+
+
+def test_status_of_the_local_stack(stack: EmbeddedStack) -> None:
+    """T3: what `status` shows even without the operations API: servers, API and backlog."""
+    state = read_state(stack)
+    assert state["healthy"]
+    assert state["api_url"] == stack.api_url
+    assert [server["alive"] for server in state["servers"]] == [True, True, True]
+    assert set(state["backlog"]["dead_letters"]) == {"outbox", "notification", "nats"}
+
+
+def test_doctor_of_a_stack_by_its_name(grantwire: Run, stack: EmbeddedStack) -> None:
+    """T4: outputs, functions and schedules through boto3, with the user's own AWS configuration.
+
+    The output ApiUrl is an address on AWS, which is not reachable here.
+    """
+    aws = {
+        "AWS_ENDPOINT_URL": stack.emulator_url,
+        "AWS_ACCESS_KEY_ID": stack.aws.access_key,
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    options = ("--stack-name", STACK_NAME, "--region", "us-east-1", "--timeout", "0")
+    code, report = grantwire("doctor", *options, **aws)
+    levels = {finding["check"]: finding["level"] for finding in report["findings"]}
+    assert (code, levels) == (1, {"deployment": "ok", "functions": "ok", "schedules": "ok", "API": "problem"})
+    code, refused = grantwire("doctor", "--stack-name", "unknown", *options[2:], **aws)
+    assert code == 1
+    assert "does not exist" in refused["findings"][0]["message"]
 
 
 def test_doctor_finds_a_disabled_schedule(stack: EmbeddedStack) -> None:

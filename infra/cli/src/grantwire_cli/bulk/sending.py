@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PATH = "/v1/entitlements/batches"
 TEMPORARY = {HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)}
+REPORT_SECONDS = 5.0
 WINDOW = 4  # batches for each thread that may wait for their turn or for the order of results
 
 
@@ -53,6 +54,7 @@ class Sender:
         self._lock = threading.Lock()
         self._resume_at = 0.0
         self._last_result = clock()
+        self._next_report = 0.0
 
     def send_all(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
         """Yield each batch with its results, in order.
@@ -106,14 +108,14 @@ class Sender:
             response = self._api.send("POST", PATH, body={"items": [batch.items[number] for number in missing]})
         except UnavailableError as error:
             self._check_patience(error)
-            self._notify(f"{error} Trying again.")
+            self._report(error)
             return pause_before(attempt)
         if response.status != HTTPStatus.OK:
             problem = error_of(response, "POST", PATH)
             if not isinstance(problem, UnavailableError):
                 raise problem
             self._check_patience(problem)
-            self._notify(f"{problem} Trying again.")
+            self._report(problem)
             return pause_before(attempt, response.retry_after)
         found = _results_of(response, len(missing))
         for number, result in zip(missing, found, strict=True):
@@ -136,6 +138,14 @@ class Sender:
     def _pause(self, seconds: float) -> None:
         with self._lock:
             self._resume_at = max(self._resume_at, self._clock() + seconds)
+
+    def _report(self, error: UnavailableError) -> None:
+        """Print why the import waits, once for all threads and not at every attempt."""
+        with self._lock:
+            if self._clock() < self._next_report:
+                return
+            self._next_report = self._clock() + REPORT_SECONDS
+        self._notify(f"{error} Trying again.")
 
     def _check_patience(self, error: UnavailableError) -> None:
         if self._clock() - self._last_result > self._patience:
