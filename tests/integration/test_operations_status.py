@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.clients.scopes import ROUTES
 from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings
 from grantwire.operations.status import EXPECTED_MIGRATION, Statuses
 from grantwire.runtime.bridge import BridgeRuntime
@@ -234,3 +237,27 @@ def test_status_needs_the_scope_of_readers(ops: OpsClient) -> None:
     assert ops.send("GET", STATUS, scopes="entitlements:write ops:write").code == "FORBIDDEN"
     assert ops.send("GET", STATUS, scopes="ops:read").status == 200
     assert ops.send("POST", STATUS).code == "METHOD_NOT_ALLOWED"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [route.split(" ") for route in ROUTES if "/v1/ops/" in route and "/clients" not in route],
+)
+def test_every_route_responds_with_503_while_postgresql_is_away(method: str, path: str) -> None:
+    """T1: with Retry-After, like every other route; nothing internal is in the message."""
+    body = json.dumps({"actor": "ann", "reason": "r", **({"kind": "nats", "all": True} if "dead" in path else {})})
+    with OpsClient("postgresql://x:x@127.0.0.1:1/x") as away:
+        response = away.send(
+            method,
+            path,
+            headers={"Idempotency-Key": "k"},
+            pathParameters={
+                "kind": "nats",
+                "dead_letter_id": str(uuid.UUID(int=1)),
+                "command_id": str(uuid.UUID(int=1)),
+            },
+            queryStringParameters={"purchase_id": "p"} if path.endswith("trace") else None,
+            body=body if method == "POST" else None,
+        )
+    assert (response.status, response.code) == (503, "UNAVAILABLE")
+    assert response.json["message"] == "temporarily unavailable, send the same request again"

@@ -448,6 +448,21 @@ def test_commands_are_listed_newest_first(ops: OpsClient, worker: OperatorComman
         assert ops.get(COMMAND, {"command_id": command_id}).code == "NOT_FOUND"
 
 
+def test_dead_letters_that_appear_later_are_not_selected(
+    ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows
+) -> None:
+    """T1: a discard of all closes what the operator saw, not what failed before the worker came to it."""
+    failed_events(rows, 2)
+    accepted = ops.post(DISCARD, "k", ALL)
+    failed_events_later = (
+        "UPDATE outbox_events SET failed_at = now() WHERE event_id = (SELECT min(event_id::text)::uuid"
+    )
+    rows.execute(f"{failed_events_later} FROM outbox_events)")
+    worker.run(budget())
+    assert ops.command(accepted)["progress"]["done"] == 1
+    assert states(rows) == {"DISCARDED": 1, "FAILED": 1}
+
+
 def test_filter_by_age_refers_to_the_time_of_the_request(
     ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows
 ) -> None:
