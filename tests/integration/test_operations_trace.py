@@ -163,7 +163,7 @@ def test_state_says_how_far_a_change_has_come(
     assert states() == ["SENT", "REFUSED"]
     refused = ops.get(TRACE, idempotency_key="k2").json["timeline"]
     assert [entry["summary"] for entry in refused] == [
-        "POST /v1/entitlements/grants was answered with 409",
+        "POST /v1/entitlements/grants got the response 409",
         "GRANT refused: already ACTIVE",
     ]
     client.revoke("k3")

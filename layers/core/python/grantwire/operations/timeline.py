@@ -108,7 +108,7 @@ def _list_entries(evidence: Evidence) -> Iterator[_Entry]:
     for change in evidence.changes:
         yield _describe_change(change)
     for entry in evidence.stages["responses"]:
-        summary = f"{entry['route']} was answered with {entry['status_code']}"
+        summary = f"{entry['route']} got the response {entry['status_code']}"
         yield _Entry("request", entry["at"], entry["event_id"], summary, _without(entry, "event_id", "at"))
     yield from _list_events(evidence)
     yield from _list_notifications(evidence)
