@@ -213,6 +213,33 @@ def test_outage_of_nats_is_reported_while_it_lasts(
     runtime.close()
 
 
+def test_first_heartbeat_is_written_before_the_run_ends(environ: dict[str, str], rows: Rows) -> None:
+    """T1: the status of a new installation is complete after seconds. A later run reports only at its end."""
+    first = observe_heartbeats(environ, rows)
+    assert first[0] == []
+    assert [(beat["worker"], beat["outcome"]) for beat in first[1]] == [("relay_outbox", "OK")]
+    assert first[-1] != first[1]
+    later = observe_heartbeats(environ, rows)
+    assert later[0] == later[1] == first[-1] != later[-1]
+
+
+def observe_heartbeats(environ: dict[str, str], rows: Rows) -> list[Any]:
+    """Return the heartbeats before each step of a run of the relay in a new execution environment, and after it."""
+    select = "SELECT worker, outcome, finished_at FROM worker_heartbeats"
+    seen: list[Any] = []
+    runtime = RelayRuntime.build(environ)
+    step = runtime.worker.step
+
+    async def observed(budget: Budget) -> bool:
+        seen.append(rows.execute(select).fetchall())
+        return await step(budget)
+
+    runtime.worker.step = observed  # type: ignore[method-assign]
+    runtime.run(Budget(time.monotonic() + 0.4))
+    runtime.close()
+    return [*seen, rows.execute(select).fetchall()]
+
+
 def test_heartbeat_that_cannot_be_written_has_no_other_effect(environ: dict[str, str], rows: Rows) -> None:
     """T1: the work of the run is done; the failure is only logged."""
     rows.execute("DROP TABLE worker_heartbeats")

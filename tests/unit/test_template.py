@@ -49,6 +49,7 @@ from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
 from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import api_routes, functions, load_template
+from infra.local.stack.deployed import WORKERS
 from tests.support.paths import FUNCTIONS, ROOT
 from tests.support.workers.deliver_receiver import KEY
 
@@ -320,6 +321,11 @@ def test_status_knows_every_worker_and_its_schedule() -> None:
     for name, schedule in SCHEDULED.items():
         interval = {"rate(1 minute)": 60, "rate(1 hour)": 3600}[PARAMETERS[schedule]["Default"]]
         assert 2 * interval < LATE_AFTER_SECONDS[name]
+
+
+def test_local_stack_starts_every_scheduled_worker_once() -> None:
+    """T1, T3: a schedule first fires after a minute; until then the status would say that a worker has never run."""
+    assert {name.replace("-", "_") for name in WORKERS} == SCHEDULED.keys()
 
 
 def test_template_uses_only_resources_that_emulators_support() -> None:

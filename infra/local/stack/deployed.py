@@ -33,6 +33,7 @@ WORKERS = (
     "deliver-notifications",
     "record-advisories",
     "run-operator-commands",
+    "expire-entitlements",
     "sweep-retention",
 )
 

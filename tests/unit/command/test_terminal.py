@@ -89,6 +89,24 @@ def test_status_on_a_terminal(api: FakeApi) -> None:
     assert "relay_outbox" in text
 
 
+def test_status_says_what_still_works_without_nats(api: FakeApi) -> None:
+    """T3: which part is away, since when, what still works, and what to try; once for each kind of problem."""
+    bridge = status()["workers"][0] | {"worker": "bridge_events", "outcome": "DEGRADED", "error": "no connection"}
+    problems = [
+        {"code": "NATS_UNAVAILABLE", "message": "the bridge cannot use NATS: no connection"},
+        {"code": "WORKER_LATE", "message": "relay_outbox has never reported a run"},
+        {"code": "WORKER_LATE", "message": "record_advisories has never reported a run"},
+        {"code": "OF_A_LATER_RELEASE", "message": "something new"},
+    ]
+    api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=problems, workers=[bridge]))
+    code, text = on_terminal(api, "status", "--no-color")
+    parts = ("cannot use NATS", "since", "after 2026-01-08 07:10:00Z", "still works", "Grants, revokes", "start NATS")
+    positions = [text.index(part) for part in parts]
+    assert (code, positions) == (5, sorted(positions))
+    assert text.count("are the schedules enabled?") == 1
+    assert "something new" in text
+
+
 @pytest.fixture
 def slow_api(api: FakeApi) -> FakeApi:
     """An installation that takes a moment for each batch."""

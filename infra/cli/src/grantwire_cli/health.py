@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grantwire_cli.advice import advise_all
 from grantwire_cli.api import Api
 from grantwire_cli.errors import CommandError, ExitCode
 
@@ -37,12 +38,18 @@ class Health:
         servers_run = self.local is None or all(server["alive"] for server in self.local["servers"])
         return ExitCode.OK if self.report["state"] == "OK" and servers_run else ExitCode.NEGATIVE
 
+    @property
+    def advice(self) -> list[dict[str, str]]:
+        """What still works, and what to do, for each kind of problem that the report has."""
+        return list(advise_all(self.report, local=self.local is not None)) if self.report else []
+
     def as_dict(self) -> dict[str, Any]:
         """Return the state for --json."""
         error = self.error
         return {
             "installation": self.title,
             "status": self.report,
+            "advice": self.advice,
             "local": self.local,
             "error": {"code": error.code, "message": str(error), "hint": error.hint or None} if error else None,
         }

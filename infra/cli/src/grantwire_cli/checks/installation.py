@@ -6,6 +6,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from grantwire_cli.advice import advise
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
 from grantwire_cli.errors import AccessError, CommandError
 
@@ -16,21 +17,6 @@ if TYPE_CHECKING:
 
 STATUS = "/v1/ops/status"
 MAX_SKEW_SECONDS = 5.0
-# The command that repairs what the status reports.
-REPAIRS = {
-    "NATS_UNAVAILABLE": "start NATS, or correct its address; then `grantwire status --watch`",
-    "SCHEMA_DIFFERS": "invoke migrate_database: sam remote invoke MigrateDatabaseFunction --stack-name NAME",
-    "WORKER_LATE": "grantwire doctor --stack-name NAME (are the schedules enabled?), then the worker's log",
-    "WORKER_FAILED": "see the worker's log, and docs/runbook.md",
-    "EVENTS_OLD": "grantwire status --watch; docs/runbook.md",
-    "CONSUMER_LAG": "grantwire status --watch; docs/runbook.md",
-    "DEAD_LETTERS": "grantwire dead-letters groups",
-    "LEASES_EXPIRED": "grantwire status --watch; another worker takes them over",
-    "READ_MODEL_DIFFERS": "grantwire read-model rebuild --reason 'doctor found differences'",
-    "PARTITIONS_MISSING": "invoke sweep_retention; docs/runbook.md",
-    "COMMANDS_FAILED": "grantwire commands list --status FAILED",
-}
-LOCAL_REPAIRS = {"SCHEMA_DIFFERS": "grantwire up", "NATS_UNAVAILABLE": "grantwire up"}
 
 
 def check_installation(api: Api) -> Iterator[Finding]:
@@ -63,8 +49,7 @@ def _check_clock(response: Response) -> Iterator[Finding]:
 
 
 def _check_report(report: dict[str, Any], *, local: bool) -> Iterator[Finding]:
-    repairs = {**REPAIRS, **(LOCAL_REPAIRS if local else {})}
     for item in report["problems"]:
-        yield problem("status", item["message"], repairs.get(item["code"], "grantwire status"))
+        yield problem("status", item["message"], advise(item["code"], local=local)["to_do"])
     if not report["problems"]:
         yield ok("status", "events flow, and nothing needs a person")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
-from grantwire_cli.checks.installation import REPAIRS
 from grantwire_cli.errors import ExitCode
 from grantwire_cli.output import cell, make_table, visible
 from grantwire_cli.times import short_duration, short_time
@@ -41,6 +41,8 @@ def render(health: Health, *, last: Health | None = None, away: str = "", interv
     if report:
         if health.report is None:
             parts += [Text(), Text(f"The last report, of {short_time(report['at'])}:", style="yellow")]
+        else:
+            parts += _problems(health)
         parts += _report(report)
     elif health.local and health.local.get("backlog"):
         parts += _backlog(health.local["backlog"])
@@ -59,11 +61,33 @@ def _headline(health: Health, interval: float) -> Text:
     return line
 
 
+def _problems(health: Health) -> list[RenderableType]:
+    """Return each problem, and below those of one kind what still works and what to do."""
+    report = health.report or {"problems": [], "workers": []}
+    parts: list[RenderableType] = []
+    for advice in health.advice:
+        messages = [problem["message"] for problem in report["problems"] if problem["code"] == advice["code"]]
+        parts += [Text.assemble(("  ! ", "yellow"), visible(message)) for message in messages]
+        rows = {"since": _since(advice["code"], report), "still works": advice["still_works"], "try": advice["to_do"]}
+        table = Table.grid(padding=(0, 1))
+        for name, text in rows.items():
+            if text:
+                table.add_row(Text(f"    {name}", style="dim"), Text(visible(text)))
+        parts.append(table)
+    return parts
+
+
+def _since(code: str, report: Mapping[str, Any]) -> str:
+    """Return when the part worked for the last time, if the report has it."""
+    if code == "NATS_UNAVAILABLE":
+        for worker in report["workers"]:
+            if worker["worker"] == "bridge_events" and worker["last_success_at"]:
+                return f"after {short_time(worker['last_success_at'])}, the last report that it worked"
+    return ""
+
+
 def _report(report: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
-    for problem in report["problems"]:
-        parts.append(Text.assemble(("  ! ", "yellow"), visible(problem["message"])))
-        parts.append(Text(f"    → {REPAIRS.get(problem['code'], 'docs/runbook.md')}", style="dim"))
     parts += [Text(), _flow(report)]
     if report["dead_letters"]["groups"]:
         columns = ("dead letters", "cause", "count", "first", "last")

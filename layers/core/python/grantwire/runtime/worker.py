@@ -34,15 +34,26 @@ class WorkerRuntime:
         """Run the worker until the budget ends and return its result. Every run leaves a heartbeat (T1)."""
         started = time.monotonic()
 
+        def describe(error: Exception | None, result: dict[str, Any], *, is_over: bool) -> Run:
+            return Run(time.monotonic() - started, {**result, **self.worker.facts}, error, is_over=is_over)
+
         def record(error: Exception | None, result: dict[str, Any], *, is_over: bool) -> None:
             if self.heartbeats is not None:
-                run = Run(time.monotonic() - started, {**result, **self.worker.facts}, error, is_over=is_over)
-                self.heartbeats.record(run)
+                self.heartbeats.record(describe(error, result, is_over=is_over))
+
+        def announce() -> None:
+            if self.heartbeats is not None:
+                self.heartbeats.announce(describe(None, dict(self.worker.counts), is_over=False))
 
         self.worker.facts = {}
         try:
             result = self.runner.run(
-                loop.run(self.worker, budget, lambda error: record(error, dict(self.worker.counts), is_over=False))
+                loop.run(
+                    self.worker,
+                    budget,
+                    on_change=lambda error: record(error, dict(self.worker.counts), is_over=False),
+                    on_start=announce,
+                )
             )
         except Exception as error:
             record(error, dict(self.worker.counts), is_over=True)

@@ -1,7 +1,8 @@
 """The last run of each worker, in `worker_heartbeats`, so that operators see whether the workers run (T1).
 
-A heartbeat is written at the end of each run, and also as soon as a dependency becomes unavailable or recovers. It uses
-a connection of its own, which it closes again. A failure to write it is logged and has no other effect.
+A heartbeat is written at the end of each run, and also as soon as a dependency becomes unavailable or recovers. The
+first one of a new installation is written after the first step, because a run takes a minute. A heartbeat uses a
+connection of its own, which is closed again. A failure to write it is logged and has no other effect.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from grantwire.observability import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import LiteralString
 
     from grantwire.database import DatabaseSettings
 
@@ -34,6 +36,16 @@ VALUES (%(worker)s, now() - %(seconds)s * interval '1 second', now(), %(outcome)
        failures = CASE EXCLUDED.outcome WHEN 'OK' THEN 0 ELSE known.failures + %(is_run)s::integer END,
        last_success_at = coalesce(EXCLUDED.last_success_at, known.last_success_at)
 RETURNING worker
+"""
+
+# Returns a row in any case, also if the worker has a heartbeat already.
+_ANNOUNCE = """
+WITH announced AS (
+    INSERT INTO worker_heartbeats (worker, started_at, finished_at, outcome, result, failures, last_success_at)
+    VALUES (%(worker)s, now() - %(seconds)s * interval '1 second', now(), 'OK', %(result)s::jsonb, 0, now())
+        ON CONFLICT (worker) DO NOTHING
+    RETURNING worker)
+SELECT count(*) FROM announced
 """
 
 
@@ -74,12 +86,22 @@ class Heartbeats:
         session = {"synchronous_commit": "off"}
         self._database = Database(settings, application_name="grantwire-heartbeat", session=session)
         self._worker = worker
+        self._is_announced = False
 
     def record(self, run: Run) -> None:
         """Replace the row of this worker. Never raises."""
+        self._write(_RECORD, run)
+
+    def announce(self, run: Run) -> None:
+        """Write the row of this worker if it has none. Only the first call does something. Never raises."""
+        if not self._is_announced:
+            self._is_announced = True
+            self._write(_ANNOUNCE, run)
+
+    def _write(self, statement: LiteralString, run: Run) -> None:
         try:
             self._database.fetch_row(
-                _RECORD,
+                statement,
                 {
                     "worker": self._worker,
                     "seconds": run.seconds,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from grantwire.workers.budget import Budget
 
     OnChange = Callable[[Exception | None], None]
+    OnStart = Callable[[], None]
 
 # The end of an invocation, in which the worker hands over to the next one. It polls and does not wait for a wake-up, so
 # that there is no gap between the two.
@@ -91,17 +92,24 @@ def _ignore_change(_error: Exception | None) -> None:
     """Do nothing: the caller does not follow outages."""
 
 
-async def run(worker: Worker, budget: Budget, on_change: OnChange = _ignore_change) -> dict[str, Any]:
+def _ignore_start() -> None:
+    """Do nothing: the caller does not wait for the first step."""
+
+
+async def run(
+    worker: Worker, budget: Budget, on_change: OnChange = _ignore_change, on_start: OnStart = _ignore_start
+) -> dict[str, Any]:
     """Call `step` until the budget ends, or with `until_idle` until there is no work; return the worker's result.
 
     `on_change` is called in a thread, with the error of the first step that fails, and with None when a step succeeds
-    again. `worker.error` has the error that the last step ended with, if any.
+    again. `on_start` is called in a thread, after the first step that succeeds. `worker.error` has the error that the
+    last step ended with, if any.
 
     Raises RetryableError or SystemFaultError only with `until_idle`, if a dependency is unavailable.
     """
     worker.counts = Counter(dict.fromkeys(worker.counters, 0))
     worker.error = None
-    outage = _Outage(worker.name, on_change)
+    outage = _Outage(worker.name, on_change, on_start)
     try:
         await worker.begin()
         await _work(worker, budget, outage)
@@ -145,9 +153,10 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
 class _Outage:
     """The consecutive failed steps of a worker: the last error, and the total time that was spent waiting."""
 
-    def __init__(self, worker: str, on_change: OnChange) -> None:
+    def __init__(self, worker: str, on_change: OnChange, on_start: OnStart) -> None:
         self._worker = worker
         self._on_change = on_change
+        self._on_start: OnStart | None = on_start
         self._delays = reconnect_delays()
         self.error: Exception | None = None
         self.seconds = 0.0
@@ -170,11 +179,14 @@ class _Outage:
         self.seconds += time.monotonic() - started
 
     async def end(self) -> None:
-        """Reset the error and the delays after a step that succeeded."""
+        """Reset the error and the delays after a step that succeeded; the first one is the start."""
         if self.error is not None:
             self.error = None
             self._delays = reconnect_delays()
             await asyncio.to_thread(self._on_change, None)
+        if self._on_start is not None:
+            on_start, self._on_start = self._on_start, None
+            await asyncio.to_thread(on_start)
 
 
 def _write_metrics(worker: Worker, outage: _Outage) -> None:
