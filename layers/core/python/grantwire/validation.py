@@ -97,7 +97,7 @@ def parse_page_size(value: str, *, maximum: int) -> int:
     raise BadRequestError(f"limit must be a whole number between 1 and {maximum}")
 
 
-def parse_query(query: Mapping[str, Sequence[str]], allowed: Sequence[str]) -> dict[str, str]:
+def single_values(query: Mapping[str, Sequence[str]], *allowed: str) -> dict[str, str]:
     """Return the query parameters, each with its value.
 
     Raises BadRequestError for a parameter that is not `allowed`, or that is repeated: neither must be ignored.
@@ -121,7 +121,7 @@ class PageRequest(NamedTuple):
     @classmethod
     def parse(cls, user_id: object, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the user_id from the path and the query parameters `limit` and `after`."""
-        values = parse_query(query, ("limit", "after"))
+        values = single_values(query, "limit", "after")
         return cls(
             user_id=clean_text("user_id", user_id, max_length=MAX_NAME_LENGTH),
             limit=parse_page_size(values["limit"], maximum=MAX_PAGE_SIZE) if "limit" in values else MAX_PAGE_SIZE,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from grantwire.changes.cursor import FeedCursor, SnapshotToken
 from grantwire.errors import BadRequestError
-from grantwire.validation import MAX_PAGE_SIZE, parse_page_size, parse_query
+from grantwire.validation import MAX_PAGE_SIZE, parse_page_size, single_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ class ChangesRequest(NamedTuple):
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError."""
-        values = parse_query(query, ("after", "limit", "wait"))
+        values = single_values(query, "after", "limit", "wait")
         return cls(
             _decode(values.get("after"), FeedCursor.decode, _CURSOR_MESSAGE),
             parse_page_size(values.get("limit", _DEFAULT_PAGE_SIZE), maximum=MAX_PAGE_SIZE),
@@ -51,7 +51,7 @@ class SnapshotRequest(NamedTuple):
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError."""
-        values = parse_query(query, ("after", "limit"))
+        values = single_values(query, "after", "limit")
         return cls(
             _decode(values.get("after"), SnapshotToken.decode, _TOKEN_MESSAGE),
             parse_page_size(values.get("limit", _DEFAULT_PAGE_SIZE), maximum=MAX_PAGE_SIZE),

@@ -13,8 +13,8 @@ from grantwire.validation import (
     MAX_PAGE_SIZE,
     clean_text,
     parse_page_size,
-    parse_query,
     parse_time,
+    single_values,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class CheckRequest(NamedTuple):
     @classmethod
     def parse(cls, path: Mapping[str, str], query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the names in the path and the query parameter `at`. The database decides whether it is past."""
-        values = parse_query(query, ("at",))
+        values = single_values(query, "at")
         at = parse_time("at", values["at"]) if "at" in values else None
         user_id, sku = _parse_pair("", path)
         return cls(user_id, sku, at)
@@ -54,7 +54,7 @@ class ChecksRequest(NamedTuple):
     @classmethod
     def parse(cls, fields: Mapping[str, Any], query: Mapping[str, Sequence[str]]) -> Self:
         """Validate a request body with 1 to 200 checks, which may be equal. There are no query parameters."""
-        parse_query(query, ())
+        single_values(query)
         for name in fields:
             if name != "checks":
                 raise BadRequestError(f"unknown field {name[:MAX_NAME_LENGTH]!a}; allowed: checks")
@@ -78,7 +78,7 @@ class HistoryRequest(NamedTuple):
     @classmethod
     def parse(cls, path: Mapping[str, str], query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the names in the path and the query parameters `limit` and `before`."""
-        values = parse_query(query, ("limit", "before"))
+        values = single_values(query, "limit", "before")
         user_id, sku = _parse_pair("", path)
         return cls(
             user_id,
