@@ -956,7 +956,7 @@ BEGIN
     RETURN to_jsonb(taken) || jsonb_build_object(
         'leases_expired', (status#>>'{outbox,expired}')::bigint + (status#>>'{notifications,expired}')::bigint
                           + (status#>>'{commands,expired}')::bigint,
-        'months_ahead', (status#>>'{partitions,months_ahead}')::bigint,
+        'months_missing', greatest(0, 3 - (status#>>'{partitions,months_ahead}')::bigint),
         'workers_late', (SELECT count(*) FROM worker_heartbeats w
                           WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END

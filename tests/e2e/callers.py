@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -80,14 +81,17 @@ def count_rows(stack: EmbeddedStack) -> Any:
 
 
 def send_request(api_url: str, method: str, path: str, authorization: str | None) -> Response:
-    """Send a request that an authorized caller may send: it succeeds, or is a state conflict."""
+    """Send a request that an authorized caller may send: it succeeds, or is a state conflict.
+
+    On a route of operators it may be incomplete, or name an object that does not exist.
+    """
     user = f"u_{uuid.uuid4()}"
     headers = [("Content-Type", "application/json"), ("Idempotency-Key", user)]
     if authorization is not None:
         headers.append(("Authorization", authorization))
     body = json.dumps(CHANGE | {"user_id": user}) if method == "POST" else ""
     sent = "PUT" if method == "ANY" else method
-    response = Http(api_url).send(sent, path.replace("{user_id}", user), headers, body)
+    response = Http(api_url).send(sent, re.sub(r"\{\w+\}", user, path), headers, body)
     assert_matches_contract(sent, path, response.status, response.headers, response.body)
     return response
 

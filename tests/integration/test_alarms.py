@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = load_template()
 # Alarms with a threshold above the few causes of this test.
-MANY_CAUSES = {"CallersRefusedAlarm", "ConsumerLagAlarm"}
+MANY_CAUSES = {"CallersRefusedAlarm", "ConsumerLagAlarm", "PartitionsMissingAlarm"}
 QUERY = json.loads((ROOT / "infra/events/query.json").read_text())
 UNREACHABLE_DATABASE = "postgresql://x:x@127.0.0.1:1/x"
 METHOD_ARN = "arn:aws:execute-api:us-east-1:123456789012:grantwire/local/GET/v1/users/u_1/entitlements"
@@ -54,6 +54,7 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
             ("bridge_events", UNTIL_IDLE, environ),
             ("grant", {}, environ),
             ("sweep_retention", UNTIL_IDLE, environ),
+            ("run_operator_commands", UNTIL_IDLE, environ),
             ("query", QUERY, environ),
             (
                 "authorize_caller",
@@ -103,6 +104,20 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
     rows.execute(
         "INSERT INTO client_buckets VALUES (%s, 0, now() + interval '1 hour')",
         (QUERY["requestContext"]["authorizer"]["principalId"],),
+    )
+    rows.execute(
+        "INSERT INTO operator_commands (command_id, kind, arguments, actor, reason, source, status, attempt_count,"
+        " started_at, locked_by, locked_at, lease_until)"
+        " VALUES (gen_random_uuid(), 'read_model.verify', '{}', 'a', 'r', 's', 'RUNNING', 9, now(), 'w', now(),"
+        " now() - interval '1 minute')"
+    )
+    rows.execute(
+        "INSERT INTO worker_heartbeats VALUES ('run_operator_commands', now() - interval '1 day',"
+        " now() - interval '1 day', 'OK', NULL, '{}', 0, NULL)"
+    )
+    rows.execute(
+        "INSERT INTO notification_dlq (notification_id, event_id, event_type, user_id, stock_keeping_unit, version,"
+        " payload, attempt_count) VALUES (gen_random_uuid(), gen_random_uuid(), 'e', 'u', 's', 1, '{}', 1)"
     )
     enqueue(rows, "stuck/item1", 1)
     rows.execute(

@@ -124,13 +124,13 @@ def test_groups_have_counts_and_times(ops: OpsClient, client: Client, rows: Rows
     """T1: ids and long numbers in an error do not make a cause of their own; statuses do."""
     for number in range(3):
         client.grant(f"k{number}", user_id=f"u{number}")
-        fail_events(rows, f"event {uuid.uuid4()} failed after {number}.25 s", user_id=f"u{number}")
+        fail_events(rows, f"{uuid.uuid4()} of {uuid.uuid4()} failed after {number}.25 s", user_id=f"u{number}")
     for status in (500, 500, 404):
         dead_notification(rows, f"receiver responded with status {status}")
     groups = ops.get(GROUPS).json
     assert (groups["open"], groups["capped"]) == (6, False)
     assert [(group["kind"], group["cause"], group["count"]) for group in groups["groups"]] == [
-        ("outbox", "event <id> failed after <n> s", 3),
+        ("outbox", "<id> of <id> failed after <n> s", 3),
         ("notification", "receiver responded with status 500", 2),
         ("notification", "receiver responded with status 404", 1),
     ]

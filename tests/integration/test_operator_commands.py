@@ -232,6 +232,7 @@ def test_killed_worker_is_continued_at_its_position(
             assert sum(row["count"] for row in recorded) == 7
         else:
             assert pipeline.last_sequence() == before + 7, "JetStream must have each message once more"
+            assert len({dead_letter for row in recorded for dead_letter in row["dead_letter_ids"]}) == 7
             assert rows.execute("SELECT DISTINCT status FROM notification_nats_dlq").fetchall() == [
                 {"status": "REDRIVEN"}
             ]
@@ -283,6 +284,29 @@ def test_batch_without_the_lease_changes_nothing(
     rows.execute("UPDATE operator_commands SET lease_until = now() - interval '1 second'")
     worker.run(budget())
     assert (ops.command(accepted)["status"], states(rows)) == ("DONE", {"PENDING": 2})
+
+
+def test_worker_without_the_lease_publishes_nothing(
+    environ: dict[str, str],
+    ops: OpsClient,
+    worker: OperatorCommandsRuntime,
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T1, Q2: the claim is checked before messages are published, because a message cannot be rolled back."""
+    original = command_store.begin_batch
+
+    def steal(tx: psycopg.Connection[Any], token: str, command_id: uuid.UUID) -> int | None:
+        rows.execute("UPDATE operator_commands SET locked_by = 'another worker'")
+        return original(tx, token, command_id)
+
+    with Pipeline(environ) as pipeline:
+        terminate_events(pipeline, 1)
+        ops.post(REDRIVE, "k", ALL | {"kind": "nats"})
+        monkeypatch.setattr(command_store, "begin_batch", steal)
+        assert worker.run(budget())["leases_lost"] == 1
+        assert pipeline.last_sequence() == 1
+    assert rows.execute("SELECT redrive_id FROM notification_nats_dlq").fetchall() == [{"redrive_id": None}]
 
 
 def test_lease_is_renewed_while_a_batch_runs(
@@ -448,6 +472,21 @@ def test_commands_are_listed_newest_first(ops: OpsClient, worker: OperatorComman
         assert ops.get(COMMAND, {"command_id": command_id}).code == "NOT_FOUND"
 
 
+def test_dead_letters_that_appear_later_are_not_selected(
+    ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows
+) -> None:
+    """T1: a discard of all closes what the operator saw, not what failed before the worker came to it."""
+    failed_events(rows, 2)
+    accepted = ops.post(DISCARD, "k", ALL)
+    failed_events_later = (
+        "UPDATE outbox_events SET failed_at = now() WHERE event_id = (SELECT min(event_id::text)::uuid"
+    )
+    rows.execute(f"{failed_events_later} FROM outbox_events)")
+    worker.run(budget())
+    assert ops.command(accepted)["progress"]["done"] == 1
+    assert states(rows) == {"DISCARDED": 1, "FAILED": 1}
+
+
 def test_filter_by_age_refers_to_the_time_of_the_request(
     ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows
 ) -> None:
@@ -458,3 +497,34 @@ def test_filter_by_age_refers_to_the_time_of_the_request(
     rows.execute("UPDATE operator_commands SET created_at = now() - interval '5 minutes'")
     worker.run(budget())
     assert ops.command(accepted)["progress"]["selected"] == 0
+
+
+def test_command_passes_over_dead_letters_that_it_cannot_change(
+    ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows
+) -> None:
+    """T1: messages without a copy are counted with the reason, batch by batch, and the command ends."""
+    rows.execute(
+        "INSERT INTO notification_nats_dlq (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, advised_at)"
+        " SELECT gen_random_uuid(), 's', 'c', n, 'MAX_DELIVERIES', 5, now() FROM generate_series(1, 7) n"
+    )
+    accepted = ops.post(REDRIVE, "k", ALL | {"kind": "nats"})
+    worker.run(budget())
+    progress = ops.command(accepted)["progress"]
+    assert (progress["selected"], progress["done"], list(progress["skipped"].values())) == (7, 0, [7])
+    assert actions(rows) == []
+
+
+def test_batch_that_loses_its_lease_before_the_commit_is_rolled_back(
+    ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1: the outcome of a batch is fenced, too, so that two workers cannot both move a command on."""
+    failed_events(rows, 2)
+    ops.post(REDRIVE, "k", ALL)
+    original = command_store.end_batch
+
+    def lose(tx: psycopg.Connection[Any], token: str, *arguments: Any, **options: Any) -> int:
+        return original(tx, f"not {token}", *arguments, **options)
+
+    monkeypatch.setattr(command_store, "end_batch", lose)
+    assert worker.run(Budget(time.monotonic() + 0.5))["leases_lost"] >= 1
+    assert (states(rows), actions(rows)) == ({"FAILED": 2}, [])

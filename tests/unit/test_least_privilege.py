@@ -179,6 +179,7 @@ def test_template_has_no_other_resources_that_store_data() -> None:
         "AWS::Serverless::Api",
         "AWS::Serverless::Function",
         "AWS::Serverless::LayerVersion",
+        "AWS::CloudWatch::Dashboard",
         "AWS::Lambda::Permission",
         "AWS::ApiGateway::Account",
         "AWS::ApiGateway::GatewayResponse",

@@ -26,6 +26,7 @@ SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
    AND (%(cause)s::text IS NULL OR cause = %(cause)s::text)
    AND (%(error)s::text IS NULL OR strpos(error, %(error)s::text) > 0)
    AND (%(older_than)s::interval IS NULL OR since < %(now)s::timestamptz - %(older_than)s::interval)
+   AND (%(until)s::timestamptz IS NULL OR since <= %(until)s::timestamptz)
    AND (%(newer_than)s::interval IS NULL OR since > %(now)s::timestamptz - %(newer_than)s::interval)
  ORDER BY dead_letter_id
  LIMIT %(limit)s
@@ -33,15 +34,25 @@ SELECT dead_letter_id, event_type, user_id, error, since, event_time, has_copy
 
 
 def list_open(
-    tx: Connection, command: DeadLetterCommand, now: datetime, after: UUID | None, limit: int
+    tx: Connection,
+    command: DeadLetterCommand,
+    now: datetime,
+    after: UUID | None,
+    limit: int,
+    *,
+    until: datetime | None = None,
 ) -> list[DeadLetter]:
-    """Return the next open dead letters after the id `after` that the command selects, in order of their ids."""
+    """Return the next open dead letters after the id `after` that the command selects, in order of their ids.
+
+    With `until`, dead letters that appeared later are not selected.
+    """
     parameters = {
         "kind": command.kind,
         "after": after,
         "ids": None if command.ids is None else list(command.ids),
         **asdict(command.filter),
         "now": now,
+        "until": until,
         "limit": limit,
     }
     return [DeadLetter(*row) for row in tx.execute(_LIST_OPEN, parameters)]

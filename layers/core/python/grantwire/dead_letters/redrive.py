@@ -74,6 +74,7 @@ class CountingCheckpoint:
 class Execution:
     """A command that is being executed: its action, the time that its filters refer to, and where it stands.
 
+    A command that runs later selects no dead letters that appeared after `until`: its operator did not see them.
     `now` is None in production, which means the time of the database.
     """
 
@@ -81,6 +82,7 @@ class Execution:
     action: OperatorAction
     started_at: datetime
     checkpoint: Checkpoint = field(default_factory=CountingCheckpoint)
+    until: datetime | None = None
     now: datetime | None = None
 
     def record_action(self, tx: Connection, changed: list[UUID]) -> None:
@@ -140,7 +142,8 @@ class DeadLetters:
     def list_page(self, execution: Execution, after: UUID | None, limit: int) -> list[DeadLetter]:
         """Return the next selected dead letters after the id `after`, in order of their ids."""
         with self.database.session() as connection:
-            return list_open(connection, execution.command, execution.started_at, after, limit)
+            command, until = execution.command, execution.until
+            return list_open(connection, command, execution.started_at, after, limit, until=until)
 
     def execute_page(self, execution: Execution, page: list[DeadLetter]) -> BatchReport:
         """Execute the command for these dead letters, which must not be empty, and return the outcome.

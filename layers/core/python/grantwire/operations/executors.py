@@ -75,9 +75,9 @@ class DeadLetterExecutor:
             self._dead_letters.batch_size, parsed.limit - command.selected, rate or self._dead_letters.batch_size
         )
         checkpoint = _FencedCheckpoint(fence, rate, limit)
-        execution = Execution(
-            parsed, build_action(parsed, command.source, command.command_id), command.created_at, checkpoint
-        )
+        action = build_action(parsed, command.source, command.command_id)
+        until = None if parsed.ids is not None else command.created_at
+        execution = Execution(parsed, action, command.created_at, checkpoint, until)
         after = None if command.position is None else UUID(command.position)
         page = self._dead_letters.list_page(execution, after, limit) if limit else []
         if page:

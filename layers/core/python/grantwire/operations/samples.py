@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
-from grantwire.errors import BadRequestError, RetryableError
+from grantwire.errors import BadRequestError, GrantwireError
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.operations.problems import LATE_AFTER_SECONDS
 from grantwire.validation import parse_query
@@ -40,7 +40,7 @@ _METRICS = {
     "notifications_pending": "NotificationsPending",
     "dead_letters": "DeadLettersOpen",
     "leases_expired": "LeasesExpired",
-    "months_ahead": "PartitionMonthsAhead",
+    "months_missing": "PartitionsMissing",
     "workers_late": "WorkersLate",
 }
 
@@ -72,7 +72,7 @@ class Samples:
         self._minute = minute
         try:
             (sample,) = self._database.fetch_row(_TAKE, {"late_after": Jsonb(LATE_AFTER_SECONDS), "now": now})
-        except RetryableError as error:
+        except GrantwireError as error:
             logger.warning("could not take sample", reason=str(error))
             return False
         if sample is None:
