@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,13 @@ class Operator:
         expect(found).to_be_visible(timeout=PATIENCE_MILLISECONDS)
         return found
 
+    def sees_badge(self, state: str, within: str = "main") -> None:
+        """Wait until a state is shown."""
+        expect(self._badge(within, state).first).to_be_visible(timeout=PATIENCE_MILLISECONDS)
+
+    def _badge(self, within: str, state: str) -> Locator:
+        return self.page.locator(f"{within} .badge", has_text=re.compile(f"^{state}$"))
+
     def stops_seeing(self, text: str, within: str = "main") -> None:
         """Wait until a text is not visible any more."""
         found = self.page.locator(within).get_by_text(text)
@@ -94,11 +102,11 @@ class Operator:
         if action == "Discard":
             self.page.locator("dialog").get_by_role("checkbox").check()
         self.presses(f"{action} 1 dead letter", within="dialog")
-        self.sees("DONE", within="dialog")
+        self.sees_badge("DONE", within="dialog")
 
     def sees_state(self, state: str) -> None:
         """Search again until the trace that is shown has this state."""
-        badge = self.page.locator(".trace-summary .badge", has_text=state)
+        badge = self._badge(".trace-summary", state)
         for _ in range(PATIENCE_MILLISECONDS // 1000):
             if badge.count():
                 break

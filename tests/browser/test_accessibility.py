@@ -66,6 +66,22 @@ def test_console_works_with_the_keyboard_alone(operator: Operator) -> None:
     expect(page.get_by_role("heading", name="Trace", level=1)).to_be_focused()
 
 
+def test_focus_returns_to_a_button_that_was_drawn_again(operator: Operator) -> None:
+    """T5: a refresh behind an open dialog replaces the button that opened it."""
+    page = operator.page
+    page.clock.install()
+    operator.visit("clients")
+    button = page.get_by_role("button", name="Limits development")
+    button.press("Enter")
+    expect(page.locator("dialog")).to_be_visible()
+    before = button.element_handle()
+    with page.expect_response("**/v1/ops/clients"):
+        page.clock.run_for(16_000)
+    page.wait_for_function("(button) => !button.isConnected", arg=before)
+    page.keyboard.press("Escape")
+    expect(button).to_be_focused()
+
+
 def test_refreshing_can_be_paused_and_stops_in_a_hidden_tab(operator: Operator) -> None:
     """T5: a paused or hidden console sends no requests, and shows the current state when it is visible again."""
     page, requests = operator.page, "**/v1/ops/commands*"

@@ -53,7 +53,7 @@ def test_client_is_created_used_limited_rotated_and_revoked(
     operator.presses(f"Revoke {name}")
     operator.gives_reason("no longer used")
     operator.presses(f"Revoke {name}", within="dialog")
-    expect(row.get_by_text("REVOKED")).to_be_visible()
+    expect(row.get_by_text("REVOKED", exact=True)).to_be_visible()
 
 
 def test_refused_request_says_why_and_keeps_the_form(operator: Operator) -> None:
@@ -76,7 +76,7 @@ def test_read_model_is_verified_by_a_command(operator: Operator) -> None:
     operator.presses("Verify read model")
     operator.gives_reason(reason)
     operator.presses("Verify", within="dialog form")
-    operator.sees("DONE", within="dialog")
+    operator.sees_badge("DONE", within="dialog")
     operator.follows("Open the command", within="dialog")
     operator.sees(reason)
     operator.sees("Missing")

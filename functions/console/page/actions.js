@@ -161,7 +161,8 @@ export function commandProgress(command) {
   return [
     h("p", { class: "progress-state" }, badge(command.status), ` ${formatName(command.kind)}`),
     counted && h("progress", { max: Math.max(selected, 1), value: isEnded ? Math.max(selected, 1) : done + skippedCount, "aria-label": "Progress" }),
-    counted && h("p", {}, h("strong", {}, formatCount(done)), ` of ${countOf(selected, "dead letter")} done${skippedCount ? `, ${formatCount(skippedCount)} skipped` : ""}.`),
+    command.status === "PENDING" && h("p", {}, "It waits for its worker, which normally takes it within seconds."),
+    command.status !== "PENDING" && counted && h("p", {}, h("strong", {}, formatCount(done)), ` of ${countOf(selected, "dead letter")} processed${skippedCount ? `, ${formatCount(skippedCount)} skipped` : ""}.`),
     skippedList(skipped),
     command.error && notice(command.status === "FAILED" ? "bad" : "warn", command.status === "FAILED" ? "The command failed" : "The last attempt failed, it is repeated", command.error),
     command.result && !counted && resultDefinitions(command.result),

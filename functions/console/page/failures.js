@@ -26,7 +26,7 @@ export function describeFailure(error, scope) {
         text: [
           `${since(error)} The API responds, but cannot reach its database.`,
           "Grants, revokes and reads get 503 and can be repeated with the same key. Nothing that was confirmed is lost. NATS keeps the events that it has; other consumers of the stream go on.",
-          "What to do: see “PostgreSQL” in the runbook. The console tries again by itself.",
+          "What to do: see “Database down” in the runbook. The console tries again by itself.",
         ],
       };
     case "limit":
