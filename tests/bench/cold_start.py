@@ -98,6 +98,7 @@ class BuiltFunctions:
         self._own_environ = {
             "migrate_database": {"DATABASE_URL": servers.databases.url_for_owner(url)},
             "manage_clients": {"DATABASE_URL": clients_url},
+            "operate_clients": {"DATABASE_URL": clients_url},
             "configure_streams": {"NATS_URL": servers.nats_admin_url},
         }
         self._token = development_token(clients_url, folder / "token")

@@ -102,9 +102,9 @@ def test_filters_select_dead_letters(
     [
         ({"kind": "mail"}, "kind must be one of outbox, notification, nats"),
         ({"state": "all"}, "state must be one of open, closed"),
-        ({"since": "yesterday"}, "since must be a time in RFC 3339"),
-        ({"since": "2026-01-08T07:00:00"}, "since must be a time in RFC 3339"),
-        ({"since": "0001-01-01T00:00:00+14:00"}, "since must be a time in RFC 3339"),
+        ({"since": "yesterday"}, "since must be an RFC 3339 time with a zone"),
+        ({"since": "2026-01-08T07:00:00"}, "since must be an RFC 3339 time with a zone"),
+        ({"since": "0001-01-01T00:00:00+14:00"}, "since must be in the years 2000 to 9999"),
         ({"limit": "201"}, "limit must be a whole number between 1 and 200"),
         ({"cursor": "e30"}, "cursor must be next_cursor"),
         ({"cursor": "ü"}, "cursor must be next_cursor"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from grantwire.entrypoints.http import Request, Response
 from grantwire.entrypoints.sources import describe_source
 from grantwire.operations.clients import parse_change
-from grantwire.validation import parse_query
+from grantwire.validation import single_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 def list_clients(request: Request, rt: ClientOperationsRuntime) -> Response:
     """List all clients, without tokens."""
-    parse_query(request.query, ())
+    single_values(request.query)
     return Response.from_json(rt.administration.list_all())
 
 
 def change_client(action: str, request: Request, rt: ClientOperationsRuntime) -> Response:
     """Create, rotate, revoke or limit a client, at most once for the idempotency key."""
-    parse_query(request.query, ())
+    single_values(request.query)
     body = request.json_object()
     client_id = request.path_parameters.get("client_id")
     command = parse_change(action, client_id, body)

@@ -12,7 +12,7 @@ from grantwire.operations.commands import DISCARD, REBUILD, REDRIVE, VERIFY, New
 from grantwire.operations.dead_letters import DeadLetterQuery
 from grantwire.operations.samples import parse_hours
 from grantwire.operations.trace_query import TraceQuery
-from grantwire.validation import parse_query
+from grantwire.validation import single_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def show_status(request: Request, rt: OperationsRuntime) -> Response:
     """Read every stage in one snapshot."""
-    parse_query(request.query, ())
+    single_values(request.query)
     return Response.from_json(rt.statuses.read())
 
 
@@ -40,20 +40,20 @@ def list_dead_letters(request: Request, rt: OperationsRuntime) -> Response:
 
 def group_dead_letters(request: Request, rt: OperationsRuntime) -> Response:
     """Count the open dead letters by kind and cause."""
-    parse_query(request.query, ())
+    single_values(request.query)
     return Response.from_json(rt.dead_letters.list_groups())
 
 
 def show_dead_letter(request: Request, rt: OperationsRuntime) -> Response:
     """Show one dead letter with its decoded message."""
-    parse_query(request.query, ())
+    single_values(request.query)
     path = request.path_parameters
     return Response.from_json(rt.dead_letters.find(path.get("kind"), path.get("dead_letter_id")))
 
 
 def change_dead_letters(kind: str, request: Request, rt: OperationsRuntime) -> Response:
     """Store a redrive or a discard; a dry run is executed at once, because it changes nothing."""
-    parse_query(request.query, ())
+    single_values(request.query)
     body = request.json_object()
     command = NewCommand.parse_dead_letters(kind, body)
     identity = request.identity(body)
@@ -64,7 +64,7 @@ def change_dead_letters(kind: str, request: Request, rt: OperationsRuntime) -> R
 
 def change_read_model(kind: str, request: Request, rt: OperationsRuntime) -> Response:
     """Store a rebuild or a verification of the read model."""
-    parse_query(request.query, ())
+    single_values(request.query)
     body = request.json_object()
     command = NewCommand.parse(kind, body)
     return Response.from_stored(rt.commands.submit(request.identity(body), command, describe_source(request)))
@@ -77,7 +77,7 @@ def list_commands(request: Request, rt: OperationsRuntime) -> Response:
 
 def show_command(request: Request, rt: OperationsRuntime) -> Response:
     """Show one command and its progress."""
-    parse_query(request.query, ())
+    single_values(request.query)
     return Response.from_json(rt.command_list.find(request.path_parameters.get("command_id")))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grantwire.errors import NotFoundError
 from grantwire.operations.cursors import Cursor
 from grantwire.operations.parsing import parse_choice, parse_path_uuid
-from grantwire.validation import parse_page_size, parse_query
+from grantwire.validation import parse_page_size, single_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class CommandQuery:
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError."""
-        given = parse_query(query, ("status", "limit", "cursor"))
+        given = single_values(query, "status", "limit", "cursor")
         return cls(
             parse_choice("status", given["status"], STATUSES) if "status" in given else None,
             parse_page_size(given["limit"], maximum=_MAX_LIMIT) if "limit" in given else _DEFAULT_LIMIT,

@@ -9,8 +9,8 @@ from grantwire.dead_letters.commands import KINDS
 from grantwire.errors import NotFoundError
 from grantwire.operations.cursors import Cursor
 from grantwire.operations.messages import describe_message
-from grantwire.operations.parsing import format_time, parse_choice, parse_path_uuid, parse_time
-from grantwire.validation import MAX_NAME_LENGTH, clean_text, parse_page_size, parse_query
+from grantwire.operations.parsing import format_time, parse_choice, parse_path_uuid
+from grantwire.validation import MAX_NAME_LENGTH, clean_text, parse_page_size, parse_time, single_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class DeadLetterQuery:
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError."""
-        given = parse_query(query, _PARAMETERS)
+        given = single_values(query, *_PARAMETERS)
         lengths = {"cause": MAX_CAUSE_LENGTH, "user_id": MAX_NAME_LENGTH, "stock_keeping_unit": MAX_NAME_LENGTH}
         texts = {
             name: clean_text(name, given[name], max_length=length) for name, length in lengths.items() if name in given

@@ -9,7 +9,7 @@ from grantwire.database import Jsonb
 from grantwire.errors import BadRequestError, GrantwireError
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.operations.problems import LATE_AFTER_SECONDS
-from grantwire.validation import parse_query
+from grantwire.validation import single_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ _METRICS = {
 
 def parse_hours(query: Mapping[str, Sequence[str]]) -> int:
     """Return the query parameter `hours`, 1 to 24, by default 1; raises BadRequestError."""
-    text = parse_query(query, ("hours",)).get("hours", "1")
+    text = single_values(query, "hours").get("hours", "1")
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_HOURS)) and 1 <= int(text) <= _MAX_HOURS):
         raise BadRequestError(f"hours must be a whole number between 1 and {_MAX_HOURS}")
     return int(text)

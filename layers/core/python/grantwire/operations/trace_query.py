@@ -10,7 +10,7 @@ from grantwire.errors import BadRequestError
 from grantwire.idempotency import parse_key
 from grantwire.observability import key_fingerprint, parse_trace_id
 from grantwire.operations.parsing import parse_uuid
-from grantwire.validation import MAX_NAME_LENGTH, clean_text, parse_query
+from grantwire.validation import MAX_NAME_LENGTH, clean_text, single_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ class TraceQuery:
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
         """Validate the query parameters; raises BadRequestError, also if they are none or more than one way to ask."""
-        given = parse_query(query, (*_ENTITLEMENT, *_PARSERS))
+        given = single_values(query, *_ENTITLEMENT, *_PARSERS)
         if set(given) == set(_ENTITLEMENT):
             user_id, sku = (clean_text(name, given[name], max_length=MAX_NAME_LENGTH) for name in _ENTITLEMENT)
             return cls(user_id=user_id, stock_keeping_unit=sku)
