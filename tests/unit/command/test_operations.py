@@ -114,6 +114,8 @@ def test_dead_letters_are_selected_in_one_way(grantwire: Run, api: FakeApi) -> N
     """T3: none, or two contradicting ones, is wrong usage."""
     for options in ([], ["--all", "--id", "a"], ["--all", "--cause", "c"], ["--id", "a", "--user", "u"]):
         assert grantwire(*REDRIVE, "--yes", *options).code == 2
+        refused = grantwire(*REDRIVE, "--yes", *options, "--json")
+        assert (refused.code, refused.error["code"]) == (2, "USAGE")
     assert api.calls == []
 
 
