@@ -183,6 +183,18 @@ def test_trace_finds_a_change_by_any_id(
     assert "the stored response is no longer kept" in result.err
 
 
+@pytest.mark.parametrize(("state", "is_shown"), [("OPEN", True), ("REDRIVEN", False)])
+def test_trace_of_an_open_dead_letter_says_how_to_redrive_it(
+    grantwire: Run, api: FakeApi, state: str, is_shown: bool
+) -> None:
+    """T2, T3: what to do next, with the id."""
+    detail = {"kind": "notification", "dead_letter_id": EVENT_ID, "state": state}
+    step = TRACE["timeline"][0] | {"stage": "dead_letter", "detail": detail}
+    api.respond("GET", "/v1/ops/trace", TRACE | {"timeline": [step]})
+    result = grantwire("trace", "--purchase-id", "p_456")
+    assert (f"dead-letters redrive --kind notification --id {EVENT_ID}" in result.err) == is_shown
+
+
 def test_trace_of_something_unknown(grantwire: Run, api: FakeApi) -> None:
     """T3: exit code 5; a combination that the API refuses is wrong usage."""
     api.respond("GET", "/v1/ops/trace", TRACE | {"changes": [], "timeline": [], "removed": []})
