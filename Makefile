@@ -9,7 +9,7 @@ RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 
 .DEFAULT_GOAL := help
-.PHONY: help up down demo status doctor logs env invoke test test-containers test-console bench check schema wheel proto redrive rebuild clients audit sbom lock clean
+.PHONY: help up down demo status doctor fault logs env invoke test test-containers test-console bench check schema wheel proto redrive rebuild clients audit sbom lock clean
 
 help: ; $(RUN) --help
 up: ; $(RUN) up $(STACK)
@@ -17,6 +17,7 @@ down: ; $(RUN) down
 demo: ; $(RUN) demo
 status: ; $(RUN) status $(ARGS)
 doctor: ; $(RUN) doctor $(ARGS)
+fault: ; $(RUN) fault $(ARGS)
 logs: ; $(RUN) logs $(ARGS)
 env: ; $(RUN) env
 invoke: ; $(RUN) invoke $(FN) $(ARGS)

@@ -70,6 +70,11 @@ COMMANDS = {
         "local.commands.doctor",
         Needs.INSTALLED,
     ),
+    "fault": Command(
+        "break the stack on purpose, to practise: ARGS=nats, ARGS=poison or ARGS=receiver; ARGS='receiver --repair'",
+        "local.commands.fault",
+        Needs.INSTALLED,
+    ),
     "logs": Command(
         "show the end of each log; ARGS=--follow keeps printing new lines", "local.commands.logs", Needs.INSTALLED
     ),

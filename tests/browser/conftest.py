@@ -10,8 +10,8 @@ from infra.local.progress import Progress
 from infra.local.stack.embedded import EmbeddedStack
 from infra.local.toolchain import browser as browsers
 from tests.browser.operators import Operator
-from tests.browser.receiver import WEBHOOK_KEY, Receiver
 from tests.e2e.http import Http
+from tests.support.receiver import Receiver
 from tests.support.servers import STATE
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ OPTIONS = [
     "--disable-sync",
     "--no-first-run",
 ]
-# A notification that the receiver refuses is a dead letter after a second.
-DELIVERY = "poll-interval=200ms,max-attempts=2,backoff-base=200ms,backoff-min=100ms,backoff-max=500ms"
 
 
 @pytest.fixture(scope="session")
@@ -63,12 +61,7 @@ def stack(request: pytest.FixtureRequest, program: str, receiver: Receiver) -> I
     """A separate deployed stack, whose notifications go to the receiver."""
     assert program
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    parameters = {
-        "NotificationSender": "webhook",
-        "WebhookUrl": receiver.url,
-        "WebhookKeys": WEBHOOK_KEY,
-        "DeliveryTuning": DELIVERY,
-    }
+    parameters = receiver.parameters
     settings = {"fsync": "off"}
     stack = EmbeddedStack(STATE / "browser", progress=Progress(), parameters=parameters, database_settings=settings)
     try:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from infra.local.stack.embedded import EmbeddedStack
-    from tests.browser.receiver import Receiver
     from tests.e2e.http import Http
+    from tests.support.receiver import Receiver
 
 SAMPLES = """
 INSERT INTO status_samples

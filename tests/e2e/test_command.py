@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import uuid
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import TYPE_CHECKING
 
 from grantwire_cli.checks.findings import Level
 from infra.local.commands.status import read_state
@@ -18,32 +12,11 @@ from infra.local.doctor.deployment import check_local_deployment
 from tests.e2e.aws import client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from infra.local.stack.embedded import EmbeddedStack
-
-    Run = Callable[..., tuple[int, Any]]
-
-GRANTWIRE = Path(sys.executable).with_name("grantwire")
+    from tests.e2e.command import Grantwire
 
 
-@pytest.fixture
-def grantwire(stack: EmbeddedStack, tmp_path: Path) -> Run:
-    """Run the installed command with --json and return its exit code and its result."""
-    variables = {"GRANTWIRE_API": stack.api_url, "GRANTWIRE_TOKEN": stack.token, "HOME": str(tmp_path)}
-
-    def run(*arguments: str, **others: str) -> tuple[int, Any]:
-        environment = {"PATH": "/usr/bin:/bin", **variables, **others}
-        result = subprocess.run(
-            [GRANTWIRE, *arguments, "--json"], env=environment, cwd="/", capture_output=True, text=True, check=False
-        )
-        text = result.stdout or result.stderr.strip().splitlines()[-1]
-        return result.returncode, json.loads(text)
-
-    return run
-
-
-def test_grant_replay_list_and_revoke(grantwire: Run) -> None:
+def test_grant_replay_list_and_revoke(grantwire: Grantwire) -> None:
     """T3: a repeated grant with the same key is replayed, and the list shows the change."""
     user, key = f"u_{uuid.uuid4()}", str(uuid.uuid4())
     grant = ("entitlements", "grant", user, "item/1", "--reason", "purchase", "--key", key)
@@ -58,7 +31,7 @@ def test_grant_replay_list_and_revoke(grantwire: Run) -> None:
     assert [item["status"] for item in listed["entitlements"]] == ["REVOKED"]
 
 
-def test_wrong_token_and_wrong_address(grantwire: Run) -> None:
+def test_wrong_token_and_wrong_address(grantwire: Grantwire) -> None:
     """T3: exit code 4 for a token that is refused, 3 for an installation that does not respond."""
     assert grantwire("entitlements", "list", "u_1", GRANTWIRE_TOKEN=f"gw_dev_{'0' * 12}_{'x' * 43}")[0] == 4
     assert grantwire("entitlements", "list", "u_1", "--timeout", "0", GRANTWIRE_API="http://127.0.0.1:9")[0] == 3
@@ -73,7 +46,7 @@ def test_status_of_the_local_stack(stack: EmbeddedStack) -> None:
     assert set(state["backlog"]["dead_letters"]) == {"outbox", "notification", "nats"}
 
 
-def test_doctor_of_a_stack_by_its_name(grantwire: Run, stack: EmbeddedStack) -> None:
+def test_doctor_of_a_stack_by_its_name(grantwire: Grantwire, stack: EmbeddedStack) -> None:
     """T4: outputs, functions and schedules through boto3, with the user's own AWS configuration.
 
     The output ApiUrl is an address on AWS, which is not reachable here.

@@ -114,6 +114,8 @@ def test_dead_letters_are_selected_in_one_way(grantwire: Run, api: FakeApi) -> N
     """T3: none, or two contradicting ones, is wrong usage."""
     for options in ([], ["--all", "--id", "a"], ["--all", "--cause", "c"], ["--id", "a", "--user", "u"]):
         assert grantwire(*REDRIVE, "--yes", *options).code == 2
+        refused = grantwire(*REDRIVE, "--yes", *options, "--json")
+        assert (refused.code, refused.error["code"]) == (2, "USAGE")
     assert api.calls == []
 
 
@@ -179,6 +181,18 @@ def test_trace_finds_a_change_by_any_id(
     assert api.calls[-1].query == query
     assert result.out.index("GRANT applied, version 12") < result.out.index("receiver responded with 200")
     assert "the stored response is no longer kept" in result.err
+
+
+@pytest.mark.parametrize(("state", "is_shown"), [("OPEN", True), ("REDRIVEN", False)])
+def test_trace_of_an_open_dead_letter_says_how_to_redrive_it(
+    grantwire: Run, api: FakeApi, state: str, is_shown: bool
+) -> None:
+    """T2, T3: what to do next, with the id."""
+    detail = {"kind": "notification", "dead_letter_id": EVENT_ID, "state": state}
+    step = TRACE["timeline"][0] | {"stage": "dead_letter", "detail": detail}
+    api.respond("GET", "/v1/ops/trace", TRACE | {"timeline": [step]})
+    result = grantwire("trace", "--purchase-id", "p_456")
+    assert (f"dead-letters redrive --kind notification --id {EVENT_ID}" in result.err) == is_shown
 
 
 def test_trace_of_something_unknown(grantwire: Run, api: FakeApi) -> None:

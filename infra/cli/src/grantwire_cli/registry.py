@@ -107,10 +107,16 @@ _SELECTION = {
 def reported_errors(options: Options) -> Iterator[None]:
     """Print an expected error with what to try, and exit with its code.
 
-    A reader that has gone away, such as `head`, ends the command quietly.
+    Wrong usage that a command finds is printed by typer, or as JSON. A reader that has gone away, such as `head`, ends
+    the command quietly.
     """
     try:
         yield
+    except typer.BadParameter as error:
+        if not options.as_json:
+            raise
+        print_error(CommandError(error.message, hint="See --help.", code="USAGE"), options)
+        raise typer.Exit(ExitCode.USAGE) from error
     except CommandError as error:
         print_error(error, options)
         raise typer.Exit(error.exit_code) from error

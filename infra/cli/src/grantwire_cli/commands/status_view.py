@@ -35,14 +35,13 @@ def render(health: Health, *, last: Health | None = None, away: str = "", interv
     if health.error is not None:
         parts.append(Text(f"  {visible(health.error)}{f' No report {away}.' if away else ''}", style="red"))
         parts += [Text(f"  {visible(line)}") for line in health.error.hint.splitlines()]
+    parts += _problems(health)
     if health.local:
         parts += [Text(), _servers(health.local)]
     report = health.report or (last.report if last else None)
     if report:
         if health.report is None:
             parts += [Text(), Text(f"The last report, of {short_time(report['at'])}:", style="yellow")]
-        else:
-            parts += _problems(health)
         parts += _report(report)
     elif health.local and health.local.get("backlog"):
         parts += _backlog(health.local["backlog"])
@@ -63,7 +62,7 @@ def _headline(health: Health, interval: float) -> Text:
 
 def _problems(health: Health) -> list[RenderableType]:
     """Return each problem, and below those of one kind what still works and what to do."""
-    report = health.report or {"problems": [], "workers": []}
+    report = health.report or {}
     parts: list[RenderableType] = []
     for advice in health.advice:
         messages = [problem["message"] for problem in report["problems"] if problem["code"] == advice["code"]]

@@ -12,7 +12,7 @@ from grantwire_cli.session import Session
 from grantwire_cli.times import short_duration, short_time
 
 STAGE_STYLES = {"dead_letter": "red", "sent": "green", "closed": "yellow", "operator_action": "cyan"}
-EXPLAINED = {"dead_letter", "closed", "operator_action"}
+EXPLAINED = {"dead_letter"}  # the summaries of the others say it all
 STATE_STYLES = {**STYLES, "DEAD_LETTER": "red", "REFUSED": "yellow", "DISCARDED": "yellow"}
 
 
@@ -88,12 +88,19 @@ def _print(session: Session, found: dict[str, Any], *, details: bool) -> None:
         )
     for removed in found["removed"]:
         session.note(f"{removed['stage']} of {removed['event_id']}: {removed['reason']}")
+    for step in found["timeline"]:
+        letter = step.get("detail") or {}
+        if step["stage"] == "dead_letter" and letter.get("state") == "OPEN":
+            selection = f"--kind {letter['kind']} --id {letter['dead_letter_id']}"
+            session.note(
+                f"Repair the cause, then: grantwire dead-letters redrive {selection} --reason 'what you repaired'"
+            )
     if found["truncated"]:
         session.note("There are more changes than these.")
 
 
 def _print_timeline(session: Session, timeline: list[dict[str, Any]], *, details: bool) -> None:
-    """Print the steps with their times; below a failure and an operator's action, also what is known about it."""
+    """Print the steps with their times; below a failure, also what is known about it."""
     for step in timeline:
         line = Text.assemble(
             (f"{short_time(step['at'])}  ", "dim"),

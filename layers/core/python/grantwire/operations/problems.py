@@ -85,7 +85,8 @@ def _repair_problems(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     dead_letters, read_model, partitions = status["dead_letters"], status["read_model"], status["partitions"]
     if dead_letters["open"]:
         more = " or more" if dead_letters["capped"] else ""
-        yield "DEAD_LETTERS", f"{dead_letters['open']}{more} dead letters are open"
+        are_open = "dead letter is open" if dead_letters["open"] == 1 else "dead letters are open"
+        yield "DEAD_LETTERS", f"{dead_letters['open']}{more} {are_open}"
     if wrong := (read_model["ahead"] or 0) + (read_model["wrong"] or 0):
         yield "READ_MODEL_DIFFERS", f"{wrong} rows of the read model are wrong; rebuild it"
     if partitions["months_ahead"] < _MIN_MONTHS_AHEAD or partitions["rows_in_default"]:

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 WEBHOOK_KEY = f"whsec_{base64.b64encode(b'k' * 32).decode()}"
+# A notification that the receiver refuses is a dead letter after a second.
+DELIVERY = "poll-interval=200ms,max-attempts=2,backoff-base=200ms,backoff-min=100ms,backoff-max=500ms"
 
 
 class Receiver:
-    """An HTTP server on 127.0.0.1 that responds to every notification with `status`."""
+    """An HTTP server on 127.0.0.1 that responds with `status` to each notification that contains `selected`."""
 
     def __init__(self) -> None:
         self.status = 204
+        self.selected = b""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -38,6 +41,16 @@ class Receiver:
         """Where notifications are sent."""
         return f"http://127.0.0.1:{self._server.server_port}/notifications"
 
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of a stack whose notifications are sent here."""
+        return {
+            "NotificationSender": "webhook",
+            "WebhookUrl": self.url,
+            "WebhookKeys": WEBHOOK_KEY,
+            "DeliveryTuning": DELIVERY,
+        }
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         receiver = self
 
@@ -45,8 +58,8 @@ class Receiver:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(receiver.status)
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(receiver.status if receiver.selected in body else 204)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

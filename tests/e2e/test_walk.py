@@ -1,0 +1,137 @@
+"""T1, T2, T3: the walk of an operator with the command: break it, see it, find the cause, repair it, see it SENT.
+
+docs/runbook.md describes the same steps, and tests/browser/test_walk.py makes them with the console.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import nats
+import pytest
+
+from infra.local.deployment.template import declared_parameters
+from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
+from infra.local.system.processes import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from infra.local.stack.embedded import EmbeddedStack
+    from tests.e2e.command import Grantwire
+    from tests.support.receiver import Receiver
+
+# A worker is started every minute and works for 63 seconds; the first one may have a cold start.
+TIMEOUT_SECONDS = 75.0
+
+
+@pytest.fixture
+def user() -> str:
+    """A new user, whose purchases have ids that begin with the same text."""
+    return f"u_{uuid.uuid4().hex[:12]}"
+
+
+def test_nats_that_is_away_is_named_with_what_still_works(
+    grantwire: Grantwire, stack: EmbeddedStack, user: str
+) -> None:
+    """T3: the status names it and says what works, changes are accepted, and all is SENT when NATS is back."""
+    grant(grantwire, user, "item1")
+    grantwire.wait_for_state(f"{user}-item1", "SENT", TIMEOUT_SECONDS)
+    stack.nats.stop()
+    try:
+        (advice,) = wait_until(lambda: problem(grantwire, "NATS_UNAVAILABLE"))
+        assert "Grants, revokes and reads" in advice["still_works"]
+        grant(grantwire, user, "item2")
+        assert grantwire("entitlements", "check", user, "item2")[0] == 0
+        grantwire.wait_for_state(f"{user}-item2", "PENDING", TIMEOUT_SECONDS)
+    finally:
+        stack.nats.start()
+    trace = grantwire.wait_for_state(f"{user}-item2", "SENT", TIMEOUT_SECONDS)
+    assert "dead_letter" not in {step["stage"] for step in trace["timeline"]}
+    wait_until(lambda: not problem(grantwire, "NATS_UNAVAILABLE"))
+
+
+def test_poison_message_is_found_and_discarded(grantwire: Grantwire, stack: EmbeddedStack) -> None:
+    """N5, T3: groups, list and show have the message; a dry run changes nothing; a discard records who and why."""
+    poison = f"poison {uuid.uuid4()}".encode()
+    asyncio.run(publish(stack, poison))
+
+    def newest() -> Any:
+        letters = grantwire.result("dead-letters", "list", "--kind", "nats", "--limit", "1")["dead_letters"]
+        shown = grantwire.result("dead-letters", "show", "nats", letters[0]["dead_letter_id"]) if letters else None
+        return shown if shown and shown["message"]["base64"] == base64.b64encode(poison).decode() else None
+
+    letter = wait_until(newest)
+    assert (letter["state"], letter["message"]["decoded"]) == ("OPEN", None)
+    groups = grantwire.result("dead-letters", "groups")["groups"]
+    assert ("nats", letter["cause"]) in {(group["kind"], group["cause"]) for group in groups}
+    assert problem(grantwire, "DEAD_LETTERS")
+    close = ("--kind", "nats", "--id", letter["dead_letter_id"], "--actor", "jane", "--reason", "another publisher")
+    dry_run = grantwire.result("dead-letters", "discard", *close, "--dry-run")
+    assert (dry_run["would_change"], dry_run["ids"]) == (1, [letter["dead_letter_id"]])
+    assert newest()["state"] == "OPEN"
+    done = grantwire.result("dead-letters", "discard", *close, "--yes")
+    assert (done["status"], done["progress"]["done"]) == ("DONE", 1)
+    closed = grantwire.result("dead-letters", "show", "nats", letter["dead_letter_id"])
+    assert closed["state"] == "DISCARDED"
+    assert {(action["actor"], action["reason"]) for action in closed["actions"]} == {("jane", "another publisher")}
+
+
+def test_receiver_that_is_down_is_found_and_the_notification_redriven(
+    grantwire: Grantwire, receiver: Receiver, user: str
+) -> None:
+    """Q2, T2, T3: the trace has the response of the receiver; after the repair, a redrive and SENT."""
+    receiver.status, receiver.selected = 500, user.encode()
+    try:
+        grant(grantwire, user, "item1")
+        trace = grantwire.wait_for_state(f"{user}-item1", "DEAD_LETTER", TIMEOUT_SECONDS)
+    finally:
+        receiver.status = 204
+    cause = "receiver responded with status 500"
+    (failure,) = [step for step in trace["timeline"] if step["stage"] == "dead_letter"]
+    assert cause in str(failure)
+    selection = ("--kind", "notification", "--user", user)
+    (letter,) = grantwire.result("dead-letters", "list", *selection)["dead_letters"]
+    assert letter["cause"] == cause
+    shown = grantwire.result("dead-letters", "show", "notification", letter["dead_letter_id"])
+    assert shown["message"]["decoded"]["user_id"] == user
+    redrive = ("dead-letters", "redrive", *selection, "--cause", cause, "--reason", "the receiver is up again")
+    assert grantwire.result(*redrive, "--dry-run")["would_change"] == 1
+    code, refused = grantwire(*redrive)
+    assert (code, "--yes" in str(refused)) == (2, True)
+    assert grantwire.result(*redrive, "--yes")["status"] == "DONE"
+    trace = grantwire.wait_for_state(f"{user}-item1", "SENT", TIMEOUT_SECONDS)
+    assert "the receiver is up again" in str([step for step in trace["timeline"] if step["stage"] == "operator_action"])
+    assert grantwire.result("dead-letters", "list", *selection)["dead_letters"] == []
+
+
+def grant(grantwire: Grantwire, user: str, sku: str) -> None:
+    """Grant an entitlement; its purchase id is made of both."""
+    granted = grantwire.result(
+        "entitlements", "grant", user, sku, "--reason", "purchase", "--purchase-id", f"{user}-{sku}"
+    )
+    assert granted["status"] == "ACTIVE"
+
+
+def problem(grantwire: Grantwire, code: str) -> list[Any]:
+    """Return the advice about a kind of problem, if the status has it."""
+    exit_code, health = grantwire("status")
+    assert exit_code == (5 if health["advice"] else 0)
+    return [advice for advice in health["advice"] if advice["code"] == code]
+
+
+def wait_until(poll: Callable[[], Any]) -> Any:
+    """Wait for a true result and return it."""
+    result = wait_for(poll, TIMEOUT_SECONDS, every=0.1)
+    assert result, f"no result within {TIMEOUT_SECONDS} s"
+    return result
+
+
+async def publish(stack: EmbeddedStack, payload: bytes) -> None:
+    """Publish a message that is not an event."""
+    client = await nats.connect(stack.nats_url, inbox_prefix=INBOX_PREFIXES[WORKERS])
+    await client.jetstream().publish(declared_parameters()["EventSubject"], payload)
+    await client.close()

@@ -1,0 +1,71 @@
+"""`make fault` breaks the receiver of the local stack, and repairs it."""
+
+from __future__ import annotations
+
+import stat
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from infra.local.commands import fault
+from infra.local.errors import CommandError
+from infra.local.stack.embedded import EmbeddedStack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEPLOYED = {"NOTIFICATION_SENDER": "log", "NOTIFICATION_DELIVERY_TUNING": "", "DATABASE_URL": "postgresql://secret"}
+
+
+class Delivery:
+    """The deployed function, and how often it was started."""
+
+    def __init__(self) -> None:
+        self.variables = dict(DEPLOYED)
+        self.started = 0
+
+    def get_function_configuration(self, **_selection: Any) -> Any:
+        """Return the variables."""
+        return {"Environment": {"Variables": self.variables}}
+
+    def update_function_configuration(self, *, Environment: Any, **_selection: Any) -> None:  # noqa: N803 - of boto3
+        """Replace the variables."""
+        self.variables = Environment["Variables"]
+
+    def invoke_async(self, _name: str) -> None:
+        """Count the call."""
+        self.started += 1
+
+
+@pytest.fixture
+def delivery(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Delivery:
+    """The delivery of the checkout's stack."""
+    function = Delivery()
+    server = SimpleNamespace(access_key="k", url="http://127.0.0.1:9", invoke_async=function.invoke_async)
+    stack = EmbeddedStack(tmp_path)
+    monkeypatch.setattr(EmbeddedStack, "aws", property(lambda _stack: server))
+    monkeypatch.setattr(fault.selection, "current_stack", lambda _progress: stack)
+    monkeypatch.setattr(fault.aws, "client", lambda *_arguments: function)
+    return function
+
+
+def test_receiver_is_broken_twice_and_repaired_once(delivery: Delivery, tmp_path: Path) -> None:
+    """T3: the repair restores what was deployed, and the copy of it, which has secrets, is private until then."""
+    progress = SimpleNamespace(print_line=lambda _text: None)
+    for _repeat in range(2):
+        assert fault.fault(["receiver"], progress) == 0  # type: ignore[arg-type]
+        assert delivery.variables == DEPLOYED | fault.UNREACHABLE
+    assert stat.S_IMODE((tmp_path / "delivery.json").stat().st_mode) == 0o600
+    assert fault.fault(["receiver", "--repair"], progress) == 0  # type: ignore[arg-type]
+    assert (delivery.variables, delivery.started) == (DEPLOYED, 3)
+    assert not (tmp_path / "delivery.json").exists()
+    with pytest.raises(CommandError, match="was not broken"):
+        fault.fault(["receiver", "--repair"], progress)  # type: ignore[arg-type]
+
+
+def test_other_faults_have_another_repair(delivery: Delivery) -> None:
+    """T3: the command says which."""
+    with pytest.raises(CommandError, match="Only `receiver`"):
+        fault.fault(["nats", "--repair"], SimpleNamespace())  # type: ignore[arg-type]
+    assert delivery.started == 0
