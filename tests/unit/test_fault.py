@@ -45,8 +45,8 @@ def delivery(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Delivery:
     server = SimpleNamespace(access_key="k", url="http://127.0.0.1:9", invoke_async=function.invoke_async)
     stack = EmbeddedStack(tmp_path)
     monkeypatch.setattr(EmbeddedStack, "aws", property(lambda _stack: server))
-    monkeypatch.setattr(fault.selection, "current_stack", lambda _progress: stack)
-    monkeypatch.setattr(fault.aws, "client", lambda *_arguments: function)
+    monkeypatch.setattr("infra.local.stack.selection.current_stack", lambda _progress: stack)
+    monkeypatch.setattr("infra.local.deployment.aws.client", lambda *_arguments: function)
     return function
 
 

@@ -11,6 +11,7 @@ from grantwire_cli.advice import ADVICE
 from tests.support.fake_api import FakeApi, Fault, Reply, error
 from tests.support.ops_examples import (
     ACCEPTED,
+    AT,
     CLIENT,
     COMMAND_ID,
     DETAIL,
@@ -189,7 +190,7 @@ def test_trace_of_an_open_dead_letter_says_how_to_redrive_it(
 ) -> None:
     """T2, T3: what to do next, with the id."""
     detail = {"kind": "notification", "dead_letter_id": EVENT_ID, "state": state}
-    step = TRACE["timeline"][0] | {"stage": "dead_letter", "detail": detail}
+    step = {"stage": "dead_letter", "at": AT, "offset_ms": 1.0, "event_id": EVENT_ID, "summary": "", "detail": detail}
     api.respond("GET", "/v1/ops/trace", TRACE | {"timeline": [step]})
     result = grantwire("trace", "--purchase-id", "p_456")
     assert (f"dead-letters redrive --kind notification --id {EVENT_ID}" in result.err) == is_shown
