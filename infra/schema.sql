@@ -6,7 +6,7 @@ BEGIN
         USING ERRCODE = 'restrict_violation';
 END
 $$;
-CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL::inet, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_grace interval DEFAULT '00:00:00'::interval, p_notice interval DEFAULT '00:00:00'::interval, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
+CREATE FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL::inet, p_starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_grace interval DEFAULT '00:00:00'::interval, p_notice interval DEFAULT '00:00:00'::interval, p_correlation_id text DEFAULT NULL::text, OUT outcome text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -34,7 +34,7 @@ BEGIN
             body        := entitlement_change_response(transition.entitlement, operation);
             PERFORM entitlement_record_change(
                 transition.entitlement, operation, p_operation_id, p_caller, p_reason, p_purchase_id, p_trace_id,
-                detail, p_source_address);
+                detail, p_source_address, p_correlation_id);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
@@ -50,12 +50,13 @@ BEGIN
     END IF;
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, purchase_id,
-            source_address)
+            source_address, correlation_id)
     VALUES (p_operation_id, p_caller, operation, outcome, p_user_id, p_sku, p_trace_id,
-            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address);
+            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address,
+            p_correlation_id);
 END
 $$;
-CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) RETURNS record
+CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], p_correlation_id text DEFAULT NULL::text, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -77,7 +78,7 @@ BEGIN
                           greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000))::integer,
                     p_operations[item], p_user_ids[item], p_skus[item], p_reasons[item], p_purchase_ids[item],
                     p_operation_ids[item], p_trace_id, p_source_address, p_starts_at[item], p_expires_at[item],
-                    p_grace, p_notice) c;
+                    p_grace, p_notice, p_correlation_id) c;
             END IF;
             outcomes[item]     := result.outcome;
             status_codes[item] := result.status_code;
@@ -560,7 +561,7 @@ BEGIN
          ORDER BY a.occurred_at DESC LIMIT p_limit;
 END
 $$;
-CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) RETURNS void
+CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -578,11 +579,11 @@ BEGIN
     END IF;
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
-            version, status, purchase_id, source_address, starts_at, expires_at, changed_at)
+            version, status, purchase_id, source_address, starts_at, expires_at, changed_at, correlation_id)
     VALUES (p_operation_id, p_caller, p_operation, 'APPLIED', p_entitlement.user_id, p_entitlement.stock_keeping_unit,
             p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
             p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
-            p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at);
+            p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_correlation_id);
     PERFORM outbox_enqueue(
         p_operation_id, event_type,
         entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
@@ -1501,7 +1502,7 @@ BEGIN
                           WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
-CREATE FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer) RETURNS jsonb
+CREATE FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET search_path TO 'public', 'pg_temp'
@@ -1510,7 +1511,8 @@ DECLARE
     event_time timestamptz;
     found      jsonb;
 BEGIN
-    IF p_limit > 100 OR num_nonnulls(p_user_id, p_purchase_id, p_trace_id, p_fingerprint, p_event_id) <> 1
+    IF p_limit > 100 OR num_nonnulls(p_user_id, p_purchase_id, p_trace_id, p_fingerprint, p_event_id,
+                                      p_correlation_id) <> 1
        OR (p_user_id IS NULL) <> (p_sku IS NULL) THEN
         RAISE EXCEPTION 'one way to select, and at most 100 rows' USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -1527,6 +1529,9 @@ BEGIN
         (SELECT a.* FROM entitlement_audit a WHERE a.trace_id = p_trace_id
           ORDER BY a.occurred_at DESC LIMIT p_limit)
         UNION ALL
+        (SELECT a.* FROM entitlement_audit a WHERE a.correlation_id = p_correlation_id
+          ORDER BY a.occurred_at DESC LIMIT p_limit)
+        UNION ALL
         (SELECT a.* FROM entitlement_audit a WHERE a.detail->>'key_fingerprint' = p_fingerprint
           ORDER BY a.occurred_at DESC LIMIT p_limit)
         UNION ALL
@@ -1539,7 +1544,7 @@ BEGIN
     SELECT jsonb_agg(jsonb_build_object(
                'event_id', n.operation_id, 'at', rfc3339(n.occurred_at), 'caller', n.caller, 'operation', n.operation,
                'outcome', n.outcome, 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit,
-               'trace_id', n.trace_id, 'detail', n.detail,
+               'trace_id', n.trace_id, 'correlation_id', n.correlation_id, 'detail', n.detail,
                'version', coalesce(n.version, (n.detail->>'version')::bigint), 'status', n.status,
                'purchase_id', n.purchase_id, 'source_address', host(n.source_address),
                'starts_at', rfc3339(n.starts_at), 'expires_at', rfc3339(n.expires_at))
@@ -1994,7 +1999,9 @@ CREATE TABLE public.entitlement_audit (
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
     changed_at timestamp with time zone,
+    correlation_id text,
     CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
+    CONSTRAINT entitlement_audit_correlation_id_length CHECK (((char_length(correlation_id) >= 1) AND (char_length(correlation_id) <= 128))),
     CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text, 'EXTEND'::text, 'START'::text, 'EXPIRING'::text, 'EXPIRE'::text]))),
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text]))),
@@ -2016,6 +2023,7 @@ COMMENT ON COLUMN public.entitlement_audit.transaction_id IS 'The transaction th
 COMMENT ON COLUMN public.entitlement_audit.starts_at IS 'The start of the entitlement after the change, if it has one.';
 COMMENT ON COLUMN public.entitlement_audit.expires_at IS 'The end of the entitlement after the change, if it has one.';
 COMMENT ON COLUMN public.entitlement_audit.changed_at IS 'updated_at of the entitlement after the change; NULL if the operation was refused, and in rows from before this column.';
+COMMENT ON COLUMN public.entitlement_audit.correlation_id IS 'The id that API Gateway gave the request; NULL for events of time, and in rows from before this column.';
 CREATE TABLE public.entitlement_audit_default (
     operation_id uuid CONSTRAINT entitlement_audit_operation_id_not_null NOT NULL,
     occurred_at timestamp with time zone DEFAULT clock_timestamp() CONSTRAINT entitlement_audit_occurred_at_not_null NOT NULL,
@@ -2034,7 +2042,9 @@ CREATE TABLE public.entitlement_audit_default (
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
     changed_at timestamp with time zone,
+    correlation_id text,
     CONSTRAINT entitlement_audit_caller_length CHECK (((char_length(caller) >= 1) AND (char_length(caller) <= 128))),
+    CONSTRAINT entitlement_audit_correlation_id_length CHECK (((char_length(correlation_id) >= 1) AND (char_length(correlation_id) <= 128))),
     CONSTRAINT entitlement_audit_detail_length CHECK ((octet_length((detail)::text) <= 8192)),
     CONSTRAINT entitlement_audit_operation CHECK ((operation = ANY (ARRAY['GRANT'::text, 'REVOKE'::text, 'EXTEND'::text, 'START'::text, 'EXPIRING'::text, 'EXPIRE'::text]))),
     CONSTRAINT entitlement_audit_outcome CHECK ((outcome = ANY (ARRAY['APPLIED'::text, 'ENTITLEMENT_STATE_CONFLICT'::text, 'IDEMPOTENCY_KEY_CONFLICT'::text]))),
@@ -2362,6 +2372,8 @@ ALTER TABLE ONLY public.worker_heartbeats
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX entitlement_audit_changes ON ONLY public.entitlement_audit USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_correlation ON ONLY public.entitlement_audit USING btree (correlation_id, occurred_at) WHERE (correlation_id IS NOT NULL);
+CREATE INDEX entitlement_audit_default_correlation_id_occurred_at_idx ON public.entitlement_audit_default USING btree (correlation_id, occurred_at) WHERE (correlation_id IS NOT NULL);
 CREATE INDEX entitlement_audit_key ON ONLY public.entitlement_audit USING btree (((detail ->> 'key_fingerprint'::text)), occurred_at) WHERE ((detail ->> 'key_fingerprint'::text) IS NOT NULL);
 CREATE INDEX entitlement_audit_default_expr_occurred_at_idx ON public.entitlement_audit_default USING btree (((detail ->> 'key_fingerprint'::text)), occurred_at) WHERE ((detail ->> 'key_fingerprint'::text) IS NOT NULL);
 CREATE INDEX entitlement_audit_time ON ONLY public.entitlement_audit USING brin (occurred_at) WITH (pages_per_range='32', autosummarize='on');
@@ -2402,6 +2414,7 @@ CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree 
 CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (user_id, stock_keeping_unit) WHERE (status = 'ACTIVE'::text);
 CREATE INDEX user_entitlements_ending ON public.user_entitlements USING btree (user_id, expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX user_entitlements_starting ON public.user_entitlements USING btree (user_id, starts_at) WHERE ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL));
+ALTER INDEX public.entitlement_audit_correlation ATTACH PARTITION public.entitlement_audit_default_correlation_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_key ATTACH PARTITION public.entitlement_audit_default_expr_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_time ATTACH PARTITION public.entitlement_audit_default_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_audit_default_pkey;
@@ -2421,10 +2434,10 @@ CREATE TRIGGER user_entitlements_updated AFTER UPDATE ON public.user_entitlement
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
 GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
-REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_correlation_id text, OUT outcome text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlement(p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer, p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text, p_operation_id uuid, p_trace_id text, p_source_address inet, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_correlation_id text, OUT outcome text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], p_correlation_id text, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean, p_trace_id text, p_source_address inet, p_grace interval, p_notice interval, p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[], p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[], p_correlation_id text, OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_lag() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_lag() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) FROM PUBLIC;
@@ -2469,8 +2482,8 @@ REVOKE ALL ON FUNCTION public.entitlement_event_type(p_operation text) FROM PUBL
 GRANT ALL ON FUNCTION public.entitlement_event_type(p_operation text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) FROM PUBLIC;
@@ -2544,8 +2557,8 @@ REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBL
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
@@ -2625,6 +2638,7 @@ GRANT INSERT(source_address) ON TABLE public.entitlement_audit TO grantwire_func
 GRANT INSERT(starts_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(expires_at) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT INSERT(changed_at) ON TABLE public.entitlement_audit TO grantwire_functions;
+GRANT INSERT(correlation_id) ON TABLE public.entitlement_audit TO grantwire_functions;
 GRANT SELECT(occurred_at) ON TABLE public.entitlement_audit_default TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.guarded_transactions TO grantwire_functions;
 GRANT USAGE ON SEQUENCE public.idempotency_fences TO grantwire_functions;

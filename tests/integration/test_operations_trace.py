@@ -13,9 +13,10 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.runtime.operator_commands import OperatorCommandsRuntime
 from grantwire.runtime.relay import RelayRuntime
-from tests.support.client import CALLER, CHANGE, GRANTS, event
+from tests.support.client import BATCHES, CALLER, CHANGE, GRANTS, REVOKES, event, item
 from tests.support.dead_letters import budget
 from tests.support.operations import OPERATOR, REDRIVE, OpsClient
+from tests.support.times import in_hours, pass_time
 from tests.support.workers.deliver_receiver import Receiver
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def test_trace_shows_every_stage_in_order(environ: dict[str, str], ops: OpsClien
         {"event_id": str(notification["event_id"])},
         {"notification_id": str(notification["notification_id"])},
         {"trace_id": XRAY},
+        {"correlation_id": "r"},
         {"trace_id": W3C},
         {"trace_id": TRACEPARENT},
         {"trace_id": f"Root={XRAY};Parent=53995c3f42cd8ad8;Sampled=1"},
@@ -99,6 +101,72 @@ def test_trace_shows_every_stage_in_order(environ: dict[str, str], ops: OpsClien
     assert by_stage["notification"]["attempts"] == 0
 
 
+def send(client: Client, path: str, request_id: object, body: object, key: str = "-") -> Response:
+    """POST with a request id of API Gateway."""
+    context = {"requestId": request_id, "authorizer": CALLER}
+    headers = {} if path == BATCHES else {"Idempotency-Key": key}
+    return client.send(event("POST", path, headers=headers, body=json.dumps(body), requestContext=context))
+
+
+def outcomes(ops: OpsClient, correlation_id: str) -> list[tuple[str, str, str]]:
+    """Return operation, outcome and correlation id of the changes that a correlation id finds."""
+    trace = ops.get(TRACE, correlation_id=correlation_id).json
+    assert trace["query"] == {"correlation_id": correlation_id}
+    return [(change["operation"], change["outcome"], change["correlation_id"]) for change in trace["changes"]]
+
+
+def test_correlation_id_finds_applied_and_refused_operations(ops: OpsClient, client: Client) -> None:
+    """T2: the id that log lines and internal errors have; a replay leaves the id of the first request."""
+    assert send(client, GRANTS, "r1", CHANGE, "k1").status == 200
+    assert send(client, GRANTS, "r2", CHANGE, "k2").code == "ENTITLEMENT_STATE_CONFLICT"
+    assert send(client, REVOKES, "r3", CHANGE, "k3").status == 200
+    assert send(client, GRANTS, "r4", CHANGE | {"user_id": "other"}, "k1").code == "IDEMPOTENCY_KEY_CONFLICT"
+    assert send(client, GRANTS, "r5", CHANGE, "k1").replayed
+    assert outcomes(ops, "r1") == [("GRANT", "APPLIED", "r1")]
+    assert outcomes(ops, "r2") == [("GRANT", "ENTITLEMENT_STATE_CONFLICT", "r2")]
+    assert outcomes(ops, "r3") == [("REVOKE", "APPLIED", "r3")]
+    assert outcomes(ops, "r4") == [("GRANT", "IDEMPOTENCY_KEY_CONFLICT", "r4")]
+    assert outcomes(ops, "r5") == []
+
+
+def test_correlation_id_of_a_batch_finds_all_its_items(ops: OpsClient, client: Client) -> None:
+    """T2, K6: applied and refused ones."""
+    items = [item("k1"), item("k2"), item("k3", "revoke")]
+    assert send(client, BATCHES, "r1", {"items": items}).status == 200
+    assert outcomes(ops, "r1") == [
+        ("GRANT", "APPLIED", "r1"),
+        ("GRANT", "ENTITLEMENT_STATE_CONFLICT", "r1"),
+        ("REVOKE", "APPLIED", "r1"),
+    ]
+
+
+def test_event_of_time_has_no_correlation_id(ops: OpsClient, client: Client, rows: Rows) -> None:
+    """T2, K4: also if a request meets the end and records it; no request made it."""
+    send(client, GRANTS, "r1", CHANGE | {"expires_at": in_hours(1)}, "k1")
+    pass_time(rows, 2)
+    assert send(client, GRANTS, "r2", CHANGE, "k2").status == 200
+    assert outcomes(ops, "r2") == [("GRANT", "APPLIED", "r2")]
+    changes = ops.get(TRACE, **ENTITLEMENT).json["changes"]
+    by_operation = {change["operation"]: change["correlation_id"] for change in changes if change["version"] > 1}
+    assert by_operation == {"EXPIRE": None, "GRANT": "r2"}
+
+
+@pytest.mark.parametrize("path", [GRANTS, BATCHES])
+@pytest.mark.parametrize("request_id", ["r" * 129, "r\n", "r\x00", "\ud800", "", None, 7], ids=ascii)
+def test_unusable_request_id_is_not_kept(client: Client, rows: Rows, path: str, request_id: object) -> None:
+    """T2, G8: the change is made; its correlation id is NULL."""
+    body = CHANGE if path == GRANTS else {"items": [item("k1")]}
+    assert send(client, path, request_id, body, "k1").status == 200
+    (audit,) = rows.execute("SELECT correlation_id FROM entitlement_audit").fetchall()
+    assert audit["correlation_id"] is None
+
+
+def test_longest_correlation_id_is_kept(ops: OpsClient, client: Client) -> None:
+    """T2: what the audit keeps, a trace can ask for."""
+    send(client, GRANTS, "r" * 128, CHANGE, "k1")
+    assert outcomes(ops, "r" * 128) == [("GRANT", "APPLIED", "r" * 128)]
+
+
 def test_trace_of_other_objects_is_empty(ops: OpsClient, client: Client) -> None:
     """T2: nothing is known, which is no error."""
     grant(client)
@@ -111,6 +179,7 @@ def test_trace_of_other_objects_is_empty(ops: OpsClient, client: Client) -> None
         {"event_id": "019b9c5d-3f40-7abc-8def-0123456789ab"},
         {"notification_id": str(uuid.UUID(int=1))},
         {"trace_id": "1" * 32},
+        {"correlation_id": "R"},
     ):
         trace = ops.get(TRACE, **way).json
         assert (trace["changes"], trace["timeline"], trace["removed"]) == ([], [], [])
@@ -127,6 +196,10 @@ def test_trace_of_other_objects_is_empty(ops: OpsClient, client: Client) -> None
         ({"purchase_id": "p", "event_id": str(uuid.UUID(int=1))}, "ask in exactly one way"),
         ({"purchase_id": ""}, "purchase_id must not be empty"),
         ({"purchase_id": "p" * 129}, "purchase_id must have at most 128 characters"),
+        ({"correlation_id": "r", "trace_id": XRAY}, "ask in exactly one way"),
+        ({"correlation_id": ""}, "correlation_id must not be empty"),
+        ({"correlation_id": "r" * 129}, "correlation_id must have at most 128 characters"),
+        ({"correlation_id": "r\x00"}, "correlation_id must not contain control"),
         ({"event_id": "1"}, "event_id must be a UUID"),
         ({"notification_id": "x"}, "notification_id must be a UUID"),
         ({"trace_id": "x"}, "trace_id must be a trace id of X-Ray"),
@@ -238,6 +311,8 @@ def test_functions_read_the_audit_only_through_the_bounded_function(database_url
             "'u_123', NULL, NULL, NULL, NULL, NULL, 10",
             "'u_123', 'item1', 'p_456', NULL, NULL, NULL, 10",
             "'u_123', 'item1', NULL, NULL, NULL, NULL, 101",
+            "NULL, NULL, 'p_456', NULL, NULL, NULL, 10, 'r'",
+            "NULL, NULL, NULL, NULL, NULL, NULL, 101, 'r'",
         ):
             with pytest.raises(psycopg.errors.InvalidParameterValue):
                 connection.execute(f"SELECT trace_changes({arguments})")

@@ -513,8 +513,12 @@ def _tuples_read(rows: Rows) -> Counter[str]:
         ("SELECT trace_changes(NULL, NULL, %(u)s, NULL, NULL, NULL, 51) AS found", "purchase_id_occurred_at"),
         ("SELECT trace_changes(NULL, NULL, NULL, %(u)s, NULL, NULL, 51) AS found", "trace_id_occurred_at"),
         ("SELECT trace_changes(NULL, NULL, NULL, NULL, %(u)s, NULL, 51) AS found", "expr_occurred_at"),
+        (
+            "SELECT trace_changes(NULL, NULL, NULL, NULL, NULL, NULL, 51, %(u)s) AS found",
+            "correlation_id_occurred_at",
+        ),
     ],
-    ids=["purchase", "trace id", "key"],
+    ids=["purchase", "trace id", "key", "correlation id"],
 )
 def test_trace_planned_on_empty_partitions_still_reads_its_index(rows: Rows, ask: LiteralString, index: str) -> None:
     """T2: no partition is read completely, whichever way a trace is asked for."""
@@ -523,7 +527,8 @@ def test_trace_planned_on_empty_partitions_still_reads_its_index(rows: Rows, ask
     partitions = _fill_audit(rows)
     rows.execute(
         "UPDATE entitlement_audit"
-        " SET purchase_id = user_id, trace_id = user_id, detail = jsonb_build_object('key_fingerprint', user_id)"
+        " SET purchase_id = user_id, trace_id = user_id, correlation_id = user_id,"
+        " detail = jsonb_build_object('key_fingerprint', user_id)"
     )
     with _record_scans(rows, *partitions) as scanned:
         (row,) = rows.execute(ask, {"u": "u7"}).fetchall()
@@ -592,6 +597,7 @@ def _parameters(key: str) -> dict[str, Any]:
         "operation_id": uuid.uuid4(),
         "trace_id": "1-0-0",
         "source_address": "192.0.2.1",
+        "correlation_id": "r",
     }
 
 

@@ -60,8 +60,8 @@ PRIVILEGES = {
     "entitlement_audit": (
         "",
         {
-            "INSERT": "caller changed_at detail expires_at operation operation_id outcome purchase_id source_address "
-            "starts_at status stock_keeping_unit trace_id user_id version"
+            "INSERT": "caller changed_at correlation_id detail expires_at operation operation_id outcome purchase_id "
+            "source_address starts_at status stock_keeping_unit trace_id user_id version"
         },
     ),
     "entitlement_audit_default": ("", {"SELECT": "occurred_at"}),
@@ -436,21 +436,26 @@ def test_incomplete_administrative_action_is_refused(functions: Connection, chan
 
 
 @pytest.mark.parametrize(
-    ("caller", "detail", "constraint"),
+    ("caller", "detail", "correlation_id", "constraint"),
     [
-        ("c" * 129, "{}", "entitlement_audit_caller_length"),
-        ("", "{}", "entitlement_audit_caller_length"),
-        ("c", '{"reason": "%s"}' % ("x" * 8192), "entitlement_audit_detail_length"),
+        ("c" * 129, "{}", None, "entitlement_audit_caller_length"),
+        ("", "{}", None, "entitlement_audit_caller_length"),
+        ("c", '{"reason": "%s"}' % ("x" * 8192), None, "entitlement_audit_detail_length"),
+        ("c", "{}", "r" * 129, "entitlement_audit_correlation_id_length"),
+        ("c", "{}", "", "entitlement_audit_correlation_id_length"),
     ],
 )
-def test_audit_row_has_a_maximum_size(functions: Connection, caller: str, detail: str, constraint: str) -> None:
+def test_audit_row_has_a_maximum_size(
+    functions: Connection, caller: str, detail: str, correlation_id: str | None, constraint: str
+) -> None:
     """G3: a stolen role cannot fill the disk with one row. The limits apply to every partition."""
     insert = """
-        INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail)
-        VALUES (gen_random_uuid(), %s, 'GRANT', 'APPLIED', 'u', 's', %s)"""
-    functions.execute(insert, ("c" * 128, "{}"))
+        INSERT INTO entitlement_audit
+               (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, correlation_id)
+        VALUES (gen_random_uuid(), %s, 'GRANT', 'APPLIED', 'u', 's', %s, %s)"""
+    functions.execute(insert, ("c" * 128, "{}", "r" * 128))
     with pytest.raises(psycopg.errors.CheckViolation, match=constraint):
-        functions.execute(insert, (caller, detail))
+        functions.execute(insert, (caller, detail, correlation_id))
 
 
 @pytest.mark.parametrize("caller", ["c" * 129, ""])
@@ -471,9 +476,9 @@ def test_size_limits_apply_to_all_audit_partitions_and_are_validated(rows: Rows)
     limits = rows.execute("""
         SELECT conrelid::regclass::text AS name, array_agg(conname::text ORDER BY conname) AS limits,
                bool_and(convalidated) AS validated
-          FROM pg_constraint WHERE conname ~ '_(caller|detail)_length$' GROUP BY conrelid""").fetchall()
+          FROM pg_constraint WHERE conname ~ '_(caller|correlation_id|detail)_length$' GROUP BY conrelid""").fetchall()
     assert all(row["validated"] for row in limits)
-    audit = ["entitlement_audit_caller_length", "entitlement_audit_detail_length"]
+    audit = [f"entitlement_audit_{column}_length" for column in ("caller", "correlation_id", "detail")]
     expected = dict.fromkeys(["entitlement_audit", "entitlement_audit_default", *_partitions(rows)], audit)
     expected["idempotency_keys"] = ["idempotency_keys_caller_length"]
     assert {row["name"]: row["limits"] for row in limits} == expected

@@ -51,6 +51,7 @@ class FakeBatches(EntitlementBatches):
         caller: str,
         trace_id: str,
         source_address: str | None = None,  # noqa: ARG002 - the signature of EntitlementBatches.execute
+        correlation_id: str | None = None,  # noqa: ARG002
     ) -> BatchResult:
         """Record the batch."""
         assert (caller, bool(trace_id)) == ("tests", True)

@@ -63,6 +63,7 @@ class FakeEntitlements(Entitlements):
         identity: RequestIdentity,
         trace_id: str,
         source_address: str | None = None,  # noqa: ARG002 - the signature of Entitlements.change
+        correlation_id: str | None = None,  # noqa: ARG002
     ) -> StoredResponse:
         """Record the change and return a response with status 200."""
         assert (command.operation, bool(trace_id)) == (Operation.GRANT, True)

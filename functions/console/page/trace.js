@@ -13,6 +13,7 @@ const WAYS = [
   ["idempotency_key", "Idempotency key"],
   ["key_fingerprint", "Key fingerprint"],
   ["trace_id", "Trace id"],
+  ["correlation_id", "Correlation id"],
 ];
 const UUID = /^[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}$/i;
 const TRACE = /^(?:1-[0-9a-f]{8}-[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})$/i;
@@ -21,7 +22,7 @@ const FINGERPRINT = /^[0-9a-f]{12}$/;
 /** Return the ways to look an id up, the likely ones first. */
 export function waysFor(id) {
   if (TRACE.test(id)) return ["trace_id", "purchase_id", "idempotency_key"];
-  if (UUID.test(id)) return ["event_id", "notification_id", "idempotency_key", "purchase_id"];
+  if (UUID.test(id)) return ["event_id", "notification_id", "correlation_id", "idempotency_key", "purchase_id"];
   if (FINGERPRINT.test(id)) return ["key_fingerprint", "purchase_id", "idempotency_key"];
   return ["purchase_id", "idempotency_key"];
 }
@@ -33,7 +34,7 @@ export function showTrace(main, query) {
   const result = h("div", { "aria-live": "off" });
   main.append(pageHead("Trace", "Everything that happened to a change, from the request to the receiver."), searchForm(way, id, query.get("stock_keeping_unit") ?? ""), result);
   if (id) search(result, way, id, query.get("stock_keeping_unit") ?? "");
-  else result.append(card("Result", emptyState("Enter an id", "A purchase, an idempotency key or its fingerprint, an event, a notification, or a trace id of X-Ray or W3C. “Any id” finds out which it is.")));
+  else result.append(card("Result", emptyState("Enter an id", "A purchase, an idempotency key or its fingerprint, an event, a notification, the correlation id of a request, or a trace id of X-Ray or W3C. “Any id” finds out which it is.")));
 }
 
 function searchForm(way, id, sku) {

@@ -16,13 +16,16 @@ DROP FUNCTION IF EXISTS change_entitlement(
     text, text, text, text, interval, integer, text, text, text, text, text, uuid, text);
 DROP FUNCTION IF EXISTS change_entitlement(
     text, text, text, text, interval, integer, text, text, text, text, text, uuid, text, inet);
+DROP FUNCTION IF EXISTS change_entitlement(
+    text, text, text, text, interval, integer, text, text, text, text, text, uuid, text, inet,
+    timestamptz, timestamptz, interval, interval);
 
 CREATE OR REPLACE FUNCTION change_entitlement(
     p_caller text, p_route text, p_key text, p_request_hash text, p_ttl interval, p_lock_wait_ms integer,
     p_operation text, p_user_id text, p_sku text, p_reason text, p_purchase_id text,
     p_operation_id uuid, p_trace_id text, p_source_address inet DEFAULT NULL,
     p_starts_at timestamptz DEFAULT NULL, p_expires_at timestamptz DEFAULT NULL,
-    p_grace interval DEFAULT '0', p_notice interval DEFAULT '0',
+    p_grace interval DEFAULT '0', p_notice interval DEFAULT '0', p_correlation_id text DEFAULT NULL,
     OUT outcome text, OUT status_code integer, OUT body text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -52,7 +55,7 @@ BEGIN
             body        := entitlement_change_response(transition.entitlement, operation);
             PERFORM entitlement_record_change(
                 transition.entitlement, operation, p_operation_id, p_caller, p_reason, p_purchase_id, p_trace_id,
-                detail, p_source_address);
+                detail, p_source_address, p_correlation_id);
         ELSE
             outcome     := 'ENTITLEMENT_STATE_CONFLICT';
             status_code := 409;
@@ -69,9 +72,10 @@ BEGIN
 
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, purchase_id,
-            source_address)
+            source_address, correlation_id)
     VALUES (p_operation_id, p_caller, operation, outcome, p_user_id, p_sku, p_trace_id,
-            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address);
+            detail || jsonb_build_object('reason', p_reason), p_purchase_id, p_source_address,
+            p_correlation_id);
 END
 $$;
 

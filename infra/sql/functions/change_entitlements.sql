@@ -8,12 +8,19 @@
 --
 -- With p_atomic, the first refused item ends the batch: everything before it is rolled back, and nothing is stored, not
 -- even the refusal. `refused` is then its position, and the three arrays end with this item.
+--
+-- All items have the correlation id of the batch. It has a default, so that functions of the previous release can call this
+-- one during a deployment.
+DROP FUNCTION IF EXISTS change_entitlements(
+    text, interval, integer, integer, boolean, text, inet, interval, interval, text[], text[], text[], text[], text[],
+    text[], text[], text[], uuid[], timestamptz[], timestamptz[]);
+
 CREATE OR REPLACE FUNCTION change_entitlements(
     p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean,
     p_trace_id text, p_source_address inet, p_grace interval, p_notice interval,
     p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[],
     p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamptz[],
-    p_expires_at timestamptz[],
+    p_expires_at timestamptz[], p_correlation_id text DEFAULT NULL,
     OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -36,7 +43,7 @@ BEGIN
                           greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000))::integer,
                     p_operations[item], p_user_ids[item], p_skus[item], p_reasons[item], p_purchase_ids[item],
                     p_operation_ids[item], p_trace_id, p_source_address, p_starts_at[item], p_expires_at[item],
-                    p_grace, p_notice) c;
+                    p_grace, p_notice, p_correlation_id) c;
             END IF;
             outcomes[item]     := result.outcome;
             status_codes[item] := result.status_code;

@@ -56,6 +56,7 @@ _CHANGE_ARGUMENTS = {
     "expires_at": "NULL",
     "grace": "'0 seconds'",
     "notice": "'72 hours'",
+    "correlation_id": "gen_random_uuid()",
 }
 _STORED = """
 SELECT status_code, response_body FROM idempotency_keys

@@ -170,6 +170,7 @@ def test_dead_letters_are_listed_grouped_and_shown(grantwire: Run, api: FakeApi)
         (["--purchase-id", "p"], {"purchase_id": "p"}),
         (["--key", "k"], {"idempotency_key": "k"}),
         (["--trace-id", "t"], {"trace_id": "t"}),
+        (["--correlation-id", "r"], {"correlation_id": "r"}),
     ],
 )
 def test_trace_finds_a_change_by_any_id(

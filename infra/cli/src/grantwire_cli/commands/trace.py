@@ -25,6 +25,7 @@ def add_to(app: typer.Typer) -> None:
         "grantwire trace --purchase-id p_456",
         "grantwire trace --key p_456",
         "grantwire trace --trace-id 1-695f5a08-0123456789abcdef01234567 --json",
+        "grantwire trace --correlation-id c6af9ac6-7b61-11e6-9a41-93e8deadbeef",
     )(trace)
 
 
@@ -40,6 +41,9 @@ def trace(
     event_id: Annotated[str | None, typer.Option("--event-id", help="The event.")] = None,
     notification_id: Annotated[str | None, typer.Option("--notification-id", help="The notification.")] = None,
     trace_id: Annotated[str | None, typer.Option("--trace-id", help="The trace id, or a whole traceparent.")] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option("--correlation-id", help="The request id in logs and in an internal error.")
+    ] = None,
     details: Annotated[bool, typer.Option("--details", "-d", help="Show all that is known about each step.")] = False,
 ) -> int:
     """Show everything that happened to a change, in order: request, event, inbox, notification, dead letters.
@@ -55,6 +59,7 @@ def trace(
         "event_id": event_id,
         "notification_id": notification_id,
         "trace_id": trace_id,
+        "correlation_id": correlation_id,
     }
     given = {name for name, value in query.items() if value is not None}
     if given != {"user_id", "stock_keeping_unit"} and (len(given) != 1 or given & {"user_id", "stock_keeping_unit"}):

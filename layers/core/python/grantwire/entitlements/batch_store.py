@@ -27,7 +27,7 @@ SELECT outcomes, status_codes, bodies, refused
          %(source_address)s::inet, %(grace)s, %(notice)s, %(route)s::text[], %(key)s::text[],
          %(request_hash)s::text[], %(operation)s::text[], %(user_id)s::text[], %(stock_keeping_unit)s::text[],
          %(reason)s::text[], %(purchase_id)s::text[], %(operation_id)s::uuid[], %(starts_at)s::timestamptz[],
-         %(expires_at)s::timestamptz[])
+         %(expires_at)s::timestamptz[], %(correlation_id)s::text)
 """
 
 
@@ -51,9 +51,16 @@ class EntitlementBatches:
         }
 
     def execute(
-        self, batch: BatchCommand, caller: str, trace_id: str, source_address: str | None = None
+        self,
+        batch: BatchCommand,
+        caller: str,
+        trace_id: str,
+        source_address: str | None = None,
+        correlation_id: str | None = None,
     ) -> BatchResult:
         """Execute the items of a batch in order, each as if `caller` had sent it alone, in one transaction.
+
+        Each item has the trace id, the source address and the correlation id of the batch in its audit row.
 
         With `batch.atomic`, the first refused item, replayed refusals included, ends the batch; nothing is changed or
         stored then. Raises RetryableError if the database is unavailable or a row stays locked; nothing was changed.
@@ -74,6 +81,7 @@ class EntitlementBatches:
                 "atomic": batch.atomic,
                 "trace_id": trace_id,
                 "source_address": source_address,
+                "correlation_id": correlation_id,
             },
         )
         results = list(map(_to_result, outcomes, status_codes, bodies))

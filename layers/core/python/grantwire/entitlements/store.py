@@ -32,7 +32,7 @@ SELECT outcome, status_code, body
          %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(ttl)s, %(lock_wait_ms)s::integer,
          %(operation)s, %(user_id)s, %(stock_keeping_unit)s, %(reason)s, %(purchase_id)s, %(operation_id)s,
          %(trace_id)s, %(source_address)s::inet, %(starts_at)s::timestamptz, %(expires_at)s::timestamptz,
-         %(grace)s, %(notice)s)
+         %(grace)s, %(notice)s, %(correlation_id)s::text)
  LIMIT 1
 """
 
@@ -80,10 +80,12 @@ class Entitlements:
         identity: RequestIdentity,
         trace_id: str,
         source_address: str | None = None,
+        correlation_id: str | None = None,
     ) -> StoredResponse:
         """Grant, revoke or extend an entitlement, at most once for `identity.key`.
 
-        `source_address` is the address that the request came from, if it is known; it is kept in the audit.
+        `source_address` is the address that the request came from, `correlation_id` the id that API Gateway gave it, if
+        they are known; they are kept in the audit.
         The docstring of the package states the guarantees and the errors raised.
         """
         outcome, status_code, body = self._database.fetch_row(
@@ -102,6 +104,7 @@ class Entitlements:
                 "operation_id": uuid7_text(),
                 "trace_id": trace_id,
                 "source_address": source_address,
+                "correlation_id": correlation_id,
             },
         )
         if logger.log_level <= logging.DEBUG:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def handle(request: Request, rt: BatchRuntime) -> Response:
     """Execute a batch in one transaction and one round trip."""
     batch = BatchCommand.parse(request.json_object(max_bytes=MAX_BATCH_BYTES))
-    result = rt.batches.execute(batch, request.authenticated_caller(), request.trace_id, request.source_address)
+    caller = request.authenticated_caller()
+    result = rt.batches.execute(batch, caller, request.trace_id, request.source_address, request.correlation_id)
     return render(result)
 
 

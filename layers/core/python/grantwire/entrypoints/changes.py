@@ -19,6 +19,9 @@ def change_handler(operation: Operation) -> HttpHandler[ApiRuntime]:
     def handle(request: Request, rt: ApiRuntime) -> Response:
         command = ChangeCommand.parse(operation, request.json_object())
         identity = request.identity(command.fields())
-        return Response.from_stored(rt.entitlements.change(command, identity, request.trace_id, request.source_address))
+        stored = rt.entitlements.change(
+            command, identity, request.trace_id, request.source_address, request.correlation_id
+        )
+        return Response.from_stored(stored)
 
     return HttpHandler({operation.route: handle}, ApiRuntime.build)

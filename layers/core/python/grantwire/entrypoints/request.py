@@ -13,7 +13,7 @@ from grantwire.errors import BadRequestError, ForbiddenError, TooLargeError, Una
 from grantwire.idempotency import RequestIdentity, parse_key, request_hash
 from grantwire.observability import trace_id_from_headers
 from grantwire.runtime.invocation import xray_header
-from grantwire.validation import MAX_NAME_LENGTH
+from grantwire.validation import MAX_NAME_LENGTH, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,6 +84,14 @@ class Request(NamedTuple):
     def route(self) -> str:
         """The method and the path template, for example `GET /v1/users/{user_id}/summary`."""
         return f"{self.method} {self.resource}"
+
+    @property
+    def correlation_id(self) -> str | None:
+        """API Gateway's request id, or None if the audit cannot keep it: no text, too long, or control characters."""
+        try:
+            return clean_text("requestId", self.request_id, max_length=MAX_NAME_LENGTH)
+        except BadRequestError:
+            return None
 
     def identity(self, fields: Mapping[str, Any]) -> RequestIdentity:
         """Return the identity by which the idempotency guard recognizes this request; `fields` are hashed.

@@ -45,6 +45,10 @@ _PARSERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "event_id": ("event_id", lambda value: parse_uuid("event_id", value)),
     "notification_id": ("notification_id", lambda value: parse_uuid("notification_id", value)),
     "trace_id": ("trace_id", _parse_trace_id),
+    "correlation_id": (
+        "correlation_id",
+        lambda value: clean_text("correlation_id", value, max_length=MAX_NAME_LENGTH),
+    ),
 }
 _ONE_WAY = f"ask in exactly one way: {' with '.join(_ENTITLEMENT)}, or one of {', '.join(_PARSERS)}"
 
@@ -60,6 +64,7 @@ class TraceQuery:
     event_id: UUID | None = None
     notification_id: UUID | None = None
     trace_id: str | None = None
+    correlation_id: str | None = None
 
     @classmethod
     def parse(cls, query: Mapping[str, Sequence[str]]) -> Self:
@@ -76,7 +81,8 @@ class TraceQuery:
 
     def as_dict(self) -> dict[str, str]:
         """Return the fields that are set, for the response; a key is shown as its fingerprint."""
-        fields = {name: getattr(self, name) for name in ("user_id", "stock_keeping_unit", "purchase_id", "trace_id")}
+        names = (*_ENTITLEMENT, "purchase_id", "trace_id", "correlation_id")
+        fields = {name: getattr(self, name) for name in names}
         fields |= {"key_fingerprint": self.fingerprint}
         fields |= {name: getattr(self, name) for name in ("event_id", "notification_id")}
         return {name: str(value) for name, value in fields.items() if value is not None}

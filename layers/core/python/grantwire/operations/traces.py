@@ -22,7 +22,7 @@ _MAX_ACTIONS = 500
 # The SQL function reads the audit, which the role of the functions cannot (infra/sql/functions/trace_changes.sql).
 _CHANGES = """
 SELECT trace_changes(%(user_id)s, %(stock_keeping_unit)s, %(purchase_id)s, %(trace_id)s, %(fingerprint)s,
-                     %(event_id)s::uuid, %(limit)s)
+                     %(event_id)s::uuid, %(limit)s, %(correlation_id)s::text)
 """
 
 _STAGES = "SELECT trace_stages(%(event_ids)s::uuid[], %(requests)s, %(ttl)s)"
@@ -110,6 +110,7 @@ class Traces:
             "fingerprint": query.fingerprint,
             "event_id": query.event_id,
             "limit": limit,
+            "correlation_id": query.correlation_id,
         }
         ((changes,),) = connection.execute(_CHANGES, parameters).fetchall()
         return list(changes)
@@ -137,5 +138,8 @@ class Traces:
 
 
 def _shorten(change: dict[str, Any]) -> dict[str, Any]:
-    names = ("event_id", "user_id", "stock_keeping_unit", "operation", "outcome", "version", "purchase_id", "trace_id")
-    return {name: change[name] for name in (*names, "at")}
+    names = (
+        *("event_id", "user_id", "stock_keeping_unit", "operation", "outcome", "version", "purchase_id", "trace_id"),
+        *("correlation_id", "at"),
+    )
+    return {name: change[name] for name in names}
