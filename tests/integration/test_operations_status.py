@@ -191,9 +191,12 @@ def test_outage_of_nats_is_reported_while_it_lasts(
     nats_server.stop()
     seen: list[Any] = []
     assert runtime.heartbeats is not None
-    record = runtime.heartbeats.record
+    record, announce = runtime.heartbeats.record, runtime.heartbeats.announce
 
     class Recording:
+        def announce(self, run: Run) -> None:
+            announce(run)
+
         def record(self, run: Run) -> None:
             record(run)
             seen.append((run.is_over, run.outcome, rows.execute("SELECT failures FROM worker_heartbeats").fetchall()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # After these errors the connection is unusable: the server did not respond in time, or it is a read-only replica.
 _UNUSABLE_SQLSTATES = {None, "25006"}
 _DEADLOCK_DETECTED = "40P01"
+# The other transaction must take the locks that this one released before it asks for them again.
+_DEADLOCK_PAUSE_SECONDS = 0.1
 
 
 class Database:
@@ -120,6 +123,7 @@ class Database:
                 logger.warning("database connection lost, reconnecting", reason=describe(error))
             elif error.sqlstate == _DEADLOCK_DETECTED:
                 logger.warning("deadlock, repeating the statement", reason=describe(error))
+                time.sleep(_DEADLOCK_PAUSE_SECONDS)
             else:
                 raise to_grantwire_error(error) from error
         try:
