@@ -189,6 +189,32 @@ def test_manage_clients_lists_the_clients(sandbox: Sandbox, environ: dict[str, s
     assert (listed["client_id"], listed["name"], listed["scopes"]) == (token.client_id, "shop", ["entitlements:read"])
 
 
+def test_operations_shows_the_status(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """T1: one event is pending."""
+    _grant(environ)
+    assert _body("GET", "/v1/ops/status", sandbox.invoke("operations", environ))["outbox"]["pending"] == 1
+
+
+def test_operate_clients_lists_the_clients(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """T1: with the role of the clients' administration."""
+    assert _body("GET", "/v1/ops/clients", sandbox.invoke("operate_clients", environ)) == {"clients": []}
+
+
+def test_run_operator_commands_reports_its_run(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
+    """T1: it leaves a heartbeat."""
+    sandbox.invoke("run_operator_commands", environ)
+    assert rows.execute("SELECT worker, outcome FROM worker_heartbeats").fetchall() == [
+        {"worker": "run_operator_commands", "outcome": "OK"}
+    ]
+
+
+def test_console_serves_the_page(sandbox: Sandbox, environ: dict[str, str]) -> None:
+    """T5: the page and the headers that confine it."""
+    response = sandbox.invoke("console", environ)
+    assert (response["statusCode"], "Grantwire" in response["body"]) == (200, True)
+    assert response["headers"]["Content-Security-Policy"].startswith("default-src 'none'; ")
+
+
 def test_sweep_retention_deletes_expired_rows(sandbox: Sandbox, environ: dict[str, str], rows: Rows) -> None:
     """R1: an expired idempotency key is deleted."""
     rows.execute(EXPIRED)
