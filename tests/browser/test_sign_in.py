@@ -65,7 +65,7 @@ def test_address_of_a_page_works_after_signing_in(stranger: Operator, stack: Emb
 
 
 def test_missing_scope_is_named_and_other_parts_work(stranger: Operator, stack: EmbeddedStack) -> None:
-    """T6: an operator who can only read sees the system, and is told the scope that an action needs."""
+    """T6: an operator who can only read sees the system, and the console names the scope that an action needs."""
     stranger.sign_in(create_caller(stack, Scope.READ_OPERATIONS).token)
     stranger.sees("Flow")
     stranger.visit("clients")
