@@ -4,12 +4,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from infra.local.progress import Progress
 from infra.local.stack.embedded import EmbeddedStack
 from infra.local.toolchain import browser as browsers
-from tests.browser.operators import Operator
+from tests.browser.operators import PATIENCE_MILLISECONDS, Operator
 from tests.e2e.http import Http
 from tests.support.receiver import Receiver
 from tests.support.servers import STATE
@@ -43,6 +43,7 @@ def program() -> str:
 def browser(program: str, stack: EmbeddedStack) -> Iterator[Browser]:
     """A Chromium of this machine. It starts after the stack, because Playwright keeps an event loop in this thread."""
     assert stack.is_healthy()
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=OPTIONS)
         yield chromium

@@ -20,7 +20,7 @@ SCREENSHOTS = ROOT / "docs" / "console"
 UPDATES_SCREENSHOTS = bool(os.environ.get("UPDATE"))
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 360, "height": 740}
-# A worker is started every minute, and the first request of a function may be a cold start.
+# How long a person waits for what must appear: a worker is started every minute, and the machine may be busy.
 PATIENCE_MILLISECONDS = 90_000
 
 
@@ -36,6 +36,7 @@ class Operator:
     def open(cls, browser: Browser, api_url: str, **settings: Any) -> Iterator[Operator]:
         """Open the console in a new browser profile. At the end, fail if the page had an error or broke its policy."""
         context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **settings})
+        context.set_default_timeout(PATIENCE_MILLISECONDS)
         page = context.new_page()
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -56,7 +57,7 @@ class Operator:
     def sign_in(self, token: str) -> None:
         """Paste a token, and wait for the page behind the form."""
         self.try_token(token)
-        expect(self.page.locator("#sign-out")).to_be_visible(timeout=PATIENCE_MILLISECONDS)
+        expect(self.page.locator("#sign-out")).to_be_visible()
 
     def try_token(self, token: str) -> None:
         """Paste a token and press Enter."""
@@ -66,12 +67,17 @@ class Operator:
     def sees(self, text: str, within: str = "main") -> Locator:
         """Wait until a text is visible, and return where."""
         found = self.page.locator(within).get_by_text(text).first
-        expect(found).to_be_visible(timeout=PATIENCE_MILLISECONDS)
+        expect(found).to_be_visible()
         return found
+
+    def sees_card(self, title: str) -> None:
+        """Wait until a part of the page is shown by its heading: it has the data of the first response."""
+        heading = self.page.locator("main").get_by_role("heading", name=title, exact=True)
+        expect(heading).to_be_visible()
 
     def sees_badge(self, state: str, within: str = "main") -> None:
         """Wait until a state is shown."""
-        expect(self._badge(within, state).first).to_be_visible(timeout=PATIENCE_MILLISECONDS)
+        expect(self._badge(within, state).first).to_be_visible()
 
     def _badge(self, within: str, state: str) -> Locator:
         return self.page.locator(f"{within} .badge", has_text=re.compile(f"^{state}$"))
@@ -79,15 +85,15 @@ class Operator:
     def stops_seeing(self, text: str, within: str = "main") -> None:
         """Wait until a text is not visible any more."""
         found = self.page.locator(within).get_by_text(text)
-        expect(found).to_have_count(0, timeout=PATIENCE_MILLISECONDS)
+        expect(found).to_have_count(0)
 
     def presses(self, name: str, within: str = "body") -> None:
         """Press a button by its name."""
-        self.page.locator(within).get_by_role("button", name=name).first.click(timeout=PATIENCE_MILLISECONDS)
+        self.page.locator(within).get_by_role("button", name=name).first.click()
 
     def follows(self, name: str, within: str = "main") -> None:
         """Follow a link by its name."""
-        self.page.locator(within).get_by_role("link", name=name).first.click(timeout=PATIENCE_MILLISECONDS)
+        self.page.locator(within).get_by_role("link", name=name).first.click()
 
     def gives_reason(self, reason: str) -> None:
         """Fill in the two fields that every change records."""

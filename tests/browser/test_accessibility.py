@@ -42,7 +42,7 @@ def test_page_can_be_used_by_everyone(
         assert operator.page.evaluate(PROBLEMS) == ["no nav"]  # the form to sign in
         operator.sign_in(stack.token)
         operator.visit(place)
-        expect(operator.page.get_by_text("Loading…")).to_have_count(0, timeout=20_000)
+        expect(operator.page.get_by_text("Loading…")).to_have_count(0)
         assert operator.page.evaluate(PROBLEMS) == []
 
 
@@ -87,12 +87,12 @@ def test_refreshing_can_be_paused_and_stops_in_a_hidden_tab(operator: Operator) 
     page, requests = operator.page, "**/v1/ops/commands*"
     page.clock.install()
     operator.visit("commands")
-    operator.sees("List")
+    operator.sees_card("List")
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
     with page.expect_response(requests):
         page.clock.run_for(ONE_REFRESH)
-    operator.sees("List")
+    operator.sees_card("List")
     _set_visibility(operator, "hidden")
     assert _sent_within(operator, sent, 10 * ONE_REFRESH) == []
     with page.expect_response(requests):
@@ -108,7 +108,7 @@ def test_colours_can_be_switched_and_stay(operator: Operator) -> None:
     page = operator.page
     operator.presses("Use dark colours")
     page.reload()
-    operator.sees("Flow")
+    operator.sees_card("Flow")
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
     operator.presses("Use light colours")
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"

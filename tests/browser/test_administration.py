@@ -30,7 +30,7 @@ def test_client_is_created_used_limited_rotated_and_revoked(
     token = operator.page.locator("#issued-token").inner_text()
     with Operator.open(browser, stack.api_url) as other:
         other.sign_in(token)
-        other.sees("Flow")
+        other.sees_card("Flow")
     operator.presses("I have stored it")
     row = operator.page.locator("tr", has_text=name)
     expect(row.get_by_text("ops:read")).to_be_visible()

@@ -42,13 +42,13 @@ def test_token_stays_in_the_tab_and_ends_with_it(stranger: Operator, stack: Embe
     stranger.page.on("request", lambda request: addresses.append(request.url))
     stranger.takes_screenshot("sign-in", full_page=False)
     stranger.sign_in(stack.token)
-    stranger.sees("Flow")
+    stranger.sees_card("Flow")
     assert not any(stack.token in address for address in addresses)
     assert stack.token not in stranger.page.evaluate(
         "JSON.stringify([location.href, document.cookie, {...localStorage}])"
     )
     stranger.page.reload()
-    stranger.sees("Flow")
+    stranger.sees_card("Flow")
     other = stranger.page.context.new_page()
     other.goto(stranger.page.url)
     expect(other.get_by_label("Token")).to_be_visible()
@@ -67,7 +67,7 @@ def test_address_of_a_page_works_after_signing_in(stranger: Operator, stack: Emb
 def test_missing_scope_is_named_and_other_parts_work(stranger: Operator, stack: EmbeddedStack) -> None:
     """T6: an operator who can only read sees the system, and the console names the scope that an action needs."""
     stranger.sign_in(create_caller(stack, Scope.READ_OPERATIONS).token)
-    stranger.sees("Flow")
+    stranger.sees_card("Flow")
     stranger.visit("clients")
     stranger.sees("Your token lacks the scope clients:write")
     stranger.visit("users/u_1")

@@ -101,7 +101,7 @@ def test_poison_message_is_shown_as_text_and_discarded(operator: Operator, stack
     publish(stack, b"<img src=x onerror=\"document.title='poisoned'\">")
     operator.visit("dead-letters")
     row = operator.page.locator("tr", has_text="NATS")
-    expect(row).to_be_visible(timeout=90_000)
+    expect(row).to_be_visible()
     row.get_by_role("link").click()
     operator.page.locator("tbody").get_by_role("link").first.click()
     operator.sees("It could not be decoded")
@@ -130,14 +130,14 @@ def test_nats_that_is_away_is_named_with_what_still_works(
         stack.nats.start()
     operator.sees_state("SENT")
     operator.visit("")
-    operator.sees("Flow")
+    operator.sees_card("Flow")
     operator.stops_seeing("NATS is away")
 
 
 def test_postgresql_that_is_away_is_named_and_the_last_state_stays(operator: Operator, stack: EmbeddedStack) -> None:
     """T5: which part, since when, and what still works; the console recovers by itself."""
     operator.visit("")
-    operator.sees("Flow")
+    operator.sees_card("Flow")
     stack.postgres.stop()
     try:
         operator.sees("PostgreSQL is away")
@@ -153,7 +153,7 @@ def test_postgresql_that_is_away_is_named_and_the_last_state_stays(operator: Ope
 def test_api_that_is_away_is_named(operator: Operator) -> None:
     """T5: the console tells an API that does not respond from servers behind it that do not."""
     operator.visit("")
-    operator.sees("Flow")
+    operator.sees_card("Flow")
     operator.page.route("**/v1/ops/**", lambda route: route.abort())
     operator.sees("The API does not respond")
     operator.page.unroute("**/v1/ops/**")
