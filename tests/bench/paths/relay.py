@@ -12,7 +12,7 @@ from tests.bench.naive import NAIVE
 from tests.bench.naive_workers import naive_relay
 from tests.bench.outbox import BATCH_SIZE, PlainSql, encode_frames, fill
 from tests.bench.raw_nats import RawNats
-from tests.bench.results import Chart, Finding, Line, Row, Section
+from tests.bench.results import FASTER, Chart, Finding, Line, Row, Section
 from tests.bench.rounds import run_rounds
 from tests.support.workers.bridge_stream import Stream
 from tests.support.workers.relay_support import read_stream, versions_by_aggregate
@@ -153,7 +153,7 @@ def _compare_workers(rounds: Rounds) -> list[Finding]:
         for count, name in _WORKERS.items()
         if count > 1
     ]
-    return [*several, Finding.compare(rounds, _RELAY, NAIVE, must_be_faster=True)]
+    return [*several, Finding.compare(rounds, _RELAY, NAIVE, target=FASTER)]
 
 
 def _chart(rounds: Rounds) -> Chart:
