@@ -15,7 +15,7 @@ from tests.bench.axes import Axis, format_tick
 from tests.bench.charts import bar_chart, line_chart
 from tests.bench.effort import FULL, QUICK
 from tests.bench.report import Report
-from tests.bench.results import Chart, Finding, Line, Row, Section
+from tests.bench.results import FASTER, NOT_SLOWER, Chart, Finding, Line, Row, Section
 from tests.bench.rounds import Rounds, run_rounds
 from tests.bench.tables import finding_cells, format_number, row_cells
 
@@ -130,9 +130,16 @@ def test_finding_at_most_is_compared_with_target_and_stretch() -> None:
 @pytest.mark.parametrize(("alternative", "met"), [("other", True), ("pgbench", False), ("grantwire", False)])
 def test_equal_speed_does_not_count_as_faster(alternative: str, met: bool) -> None:
     """The target is met only if Grantwire is strictly faster than the alternative."""
-    (target,) = Finding.compare(ROUNDS, "grantwire", alternative, must_be_faster=True).targets()
+    (target,) = Finding.compare(ROUNDS, "grantwire", alternative, target=FASTER).targets()
     assert (target.wanted, target.met) == ("faster", met)
     assert list(Finding.compare(ROUNDS, "grantwire", alternative).targets()) == []
+
+
+@pytest.mark.parametrize(("alternative", "met"), [("other", True), ("pgbench", False), ("grantwire", True)])
+def test_equal_speed_counts_as_not_slower(alternative: str, met: bool) -> None:
+    """The target is missed only if Grantwire is slower in every round."""
+    (target,) = Finding.compare(ROUNDS, "grantwire", alternative, target=NOT_SLOWER).targets()
+    assert (target.wanted, target.met) == ("not slower", met)
 
 
 def test_summary_lists_every_target_as_met_or_missed() -> None:
