@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency.duplicates import by_content_hash, by_message_id, by_timestamp, by_version
     from grantwire_idempotency.execution import Outcome
     from grantwire_idempotency.fail_mode import FailMode
-    from grantwire_idempotency.inbox import InboxGuard
+    from grantwire_idempotency.inbox import AsyncInboxGuard, InboxGuard
     from grantwire_idempotency.inbox_sql import new_messages
     from grantwire_idempotency.keys import business_key, entity_key, message_id, payload_hash, request_id
     from grantwire_idempotency.locks.interface import Lock, LockManager
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency.stores.memory import AsyncMemoryStore, MemoryStore
     from grantwire_idempotency.stores.postgres import AsyncPostgresStore, PostgresStore
     from grantwire_idempotency.stores.redis import AsyncRedisStore, RedisStore
-    from grantwire_idempotency.transaction import TransactionGuard
+    from grantwire_idempotency.transaction import AsyncTransactionGuard, TransactionGuard
     from grantwire_idempotency.wrapper import idempotent
 
 _NAMES_BY_MODULE = {
@@ -66,7 +66,7 @@ _NAMES_BY_MODULE = {
     "duplicates": ["by_content_hash", "by_message_id", "by_timestamp", "by_version"],
     "execution": ["Outcome"],
     "fail_mode": ["FailMode"],
-    "inbox": ["InboxGuard"],
+    "inbox": ["AsyncInboxGuard", "InboxGuard"],
     "inbox_sql": ["new_messages"],
     "keys": ["business_key", "entity_key", "message_id", "payload_hash", "request_id"],
     "locks.interface": ["Lock", "LockManager"],
@@ -95,7 +95,7 @@ _NAMES_BY_MODULE = {
     "stores.memory": ["AsyncMemoryStore", "MemoryStore"],
     "stores.postgres": ["AsyncPostgresStore", "PostgresStore"],
     "stores.redis": ["AsyncRedisStore", "RedisStore"],
-    "transaction": ["TransactionGuard"],
+    "transaction": ["AsyncTransactionGuard", "TransactionGuard"],
     "wrapper": ["idempotent"],
 }
 _MODULE_BY_NAME = {name: f"{__name__}.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names}
@@ -107,10 +107,12 @@ __all__ = [
     "DEFAULT_TTL",
     "AsyncBreakerStore",
     "AsyncIdempotentConsumer",
+    "AsyncInboxGuard",
     "AsyncMemoryStore",
     "AsyncPostgresStore",
     "AsyncRedisStore",
     "AsyncStore",
+    "AsyncTransactionGuard",
     "Backoff",
     "BloomFilter",
     "BreakerStore",

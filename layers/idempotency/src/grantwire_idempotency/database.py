@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import LiteralString
 
-    from psycopg import Connection
+    from psycopg import AsyncConnection, Connection
 
 
 class StatementRunner(Protocol):
@@ -63,3 +63,34 @@ class TransactionRunner(Protocol):
         self, first: LiteralString, parameters: Mapping[str, Any], /
     ) -> AbstractContextManager[Transaction]:
         """Begin a transaction with a statement that returns one row; roll back at the end unless it was committed."""
+
+
+class AsyncTransaction(Protocol):
+    """An open transaction for asyncio."""
+
+    @property
+    def connection(self) -> AsyncConnection[tuple[Any, ...]]:
+        """The connection of the transaction."""
+
+    @property
+    def first(self) -> tuple[Any, ...]:
+        """The row that the first statement returned."""
+
+    async def commit(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> None:
+        """See `Transaction`."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the transaction was committed or rolled back."""
+
+    async def end_unchanged(self) -> None:
+        """See `Transaction`."""
+
+
+class AsyncTransactionRunner(Protocol):
+    """Begins transactions for asyncio."""
+
+    def transaction(
+        self, first: LiteralString, parameters: Mapping[str, Any], /
+    ) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """See `TransactionRunner`."""

@@ -15,37 +15,46 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL, DEFAULT_TTL
 from grantwire_idempotency.duplicates import by_message_id
 from grantwire_idempotency.errors import InternalError, RequestInProgressError
 from grantwire_idempotency.execution import Outcome
-from grantwire_idempotency.guards import only_guard
+from grantwire_idempotency.guards import await_work, only_guard
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.serializers import JsonSerializer
+from grantwire_idempotency.steps import drive, drive_async
 from grantwire_idempotency.stores.interface import Key, clamp_ttl, completion_ttl, validate_result
 from grantwire_idempotency.wiring import duration_rule, function_rule, logger_rule, name_rule, require, serializer_rule
 from grantwire_idempotency.work import to_key
 
 with optional_package("psycopg", used_by="InboxGuard"):
-    from grantwire_idempotency.postgres.databases import PsycopgDatabase, transaction_runner
+    from grantwire_idempotency.postgres.databases import (
+        AsyncPsycopgDatabase,
+        PsycopgDatabase,
+        async_transaction_runner,
+        transaction_runner,
+    )
     from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from psycopg import Connection
+    from psycopg import AsyncConnection, Connection
 
-    from grantwire_idempotency.database import TransactionRunner
+    from grantwire_idempotency.database import AsyncTransaction, AsyncTransactionRunner, Transaction, TransactionRunner
     from grantwire_idempotency.logs import LibraryLogger
     from grantwire_idempotency.messages import Message
-    from grantwire_idempotency.postgres.sources import ConnectionPool
+    from grantwire_idempotency.postgres.sources import AsyncConnectionPool, ConnectionPool
     from grantwire_idempotency.serializers import Serializer
+    from grantwire_idempotency.steps import Call, Steps
 
 _BY_MESSAGE_ID = by_message_id()
 _JSON = JsonSerializer()
+_LOCK_WAIT = timedelta(seconds=2)
 
 _BEGIN = """
 SELECT decision, stored_result, free_in
@@ -59,28 +68,20 @@ SELECT inbox_finish(%(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type
 """
 
 
-class InboxGuard:
-    """Commits the rows of each message exactly once, together with the message's key.
-
-    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
-    TransactionRunner. `identify` returns the key of a message: a key strategy, or a duplicate strategy such as
-    `by_version`. The `name` is part of every key. A key is remembered for `ttl`, and the version or time of an entity
-    for `order_ttl`; both must be longer than the queue can deliver a message again. Raises ConfigError with every
-    invalid argument.
-    """
+class _InboxGuard:
+    """What both guards have in common: the key of a message, and what follows from the first statement."""
 
     def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
         self,
-        database: str | Connection[Any] | ConnectionPool | TransactionRunner,
         *,
         name: str,
-        identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
-        ttl: timedelta = DEFAULT_TTL,
-        order_ttl: timedelta = DEFAULT_ORDER_TTL,
-        lock_wait: timedelta = timedelta(seconds=2),
-        serializer: Serializer = _JSON,
-        logger: LibraryLogger | None = None,
-        clock: Callable[[], datetime] | None = None,
+        identify: Callable[..., Key | str | None],
+        ttl: timedelta,
+        order_ttl: timedelta,
+        lock_wait: timedelta,
+        serializer: Serializer,
+        logger: LibraryLogger | None,
+        clock: Callable[[], datetime] | None,
     ) -> None:
         require(
             name_rule(name),
@@ -91,7 +92,6 @@ class InboxGuard:
             serializer_rule(serializer),
             logger_rule(logger),
         )
-        self._database = transaction_runner(database, "InboxGuard", logger)
         self._name = name
         self._identify = identify
         self._ttl = ttl
@@ -100,44 +100,32 @@ class InboxGuard:
         self._serializer = serializer
         self._clock = clock
 
-    def close(self) -> None:
-        """Close the connection that was opened for a DSN; the next use opens a new one."""
-        if isinstance(self._database, PsycopgDatabase):
-            self._database.close()
-
-    def run(self, message: Message, work: Callable[[Connection[tuple[Any, ...]]], Any]) -> Outcome:
-        """Do the work and commit it with the key of the message, unless the message was recorded before.
-
-        `work` gets the connection of the transaction. If it raises, nothing is recorded and a redelivery runs. If it
-        commits or rolls back, or opens another guard, the guard raises InternalError and nothing is recorded. A
-        duplicate returns the stored result with `replayed`.
-
-        Raises RequestInProgressError if another transaction has held the key for longer than `lock_wait`, or if a
-        worker with a PostgresStore has claimed it. Raises AmbiguousError if the connection broke during the COMMIT:
-        process the message again.
-        """
+    def _parameters(self, message: Message, guard: str) -> dict[str, Any]:
+        """Return the parameters of the first statement."""
         key = self._make_key(message)
-        with only_guard() as guard:
-            parameters = {
-                "key": key.value,
-                "token": guard,
-                "mark": key.mark,
-                "message_id": key.message_id,
-                "message_type": key.message_type,
-                "ttl": completion_ttl(key, self._ttl, self._order_ttl),
-                "now": None if self._clock is None else self._clock(),
-            }
-            with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": self._lock_wait_ms}) as tx:
-                decision, stored, free_in = tx.first
-                if decision != "NEW":
-                    tx.end_unchanged()
-                    return self._known(decision, stored, free_in)
-                value = work(tx.connection)
-                if tx.has_ended:
-                    raise InternalError(TRANSACTION_ENDED)
-                result = None if value is None else validate_result(self._dump(value))
-                tx.commit(_FINISH, {**parameters, "result": result, "result_ttl": clamp_ttl(self._ttl)})
-                return Outcome(value)
+        return {
+            "key": key.value,
+            "token": guard,
+            "mark": key.mark,
+            "message_id": key.message_id,
+            "message_type": key.message_type,
+            "ttl": completion_ttl(key, self._ttl, self._order_ttl),
+            "now": None if self._clock is None else self._clock(),
+            "lock_wait_ms": self._lock_wait_ms,
+        }
+
+    def _steps(self, tx: Transaction | AsyncTransaction, parameters: dict[str, Any], work: Call) -> Steps[Outcome]:
+        """Return the stored outcome of the message, or do the work and commit it with the key; see `steps`."""
+        decision, stored, free_in = tx.first
+        if decision != "NEW":
+            yield tx.end_unchanged
+            return self._known(decision, stored, free_in)
+        value = yield work
+        if tx.has_ended:
+            raise InternalError(TRANSACTION_ENDED)
+        result = None if value is None else validate_result(self._dump(value))
+        yield partial(tx.commit, _FINISH, {**parameters, "result": result, "result_ttl": clamp_ttl(self._ttl)})
+        return Outcome(value)
 
     def _make_key(self, message: Message) -> Key:
         key = to_key(self._identify(message)) or Key(message.id)
@@ -159,3 +147,111 @@ class InboxGuard:
             return self._serializer.dump(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise InternalError(f"the result of the work cannot be stored, nothing is committed: {error}") from error
+
+
+class InboxGuard(_InboxGuard):
+    """Commits the rows of each message exactly once, together with the message's key.
+
+    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
+    TransactionRunner. `identify` returns the key of a message: a key strategy, or a duplicate strategy such as
+    `by_version`. The `name` is part of every key. A key is remembered for `ttl`, and the version or time of an entity
+    for `order_ttl`; both must be longer than the queue can deliver a message again. Raises ConfigError with every
+    invalid argument.
+    """
+
+    def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
+        self,
+        database: str | Connection[Any] | ConnectionPool | TransactionRunner,
+        *,
+        name: str,
+        identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
+        ttl: timedelta = DEFAULT_TTL,
+        order_ttl: timedelta = DEFAULT_ORDER_TTL,
+        lock_wait: timedelta = _LOCK_WAIT,
+        serializer: Serializer = _JSON,
+        logger: LibraryLogger | None = None,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            identify=identify,
+            ttl=ttl,
+            order_ttl=order_ttl,
+            lock_wait=lock_wait,
+            serializer=serializer,
+            logger=logger,
+            clock=clock,
+        )
+        self._database = transaction_runner(database, "InboxGuard", logger)
+
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
+
+    def run(self, message: Message, work: Callable[[Connection[tuple[Any, ...]]], Any]) -> Outcome:
+        """Do the work and commit it with the key of the message, unless the message was recorded before.
+
+        `work` gets the connection of the transaction. If it raises, nothing is recorded and a redelivery runs. If it
+        commits or rolls back, or opens another guard, the guard raises InternalError and nothing is recorded. A
+        duplicate returns the stored result with `replayed`.
+
+        Raises RequestInProgressError if another transaction has held the key for longer than `lock_wait`, or if a
+        worker with a PostgresStore has claimed it. Raises AmbiguousError if the connection broke during the COMMIT:
+        process the message again.
+        """
+        with only_guard() as guard:
+            parameters = self._parameters(message, guard)
+            with self._database.transaction(_BEGIN, parameters) as tx:
+                return drive(self._steps(tx, parameters, partial(work, tx.connection)))
+
+
+class AsyncInboxGuard(_InboxGuard):
+    """An `InboxGuard` for asyncio.
+
+    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
+    methods of AsyncTransactionRunner.
+    """
+
+    def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
+        self,
+        database: str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner,
+        *,
+        name: str,
+        identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
+        ttl: timedelta = DEFAULT_TTL,
+        order_ttl: timedelta = DEFAULT_ORDER_TTL,
+        lock_wait: timedelta = _LOCK_WAIT,
+        serializer: Serializer = _JSON,
+        logger: LibraryLogger | None = None,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            identify=identify,
+            ttl=ttl,
+            order_ttl=order_ttl,
+            lock_wait=lock_wait,
+            serializer=serializer,
+            logger=logger,
+            clock=clock,
+        )
+        self._database = async_transaction_runner(database, "AsyncInboxGuard", logger)
+
+    async def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, AsyncPsycopgDatabase):
+            await self._database.close()
+
+    async def run(
+        self, message: Message, work: Callable[[AsyncConnection[tuple[Any, ...]]], Awaitable[Any]]
+    ) -> Outcome:
+        """Do the same as `InboxGuard.run`, with a coroutine function.
+
+        If the task is cancelled, nothing is recorded and a redelivery runs. Only a cancellation during the COMMIT may
+        come too late: then the redelivery is a duplicate.
+        """
+        with only_guard() as guard:
+            parameters = self._parameters(message, guard)
+            async with self._database.transaction(_BEGIN, parameters) as tx:
+                return await drive_async(self._steps(tx, parameters, partial(await_work, work, tx.connection)))

@@ -11,29 +11,37 @@ database: write an outbox row for those.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import InternalError
-from grantwire_idempotency.guards import only_guard
+from grantwire_idempotency.guards import await_work, only_guard
 from grantwire_idempotency.logs import key_fingerprint
 from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.requests import GuardSettings, StoredResponse, raise_for_outcome
+from grantwire_idempotency.steps import drive, drive_async
 from grantwire_idempotency.wiring import duration_rule, logger_rule, require
 
 with optional_package("psycopg", used_by="TransactionGuard"):
-    from grantwire_idempotency.postgres.databases import PsycopgDatabase, transaction_runner
+    from grantwire_idempotency.postgres.databases import (
+        AsyncPsycopgDatabase,
+        PsycopgDatabase,
+        async_transaction_runner,
+        transaction_runner,
+    )
     from grantwire_idempotency.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from psycopg import Connection
+    from psycopg import AsyncConnection, Connection
 
-    from grantwire_idempotency.database import TransactionRunner
+    from grantwire_idempotency.database import AsyncTransaction, AsyncTransactionRunner, Transaction, TransactionRunner
     from grantwire_idempotency.logs import LibraryLogger
-    from grantwire_idempotency.postgres.sources import ConnectionPool
+    from grantwire_idempotency.postgres.sources import AsyncConnectionPool, ConnectionPool
     from grantwire_idempotency.requests import RequestIdentity
+    from grantwire_idempotency.steps import Call, Steps
 
 _DEFAULTS = GuardSettings()
 
@@ -47,6 +55,47 @@ _FINISH = """
 SELECT request_guard_finish(
   %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(status_code)s::integer, %(body)s, %(ttl)s, %(guard)s)
 """
+
+
+class _Engine:
+    """What both guards do between the first and the last statement of the transaction; see `steps`."""
+
+    def __init__(self, settings: GuardSettings, logger: LibraryLogger | None) -> None:
+        require(duration_rule("ttl", settings.ttl), duration_rule("lock_wait", settings.lock_wait), logger_rule(logger))
+        self._settings = settings
+        self._logger: LibraryLogger = default_logger if logger is None else logger
+
+    def parameters(self, identity: RequestIdentity, guard: str) -> dict[str, Any]:
+        """Return the parameters of the first statement."""
+        return {
+            "caller": identity.caller,
+            "route": identity.route,
+            "key": identity.key,
+            "request_hash": identity.request_hash,
+            "guard": guard,
+            "lock_wait_ms": int(self._settings.lock_wait.total_seconds() * 1000),
+        }
+
+    def run(self, tx: Transaction | AsyncTransaction, parameters: dict[str, Any], work: Call) -> Steps[StoredResponse]:
+        """Return the stored response of the key, or do the work and store its response."""
+        outcome, status_code, body = tx.first
+        logger = self._logger
+        logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(parameters["key"])})
+        if outcome != "PROCEED":
+            yield tx.end_unchanged
+            raise_for_outcome(outcome)
+            return StoredResponse(status_code, body, outcome)
+        response = yield work
+        if tx.has_ended:
+            raise InternalError(TRANSACTION_ENDED)
+        if not isinstance(response, StoredResponse):
+            raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
+        if not response.is_valid:
+            raise InternalError(f"guarded work must return a status of 200 to 599, not {response.status_code!r}")
+        if response.is_final:
+            stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
+            yield partial(tx.commit, _FINISH, {**parameters, **stored})
+        return response
 
 
 class TransactionGuard:
@@ -63,10 +112,8 @@ class TransactionGuard:
         *,
         logger: LibraryLogger | None = None,
     ) -> None:
-        require(duration_rule("ttl", settings.ttl), duration_rule("lock_wait", settings.lock_wait), logger_rule(logger))
+        self._engine = _Engine(settings, logger)
         self._database = transaction_runner(database, "TransactionGuard", logger)
-        self._settings = settings
-        self._logger: LibraryLogger = default_logger if logger is None else logger
 
     def close(self) -> None:
         """Close the connection that was opened for a DSN; the next use opens a new one."""
@@ -88,35 +135,44 @@ class TransactionGuard:
         holds the key for longer than `lock_wait`. Raises AmbiguousError if the connection broke during the COMMIT:
         repeat the request with the same key.
         """
-        parameters = {
-            "caller": identity.caller,
-            "route": identity.route,
-            "key": identity.key,
-            "request_hash": identity.request_hash,
-        }
-        lock_wait_ms = int(self._settings.lock_wait.total_seconds() * 1000)
-        logger = self._logger
         with only_guard() as guard:
-            parameters["guard"] = guard
-            with self._database.transaction(_BEGIN, {**parameters, "lock_wait_ms": lock_wait_ms}) as tx:
-                outcome, status_code, body = tx.first
-                logger.debug(
-                    "guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(identity.key)}
-                )
-                if outcome != "PROCEED":
-                    tx.end_unchanged()
-                    raise_for_outcome(outcome)
-                    return StoredResponse(status_code, body, outcome)
-                response = work(tx.connection)
-                if tx.has_ended:
-                    raise InternalError(TRANSACTION_ENDED)
-                if not isinstance(response, StoredResponse):
-                    raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
-                if not response.is_valid:
-                    raise InternalError(
-                        f"guarded work must return a status of 200 to 599, not {response.status_code!r}"
-                    )
-                if response.is_final:
-                    stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
-                    tx.commit(_FINISH, {**parameters, **stored})
-                return response
+            parameters = self._engine.parameters(identity, guard)
+            with self._database.transaction(_BEGIN, parameters) as tx:
+                return drive(self._engine.run(tx, parameters, partial(work, tx.connection)))
+
+
+class AsyncTransactionGuard:
+    """A `TransactionGuard` for asyncio.
+
+    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
+    methods of AsyncTransactionRunner. Requests run one after the other on a single connection: pass a pool if they
+    should not.
+    """
+
+    def __init__(
+        self,
+        database: str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner,
+        settings: GuardSettings = _DEFAULTS,
+        *,
+        logger: LibraryLogger | None = None,
+    ) -> None:
+        self._engine = _Engine(settings, logger)
+        self._database = async_transaction_runner(database, "AsyncTransactionGuard", logger)
+
+    async def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, AsyncPsycopgDatabase):
+            await self._database.close()
+
+    async def run(
+        self, identity: RequestIdentity, work: Callable[[AsyncConnection[tuple[Any, ...]]], Awaitable[StoredResponse]]
+    ) -> StoredResponse:
+        """Do the same as `TransactionGuard.run`, with a coroutine function.
+
+        If the task is cancelled, the transaction is rolled back. Only a cancellation during the COMMIT may come too
+        late: repeat the request with the same key.
+        """
+        with only_guard() as guard:
+            parameters = self._engine.parameters(identity, guard)
+            async with self._database.transaction(_BEGIN, parameters) as tx:
+                return await drive_async(self._engine.run(tx, parameters, partial(await_work, work, tx.connection)))

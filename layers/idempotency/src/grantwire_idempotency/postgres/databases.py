@@ -8,7 +8,7 @@ TransactionRunner must be safe in threads itself.
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -25,13 +25,24 @@ from grantwire_idempotency.postgres.sources import (
     DsnSource,
     PoolSource,
 )
-from grantwire_idempotency.postgres.transactions import Transaction, require_idle, roll_back, roll_back_async
+from grantwire_idempotency.postgres.transactions import (
+    AsyncTransaction,
+    Transaction,
+    require_idle,
+    roll_back,
+    roll_back_async,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from typing import LiteralString
 
-    from grantwire_idempotency.database import AsyncStatementRunner, StatementRunner, TransactionRunner
+    from grantwire_idempotency.database import (
+        AsyncStatementRunner,
+        AsyncTransactionRunner,
+        StatementRunner,
+        TransactionRunner,
+    )
     from grantwire_idempotency.logs import LibraryLogger
     from grantwire_idempotency.postgres.sources import AsyncConnection, Connection
 
@@ -109,7 +120,7 @@ class PsycopgDatabase:
 
 
 class AsyncPsycopgDatabase:
-    """Runs statements on asynchronous connections of a source."""
+    """Runs statements and transactions on asynchronous connections of a source."""
 
     def __init__(
         self,
@@ -137,6 +148,37 @@ class AsyncPsycopgDatabase:
             return await self._fetch_row(statement, parameters)
         except psycopg.Error as error:
             raise convert_error(error, self._logger) from error
+
+    @asynccontextmanager
+    async def transaction(
+        self, first: LiteralString, parameters: Mapping[str, Any], /
+    ) -> AsyncIterator[AsyncTransaction]:
+        """See `AsyncTransactionRunner`."""
+        try:
+            async with self._begin(first, parameters) as transaction:
+                yield transaction
+        except psycopg.Error as error:
+            raise convert_error(error, self._logger) from error
+
+    @asynccontextmanager
+    async def _begin(self, first: LiteralString, parameters: Mapping[str, Any]) -> AsyncIterator[AsyncTransaction]:
+        """Open the transaction, once more over a new connection if the first one was lost."""
+        for is_last in (False, True):
+            async with self._lend() as connection:
+                try:
+                    transaction = await AsyncTransaction.begin(connection, first, parameters)
+                except psycopg.OperationalError:
+                    if is_last or not connection.closed:
+                        raise
+                    continue
+                try:
+                    yield transaction
+                except AmbiguousError:
+                    await connection.close()
+                    raise
+                finally:
+                    await transaction.roll_back()
+                return
 
     async def _fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         async with self._lend() as connection:
@@ -186,17 +228,18 @@ def transaction_runner(database: object, part: str, logger: LibraryLogger | None
 
 def async_statement_runner(database: object, part: str, logger: LibraryLogger | None = None) -> AsyncStatementRunner:
     """Return a runner for the user's DSN, AsyncConnection, AsyncConnectionPool or AsyncStatementRunner."""
-    logger = default_logger if logger is None else logger
     if callable(getattr(database, "fetch_row", None)):
         return database  # type: ignore[return-value]
-    if isinstance(database, str):
-        source = AsyncDsnSource(database)
-        return AsyncPsycopgDatabase(source.lend, logger, source)
-    if isinstance(database, psycopg.AsyncConnection):
-        return AsyncPsycopgDatabase(AsyncConnectionSource(database).lend, logger)
-    if _is_pool(database, AbstractAsyncContextManager):
-        return AsyncPsycopgDatabase(PoolSource(database).lend, logger)
-    raise _unknown_database(database, part, "a psycopg AsyncConnection or an AsyncConnectionPool of psycopg_pool")
+    return _open_async(database, part, logger)
+
+
+def async_transaction_runner(
+    database: object, part: str, logger: LibraryLogger | None = None
+) -> AsyncTransactionRunner:
+    """Return a runner for the user's DSN, AsyncConnection, AsyncConnectionPool or AsyncTransactionRunner."""
+    if callable(getattr(database, "fetch_row", None)) and callable(getattr(database, "transaction", None)):
+        return database  # type: ignore[return-value]
+    return _open_async(database, part, logger)
 
 
 def _open(database: object, part: str, logger: LibraryLogger | None) -> PsycopgDatabase:
@@ -209,6 +252,18 @@ def _open(database: object, part: str, logger: LibraryLogger | None) -> PsycopgD
     if _is_pool(database, AbstractContextManager):
         return PsycopgDatabase(PoolSource(database).lend, logger)
     raise _unknown_database(database, part, "a psycopg Connection or a ConnectionPool of psycopg_pool")
+
+
+def _open_async(database: object, part: str, logger: LibraryLogger | None) -> AsyncPsycopgDatabase:
+    logger = default_logger if logger is None else logger
+    if isinstance(database, str):
+        source = AsyncDsnSource(database)
+        return AsyncPsycopgDatabase(source.lend, logger, source)
+    if isinstance(database, psycopg.AsyncConnection):
+        return AsyncPsycopgDatabase(AsyncConnectionSource(database).lend, logger)
+    if _is_pool(database, AbstractAsyncContextManager):
+        return AsyncPsycopgDatabase(PoolSource(database).lend, logger)
+    raise _unknown_database(database, part, "a psycopg AsyncConnection or an AsyncConnectionPool of psycopg_pool")
 
 
 def _is_pool(database: object, kind: type) -> bool:

@@ -21,17 +21,24 @@ if TYPE_CHECKING:
     from typing import LiteralString, Self
 
     Connection = psycopg.Connection[tuple[Any, ...]]
+    AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+    AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 TRANSACTION_ENDED = (
     "the guarded work has ended the transaction of its guard: it must not commit or roll back, use"
     " `connection.transaction()` for a part that may fail; nothing is stored"
 )
+_UNKNOWN_OUTCOME = "the outcome is unknown; repeat the request with the same key"
+_NO_ROW = "the statement must return a row, but returned none"
 
 
 class _GuardedCursor:
-    """Part of a cursor class that executes nothing outside the transaction in which the cursor was made."""
+    """Part of a cursor class that executes nothing outside the transaction in which the cursor was made.
 
-    connection: Connection
+    Of an asynchronous cursor, the methods return what must be awaited.
+    """
+
+    connection: AnyConnection
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         self._require_transaction()
@@ -80,32 +87,27 @@ class Transaction:
             raise
         if row is None:
             roll_back(connection)
-            raise InternalError("the statement must return a row, but returned none")
-        factory = connection.cursor_factory
-        connection.cursor_factory = _guarded(factory)
-        return cls(connection, row, factory)
+            raise InternalError(_NO_ROW)
+        return cls(connection, row, _guard_cursors(connection))
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
         """Send the last statement and COMMIT in one round trip.
 
-        Raises InternalError if the transaction has already ended. Raises AmbiguousError if the connection breaks before
-        the response, so that the outcome is unknown.
+        Raises AmbiguousError if the connection breaks before the response, so that the outcome is unknown.
         """
-        if self.has_ended:
-            raise InternalError(TRANSACTION_ENDED)
         try:
             with self.connection.pipeline():
                 self.connection.execute(statement, parameters)
                 self.connection.execute("COMMIT")
         except psycopg.OperationalError as error:
-            if error.sqlstate is None or self.connection.closed:
-                raise AmbiguousError("the outcome is unknown; repeat the request with the same key") from error
+            if _is_ambiguous(self.connection, error):
+                raise AmbiguousError(_UNKNOWN_OUTCOME) from error
             raise
 
     @property
     def has_ended(self) -> bool:
         """Whether the transaction was committed or rolled back."""
-        return not self.connection.closed and self.connection.info.transaction_status == TransactionStatus.IDLE
+        return _has_ended(self.connection)
 
     def end_unchanged(self) -> None:
         """End a transaction that has written nothing.
@@ -120,7 +122,59 @@ class Transaction:
         roll_back(self.connection)
 
 
-def require_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class AsyncTransaction:
+    """A `Transaction` for asyncio."""
+
+    connection: AsyncConnection
+    first: tuple[Any, ...]
+    cursor_factory: type[psycopg.AsyncCursor[tuple[Any, ...]]]
+
+    @classmethod
+    async def begin(cls, connection: AsyncConnection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
+        """See `Transaction.begin`."""
+        require_idle(connection)
+        try:
+            async with connection.pipeline():
+                if connection.autocommit:
+                    await connection.execute("BEGIN")
+                cursor = await connection.cursor(row_factory=tuple_row).execute(statement, parameters)
+            row = await cursor.fetchone()
+        except BaseException:
+            await roll_back_async(connection)
+            raise
+        if row is None:
+            await roll_back_async(connection)
+            raise InternalError(_NO_ROW)
+        return cls(connection, row, _guard_cursors(connection))
+
+    async def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
+        """See `Transaction.commit`."""
+        try:
+            async with self.connection.pipeline():
+                await self.connection.execute(statement, parameters)
+                await self.connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if _is_ambiguous(self.connection, error):
+                raise AmbiguousError(_UNKNOWN_OUTCOME) from error
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the transaction was committed or rolled back."""
+        return _has_ended(self.connection)
+
+    async def end_unchanged(self) -> None:
+        """See `Transaction.end_unchanged`."""
+        await self.connection.execute("COMMIT")
+
+    async def roll_back(self) -> None:
+        """See `Transaction.roll_back`."""
+        self.connection.cursor_factory = self.cursor_factory
+        await roll_back_async(self.connection)
+
+
+def require_idle(connection: AnyConnection) -> None:
     """Raise InternalError if the connection is in a transaction, with which keys would be rolled back."""
     if not connection.closed and connection.info.transaction_status not in (
         TransactionStatus.IDLE,
@@ -131,10 +185,22 @@ def require_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[A
         )
 
 
-def _guarded(factory: type[Any]) -> type[Any]:
+def _guard_cursors(connection: AnyConnection) -> type[Any]:
+    """Let the connection make guarded cursors, and return the class of those that it made before."""
+    factory: type[Any] = connection.cursor_factory
     if issubclass(factory, _GuardedCursor):
         raise InternalError("a guard is already open on this connection: guards cannot be nested")
-    return type(f"Guarded{factory.__name__}", (_GuardedCursor, factory), {})
+    connection.cursor_factory = type(f"Guarded{factory.__name__}", (_GuardedCursor, factory), {})
+    return factory
+
+
+def _has_ended(connection: AnyConnection) -> bool:
+    return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def _is_ambiguous(connection: AnyConnection, error: psycopg.OperationalError) -> bool:
+    """Return whether the connection broke during a COMMIT, so that the outcome is unknown."""
+    return error.sqlstate is None or connection.closed
 
 
 def roll_back(connection: Connection) -> None:
