@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL, DEFAULT_TTL
 from grantwire_idempotency.duplicates import by_message_id
@@ -52,9 +52,14 @@ if TYPE_CHECKING:
     from grantwire_idempotency.serializers import Serializer
     from grantwire_idempotency.steps import Call, Steps
 
+    UserDatabase = str | Connection[Any] | ConnectionPool | TransactionRunner
+    AsyncUserDatabase = str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner
+
+Database = TypeVar("Database")
+Runner = TypeVar("Runner")
+
 _BY_MESSAGE_ID = by_message_id()
 _JSON = JsonSerializer()
-_LOCK_WAIT = timedelta(seconds=2)
 
 _BEGIN = """
 SELECT decision, stored_result, free_in
@@ -68,20 +73,23 @@ SELECT inbox_finish(%(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type
 """
 
 
-class _InboxGuard:
-    """What both guards have in common: the key of a message, and what follows from the first statement."""
+class _InboxGuard(Generic[Database, Runner]):
+    """What both guards have in common: their parameters, and what follows from the first statement."""
+
+    _open: ClassVar[Callable[..., Any]]
 
     def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
         self,
+        database: Database,
         *,
         name: str,
-        identify: Callable[..., Key | str | None],
-        ttl: timedelta,
-        order_ttl: timedelta,
-        lock_wait: timedelta,
-        serializer: Serializer,
-        logger: LibraryLogger | None,
-        clock: Callable[[], datetime] | None,
+        identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
+        ttl: timedelta = DEFAULT_TTL,
+        order_ttl: timedelta = DEFAULT_ORDER_TTL,
+        lock_wait: timedelta = timedelta(seconds=2),
+        serializer: Serializer = _JSON,
+        logger: LibraryLogger | None = None,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         require(
             name_rule(name),
@@ -92,6 +100,7 @@ class _InboxGuard:
             serializer_rule(serializer),
             logger_rule(logger),
         )
+        self._database: Runner = self._open(database, type(self).__name__, logger)
         self._name = name
         self._identify = identify
         self._ttl = ttl
@@ -149,7 +158,7 @@ class _InboxGuard:
             raise InternalError(f"the result of the work cannot be stored, nothing is committed: {error}") from error
 
 
-class InboxGuard(_InboxGuard):
+class InboxGuard(_InboxGuard["UserDatabase", "TransactionRunner"]):
     """Commits the rows of each message exactly once, together with the message's key.
 
     `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
@@ -159,30 +168,7 @@ class InboxGuard(_InboxGuard):
     invalid argument.
     """
 
-    def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
-        self,
-        database: str | Connection[Any] | ConnectionPool | TransactionRunner,
-        *,
-        name: str,
-        identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
-        ttl: timedelta = DEFAULT_TTL,
-        order_ttl: timedelta = DEFAULT_ORDER_TTL,
-        lock_wait: timedelta = _LOCK_WAIT,
-        serializer: Serializer = _JSON,
-        logger: LibraryLogger | None = None,
-        clock: Callable[[], datetime] | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            identify=identify,
-            ttl=ttl,
-            order_ttl=order_ttl,
-            lock_wait=lock_wait,
-            serializer=serializer,
-            logger=logger,
-            clock=clock,
-        )
-        self._database = transaction_runner(database, "InboxGuard", logger)
+    _open = staticmethod(transaction_runner)
 
     def close(self) -> None:
         """Close the connection that was opened for a DSN; the next use opens a new one."""
@@ -206,37 +192,14 @@ class InboxGuard(_InboxGuard):
                 return drive(self._steps(tx, parameters, partial(work, tx.connection)))
 
 
-class AsyncInboxGuard(_InboxGuard):
+class AsyncInboxGuard(_InboxGuard["AsyncUserDatabase", "AsyncTransactionRunner"]):
     """An `InboxGuard` for asyncio.
 
     `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
     methods of AsyncTransactionRunner.
     """
 
-    def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
-        self,
-        database: str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner,
-        *,
-        name: str,
-        identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
-        ttl: timedelta = DEFAULT_TTL,
-        order_ttl: timedelta = DEFAULT_ORDER_TTL,
-        lock_wait: timedelta = _LOCK_WAIT,
-        serializer: Serializer = _JSON,
-        logger: LibraryLogger | None = None,
-        clock: Callable[[], datetime] | None = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            identify=identify,
-            ttl=ttl,
-            order_ttl=order_ttl,
-            lock_wait=lock_wait,
-            serializer=serializer,
-            logger=logger,
-            clock=clock,
-        )
-        self._database = async_transaction_runner(database, "AsyncInboxGuard", logger)
+    _open = staticmethod(async_transaction_runner)
 
     async def close(self) -> None:
         """Close the connection that was opened for a DSN; the next use opens a new one."""
