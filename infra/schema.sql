@@ -1045,6 +1045,12 @@ BEGIN
     RETURN counted;
 END
 $$;
+CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
+CREATE FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN (CASE WHEN (jsonb_array_length(p_responses) >= 20) THEN (p_responses - 0) ELSE COALESCE(p_responses, '[]'::jsonb) END || jsonb_build_array(jsonb_build_object('at', public.rfc3339(p_at), 'response', p_response)));
 CREATE FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'off'
@@ -1207,7 +1213,7 @@ BEGIN
     RETURN NEW;
 END
 $$;
-CREATE FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+CREATE FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, p_sequences bigint[] DEFAULT NULL::bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
@@ -1223,8 +1229,9 @@ BEGIN
     published AS (
         UPDATE outbox_events o
            SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
-               locked_by = NULL, locked_at = NULL, lease_until = NULL
-         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l))
+               stream_sequence = a.stream_sequence, locked_by = NULL, locked_at = NULL, lease_until = NULL
+          FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
+         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l)) AND a.event_id = o.event_id
         RETURNING o.aggregate_key)
     SELECT count(*), array_agg(DISTINCT p.aggregate_key ORDER BY p.aggregate_key) INTO closed, keys FROM published p;
     PERFORM outbox_promote(keys);
@@ -1464,9 +1471,6 @@ BEGIN
     PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, p_status_code, p_body, p_ttl);
 END
 $$;
-CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN to_char((p_time AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text);
 CREATE FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$
@@ -1563,6 +1567,7 @@ CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl 
              'ready', o.ready, 'next_retry_at', rfc3339(o.next_retry_at), 'claimed_by', o.locked_by,
              'claimed_at', rfc3339(o.locked_at), 'lease_until', rfc3339(o.lease_until), 'error', o.last_error,
              'at', rfc3339(o.created_at), 'published_at', rfc3339(o.published_at),
+             'stream_sequence', o.stream_sequence,
              'failed_at', rfc3339(o.failed_at), 'discarded_at', rfc3339(o.discarded_at),
              'version', o.aggregate_version, 'trace_id', o.trace_id)), '[]')
            FROM outbox_events o WHERE o.event_id = ANY (p_event_ids)),
@@ -1572,7 +1577,7 @@ CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl 
              'event_id', n.event_id, 'notification_id', n.notification_id, 'status', n.status,
              'attempts', n.attempt_count, 'next_retry_at', rfc3339(n.next_retry_at), 'claimed_by', n.locked_by,
              'lease_until', rfc3339(n.lease_until), 'error', n.last_error, 'at', rfc3339(n.created_at),
-             'sent_at', rfc3339(n.sent_at), 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit)), '[]')
+             'sent_at', rfc3339(n.sent_at), 'responses', n.responses, 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit)), '[]')
            FROM notifications n WHERE n.event_id = ANY (p_event_ids)),
         'dead_notifications', (SELECT coalesce(jsonb_agg(jsonb_build_object(
              'event_id', d.event_id, 'kind', 'notification', 'dead_letter_id', d.notification_id, 'state', d.status,
@@ -1855,6 +1860,7 @@ CREATE TABLE public.outbox_events (
     published_at timestamp with time zone,
     discarded_at timestamp with time zone,
     failed_at timestamp with time zone,
+    stream_sequence bigint,
     CONSTRAINT outbox_events_attempts CHECK ((attempt_count >= 0)),
     CONSTRAINT outbox_events_discarded CHECK (((status = 'DISCARDED'::text) = (discarded_at IS NOT NULL))),
     CONSTRAINT outbox_events_leased CHECK (((status <> 'IN_FLIGHT'::text) OR ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
@@ -1864,6 +1870,7 @@ CREATE TABLE public.outbox_events (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.02');
 COMMENT ON COLUMN public.outbox_events.ready IS 'Whether this event is the head of its aggregate and not FAILED. outbox_enqueue and outbox_promote maintain it.';
+COMMENT ON COLUMN public.outbox_events.stream_sequence IS 'The sequence number of the message in the stream; NULL until it is published, and in older rows.';
 CREATE VIEW public.closed_dead_letters AS
  SELECT kind,
     dead_letter_id,
@@ -2126,6 +2133,7 @@ CREATE TABLE public.notifications (
     sent_at timestamp with time zone,
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
+    responses jsonb,
     CONSTRAINT notifications_attempts CHECK ((attempt_count >= 0)),
     CONSTRAINT notifications_event_type CHECK ((public.entitlement_status_after(event_type) IS NOT NULL)),
     CONSTRAINT notifications_leased CHECK (((status = 'PROCESSING'::text) = ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
@@ -2138,6 +2146,7 @@ CREATE TABLE public.notifications (
     CONSTRAINT notifications_version CHECK ((version >= 1))
 )
 WITH (fillfactor='45', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.02');
+COMMENT ON COLUMN public.notifications.responses IS 'The last 20 attempts to send it: an array of objects with at, the time, and response; NULL if there was none.';
 CREATE TABLE public.operator_actions (
     action_id uuid NOT NULL,
     batch integer NOT NULL,
@@ -2520,6 +2529,10 @@ REVOKE ALL ON FUNCTION public.installation_renew() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operator_actions_append_only() FROM PUBLIC;
@@ -2530,8 +2543,8 @@ GRANT ALL ON FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp 
 REVOKE ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, p_aggregate_key text, p_aggregate_version bigint, p_payload jsonb, p_trace_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_events_failed_at() FROM PUBLIC;
-REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
@@ -2553,8 +2566,6 @@ REVOKE ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p
 GRANT ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) FROM PUBLIC;
@@ -2620,6 +2631,7 @@ GRANT UPDATE(lease_until) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(last_error) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(published_at) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(discarded_at) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(stream_sequence) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT SELECT ON TABLE public.closed_dead_letters TO grantwire_functions;
 GRANT SELECT ON TABLE public.dead_letters TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.distributed_locks TO grantwire_functions;

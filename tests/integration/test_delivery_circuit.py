@@ -80,9 +80,10 @@ class FakeSender(Sender):
         """One notification at a time."""
         return 1
 
-    def send(self, notification: Notification) -> None:
+    def send(self, notification: Notification) -> str:
         """Call the function."""
         self._send(notification)
+        return "accepted"
 
 
 class DeliveryHarness:

@@ -18,7 +18,7 @@ from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.store import Notification
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
+from grantwire.workers.leases import Completion, Failure, Lease, LeaseSettings, RetryDecision
 from grantwire.workers.listener import Listener
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
@@ -43,10 +43,11 @@ class FakeSender:
         self.sent_ids: list[UUID] = []
         self._respond = respond
 
-    def send(self, notification: Notification) -> None:
+    def send(self, notification: Notification) -> str:
         """Record the notification, and do what the test says."""
         self.sent_ids.append(notification.notification_id)
         self._respond(notification)
+        return "accepted"
 
     def prepare(self) -> None:
         """Do nothing."""
@@ -101,6 +102,11 @@ def notifications(rows: Rows) -> list[dict[str, Any]]:
     return rows.execute("SELECT * FROM notifications ORDER BY created_at").fetchall()
 
 
+def attempt_times(row: dict[str, Any]) -> list[datetime]:
+    """Return when each attempt to send a notification ended."""
+    return [datetime.fromisoformat(attempt["at"]) for attempt in row["responses"]]
+
+
 def test_due_notifications_are_sent_once_longest_due_first(database_url: str, rows: Rows) -> None:
     """D1: PENDING, PROCESSING, SENT; in batches; a notification that is not due yet is not claimed."""
     ids = add(rows, 25)
@@ -152,6 +158,19 @@ def test_retryable_failure_is_retried_with_backoff(database_url: str, rows: Rows
     assert deliver(database_url, FakeSender(), now=now) == _counts(sent=1)
     (row,) = notifications(rows)
     assert (row["status"], row["attempt_count"], row["last_error"]) == ("SENT", 3, None)
+    assert [attempt["response"] for attempt in row["responses"]] == ["busy", "busy", "busy", "accepted"]
+    assert attempt_times(row)[::3] == [NOON, now]
+
+
+def test_only_the_last_responses_are_kept(database_url: str, rows: Rows) -> None:
+    """T2: a receiver that is down for days does not make the row longer and longer."""
+    add(rows)
+    now = NOON
+    for _ in range(22):
+        deliver(database_url, FakeSender(_fail_retryable), now=now, MAX_ATTEMPTS="100")
+        now += timedelta(minutes=2)
+    (row,) = notifications(rows)
+    assert attempt_times(row) == [NOON + number * timedelta(minutes=2) for number in range(2, 22)]
 
 
 def test_last_attempt_creates_dead_letter(database_url: str, rows: Rows) -> None:
@@ -226,7 +245,7 @@ def test_expired_lease_is_claimed_again_and_counts_as_attempt(tx: Connection, ro
     with pytest.raises(LeaseLostError):
         first.release(tx, [notification_id])
     with pytest.raises(LeaseLostError):
-        first.complete(tx, [notification_id])
+        first.complete(tx, [Completion(notification_id, "accepted")])
     with pytest.raises(LeaseLostError):
         first.fail(tx, [Failure(notification_id, RetryDecision(1, None), "x")])
     assert notifications(rows) == before
@@ -250,7 +269,9 @@ def test_notification_whose_lease_expires_each_time_becomes_failed(database_url:
     sender = FakeSender()
     assert deliver(database_url, sender, now=now) == _counts(failed=1)
     assert sender.sent_ids == []
-    assert (notifications(rows)[0]["status"], notifications(rows)[0]["attempt_count"]) == ("FAILED", 10)
+    (row,) = notifications(rows)
+    assert (row["status"], row["attempt_count"]) == ("FAILED", 10)
+    assert attempt_times(row)[:2] == [NOON + LEASE, NOON + 2 * LEASE]
     (dead_letter,) = rows.execute("SELECT * FROM notification_dlq").fetchall()
     assert "lease expired" in dead_letter["last_error"]
 

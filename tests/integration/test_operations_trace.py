@@ -98,7 +98,11 @@ def test_trace_shows_every_stage_in_order(environ: dict[str, str], ops: OpsClien
     assert json.loads(by_stage["request"]["body"])["version"] == 1
     assert (by_stage["change"]["caller"], by_stage["change"]["source_address"]) == ("tests", "203.0.113.9")
     assert by_stage["outbox"]["status"] == "PUBLISHED"
+    assert by_stage["published"] == {"stream_sequence": 1}
     assert by_stage["notification"]["attempts"] == 0
+    summaries = {entry["stage"]: entry["summary"] for entry in timeline}
+    assert summaries["published"] == "NATS has stored the event as message 1 of the stream"
+    assert summaries["sent"] == "the receiver has accepted the notification: written to the log"
 
 
 def send(client: Client, path: str, request_id: object, body: object, key: str = "-") -> Response:
@@ -266,9 +270,12 @@ def test_dead_letter_redrive_and_operator_are_in_the_trace(
         assert {request.headers["traceparent"].split("-")[1] for request in receiver.requests} == {W3C}
     repaired = ops.get(TRACE, purchase_id="p_456").json
     assert repaired["changes"][0]["state"] == "SENT"
-    assert [stage for stage in stages(repaired) if stage in {"dead_letter", "closed", "operator_action", "sent"}] == [
-        *("dead_letter", "closed", "operator_action", "sent"),
+    assert stages(repaired)[stages(repaired).index("notification") :] == [
+        *("notification", "attempt", "dead_letter", "closed", "operator_action", "sent"),
     ]
+    summaries = {entry["stage"]: entry["summary"] for entry in repaired["timeline"]}
+    assert summaries["attempt"] == "not sent: receiver responded with status 400"
+    assert summaries["sent"] == "the receiver has accepted the notification: receiver responded with status 204"
     (action,) = (entry for entry in repaired["timeline"] if entry["stage"] == "operator_action")
     assert action["summary"] == "ann: redrive, because: repaired"
 

@@ -12,7 +12,7 @@ from grantwire.errors import LeaseLostError
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM, ClaimedEvent, oldest_age_seconds, promote_stuck
 from grantwire.settings import load
-from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
+from grantwire.workers.leases import Completion, Failure, Lease, LeaseSettings, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_claim_that_lost_its_lease_cannot_change_events(tx: Connection, rows: Ro
     with pytest.raises(LeaseLostError, match="1 of 2"):
         lease.renew(tx)
     with pytest.raises(LeaseLostError, match="0 of 1"):
-        lease.complete(tx, ids[:1])
+        lease.complete(tx, [Completion(ids[0], 1)])
     with pytest.raises(LeaseLostError, match="0 of 1"):
         lease.release(tx, ids[:1])
     with pytest.raises(LeaseLostError, match="0 of 1"):

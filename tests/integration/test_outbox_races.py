@@ -15,7 +15,7 @@ import pytest
 
 from grantwire.outbox import store
 from grantwire.outbox.store import discard, promote_stuck, redrive
-from grantwire.workers.leases import Failure, RetryDecision
+from grantwire.workers.leases import Completion, Failure, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many, until
 
 if TYPE_CHECKING:
@@ -75,14 +75,14 @@ def test_complete_during_an_enqueue_makes_the_new_event_ready(
     """O8: the enqueue sees version 1 as open; the complete waits for the enqueue and makes version 2 ready."""
     token, events = _claim_run(second, 1)
     enqueue(first, "u0/item1", 2)
-    _run_concurrently(first, second, rows, lambda tx: store.complete(tx, token, [events[0].event_id]))
+    _run_concurrently(first, second, rows, lambda tx: store.complete(tx, token, [Completion(events[0].event_id, 1)]))
     _assert_ready(rows, 2)
 
 
 def test_enqueue_during_a_complete_makes_the_new_event_ready(first: Connection, second: Connection, rows: Rows) -> None:
     """O8: the enqueue waits for the complete of version 1 and enqueues version 2 as the head."""
     token, events = _claim_run(second, 1)
-    store.complete(first, token, [events[0].event_id])
+    store.complete(first, token, [Completion(events[0].event_id, 1)])
     _run_concurrently(first, second, rows, lambda tx: enqueue(tx, "u0/item1", 2))
     _assert_ready(rows, 2)
 
@@ -99,7 +99,7 @@ def test_discard_during_an_enqueue_makes_the_new_event_ready(first: Connection, 
 def test_redrive_during_a_complete_makes_its_event_ready(first: Connection, second: Connection, rows: Rows) -> None:
     """Q2: the complete of version 1 sees version 2 as FAILED; the redrive waits for it and makes version 2 ready."""
     token, events = _claim_with_failed_second(second)
-    store.complete(first, token, [events[0].event_id])
+    store.complete(first, token, [Completion(events[0].event_id, 1)])
     _run_concurrently(first, second, rows, lambda tx: redrive(tx, [UUID(events[1].event_id)]))
     _assert_ready(rows, 2)
 
@@ -108,6 +108,6 @@ def test_complete_during_a_redrive_makes_the_event_ready(first: Connection, seco
     """Q2: the redrive sees version 1 as open; the complete waits for it and makes version 2 ready."""
     token, events = _claim_with_failed_second(second)
     redrive(first, [UUID(events[1].event_id)])
-    _run_concurrently(first, second, rows, lambda tx: store.complete(tx, token, [events[0].event_id]))
+    _run_concurrently(first, second, rows, lambda tx: store.complete(tx, token, [Completion(events[0].event_id, 1)]))
     _assert_ready(rows, 2)
     assert promote_stuck(second) == 0

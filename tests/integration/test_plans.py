@@ -286,7 +286,7 @@ def test_finalise_reads_only_indexes(planned: Rows, backlog: str) -> None:
     parameters = {"token": "x", "limit": 100, "lease": timedelta(seconds=30), "now": None}
     claimed = [row["event_id"] for row in planned.execute(CLAIM, parameters).fetchall()]
     with _record_scans(planned, "outbox_events") as scanned:
-        planned.execute("SELECT outbox_finalise('x', %s)", (claimed,))
+        planned.execute("SELECT outbox_finalise('x', %s, NULL, %s)", (claimed, list(range(len(claimed)))))
     assert scanned.keys() == {"outbox_events_pkey", "outbox_events_open"}
     left = planned.execute("SELECT count(*) AS n FROM outbox_events WHERE ready").fetchone()
     assert left == {"n": 100}

@@ -38,6 +38,10 @@ def test_relays_share_many_aggregates(relays: int, environ: dict[str, str], rows
     assert rows.execute("SELECT DISTINCT status, attempt_count FROM outbox_events").fetchall() == [
         {"status": "PUBLISHED", "attempt_count": 0}
     ]
+    # T2: each event has the number of its own message.
+    recorded = rows.execute("SELECT event_id::text AS id, stream_sequence AS number FROM outbox_events").fetchall()
+    numbers = {message.headers["Nats-Msg-Id"]: message.sequence for message in messages}
+    assert {row["id"]: row["number"] for row in recorded} == numbers
 
 
 @pytest.mark.parametrize("relays", [2, 4])

@@ -106,7 +106,7 @@ function changesCard(trace) {
   return card("Changes", [trace.truncated && notice("warn", "There are more changes", "Only the newest 50 are shown. Search by a purchase or an event to see an older one."), content], { flush: true });
 }
 
-const STAGE_TONES = { request: "calm", change: "calm", outbox: "calm", published: "calm", inbox: "calm", read_model: "calm", notification: "calm", sent: "good", dead_letter: "bad", closed: "mute", operator_action: "warn" };
+const STAGE_TONES = { request: "calm", change: "calm", outbox: "calm", published: "calm", inbox: "calm", read_model: "calm", notification: "calm", attempt: "warn", sent: "good", dead_letter: "bad", closed: "mute", operator_action: "warn" };
 
 /** Return the timeline of a trace. */
 export function traceTimeline(trace) {

@@ -1,6 +1,10 @@
 -- Marks events PUBLISHED that the stream has acknowledged, if this claim still holds them, and promotes the events
--- behind them. Returns how many were marked (SPEC O2). enable_seqscan is off for the reason in outbox_enqueue.
-CREATE OR REPLACE FUNCTION outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
+-- behind them. Returns how many were marked (SPEC O2). p_sequences has the number of each message in the stream, in the
+-- order of the ids; the relay of the previous release does not pass it. enable_seqscan is off for the reason in
+-- outbox_enqueue.
+DROP FUNCTION IF EXISTS outbox_finalise(text, uuid[], timestamptz);
+CREATE OR REPLACE FUNCTION outbox_finalise(
+    p_claim text, p_event_ids uuid[], p_now timestamptz DEFAULT NULL, p_sequences bigint[] DEFAULT NULL)
 RETURNS integer LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
     closed integer;
@@ -14,8 +18,9 @@ BEGIN
     published AS (
         UPDATE outbox_events o
            SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
-               locked_by = NULL, locked_at = NULL, lease_until = NULL
-         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l))
+               stream_sequence = a.stream_sequence, locked_by = NULL, locked_at = NULL, lease_until = NULL
+          FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
+         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l)) AND a.event_id = o.event_id
         RETURNING o.aggregate_key)
     SELECT count(*), array_agg(DISTINCT p.aggregate_key ORDER BY p.aggregate_key) INTO closed, keys FROM published p;
     PERFORM outbox_promote(keys);

@@ -11,6 +11,7 @@ RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
              'ready', o.ready, 'next_retry_at', rfc3339(o.next_retry_at), 'claimed_by', o.locked_by,
              'claimed_at', rfc3339(o.locked_at), 'lease_until', rfc3339(o.lease_until), 'error', o.last_error,
              'at', rfc3339(o.created_at), 'published_at', rfc3339(o.published_at),
+             'stream_sequence', o.stream_sequence,
              'failed_at', rfc3339(o.failed_at), 'discarded_at', rfc3339(o.discarded_at),
              'version', o.aggregate_version, 'trace_id', o.trace_id)), '[]')
            FROM outbox_events o WHERE o.event_id = ANY (p_event_ids)),
@@ -20,7 +21,7 @@ RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
              'event_id', n.event_id, 'notification_id', n.notification_id, 'status', n.status,
              'attempts', n.attempt_count, 'next_retry_at', rfc3339(n.next_retry_at), 'claimed_by', n.locked_by,
              'lease_until', rfc3339(n.lease_until), 'error', n.last_error, 'at', rfc3339(n.created_at),
-             'sent_at', rfc3339(n.sent_at), 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit)), '[]')
+             'sent_at', rfc3339(n.sent_at), 'responses', n.responses, 'user_id', n.user_id, 'stock_keeping_unit', n.stock_keeping_unit)), '[]')
            FROM notifications n WHERE n.event_id = ANY (p_event_ids)),
         'dead_notifications', (SELECT coalesce(jsonb_agg(jsonb_build_object(
              'event_id', d.event_id, 'kind', 'notification', 'dead_letter_id', d.notification_id, 'state', d.status,

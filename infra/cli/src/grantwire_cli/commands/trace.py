@@ -11,7 +11,13 @@ from grantwire_cli.registry import register
 from grantwire_cli.session import Session
 from grantwire_cli.times import short_duration, short_time
 
-STAGE_STYLES = {"dead_letter": "red", "sent": "green", "closed": "yellow", "operator_action": "cyan"}
+STAGE_STYLES = {
+    "dead_letter": "red",
+    "sent": "green",
+    "attempt": "yellow",
+    "closed": "yellow",
+    "operator_action": "cyan",
+}
 EXPLAINED = {"dead_letter"}  # the summaries of the others say it all
 STATE_STYLES = {**STYLES, "DEAD_LETTER": "red", "REFUSED": "yellow", "DISCARDED": "yellow"}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from grantwire.errors import CircuitOpenError, RejectedError, RetryableError
 from grantwire.notifications.store import LEASE_EXPIRED
 from grantwire.observability import logger
-from grantwire.workers.leases import Failure, RetryDecision, decide_retry
+from grantwire.workers.leases import Completion, Failure, RetryDecision, decide_retry
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -52,7 +52,7 @@ class DeliveryBatch:
         self._counts = counts
         self._rand = rand
         self._breaker = breaker
-        self._running: dict[Future[None], Notification] = {}
+        self._running: dict[Future[str], Notification] = {}
 
     async def run(self, claimed: Sequence[Notification], sender: Sender, pool: Executor, budget: Budget) -> None:
         """Send the claimed notifications, or as many as the budget allows.
@@ -85,7 +85,10 @@ class DeliveryBatch:
         """Write the outcomes of all sends that have finished."""
         done = {future: n for future, n in self._running.items() if future.done()}
         outcomes = [(n, future.exception()) for future, n in done.items()]
-        await self._complete([n.notification_id for n, error in outcomes if error is None], budget)
+        sent = [
+            Completion(n.notification_id, future.result()) for future, n in done.items() if future.exception() is None
+        ]
+        await self._complete(sent, budget)
         await self._release([n.notification_id for n, error in outcomes if isinstance(error, CircuitOpenError)], budget)
         failed = [(n, error) for n, error in outcomes if error and not isinstance(error, CircuitOpenError)]
         await self._fail([self._failure(n, error) for n, error in failed], budget)
@@ -126,7 +129,7 @@ class DeliveryBatch:
         reason = (str(error) or repr(error))[:_MAX_ERROR_LENGTH].replace("\x00", "")
         return Failure(notification.notification_id, decision, reason)
 
-    async def _complete(self, sent: Sequence[UUID], budget: Budget) -> None:
+    async def _complete(self, sent: Sequence[Completion], budget: Budget) -> None:
         if sent:
             done = await self._persist(lambda tx: self._lease.complete(tx, sent), budget)
             self._counts["sent"] += len(done)

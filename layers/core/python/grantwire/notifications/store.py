@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.workers.leases import Failure
+    from grantwire.workers.leases import Completion, Failure
 
 LEASE_EXPIRED = "lease expired while the notification was being sent"
 
@@ -56,7 +56,9 @@ UPDATE notifications n
    SET status = 'PROCESSING', locked_by = %(token)s, locked_at = coalesce(%(now)s::timestamptz, now()),
        lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s,
        attempt_count = n.attempt_count + due.expired::integer,
-       last_error = CASE WHEN due.expired THEN %(expired)s ELSE n.last_error END
+       last_error = CASE WHEN due.expired THEN %(expired)s ELSE n.last_error END,
+       responses = CASE WHEN due.expired THEN notification_responses_add(n.responses, n.lease_until, %(expired)s)
+                        ELSE n.responses END
   FROM due
  WHERE n.notification_id = due.notification_id
 RETURNING {columns}
@@ -103,22 +105,30 @@ def release(tx: Connection, token: str, ids: Sequence[UUID]) -> int:
 
 
 _COMPLETE = """
-UPDATE notifications
+UPDATE notifications n
    SET status = 'SENT', sent_at = coalesce(%(now)s::timestamptz, now()), next_retry_at = NULL, last_error = NULL,
+       responses = notification_responses_add(n.responses, coalesce(%(now)s::timestamptz, now()), v.response),
        locked_by = NULL, locked_at = NULL, lease_until = NULL
- WHERE notification_id = ANY(%(ids)s) AND locked_by = %(token)s AND status = 'PROCESSING'
+  FROM unnest(%(ids)s::uuid[], %(responses)s::text[]) AS v (notification_id, response)
+ WHERE n.notification_id = v.notification_id AND n.locked_by = %(token)s AND n.status = 'PROCESSING'
 """
 
 
-def complete(tx: Connection, token: str, ids: Sequence[UUID], *, now: datetime | None = None) -> int:
-    """Mark claimed notifications SENT; return how many were still held."""
-    return tx.execute(_COMPLETE, {"token": token, "ids": list(ids), "now": now}).rowcount
+def complete(tx: Connection, token: str, completions: Sequence[Completion], *, now: datetime | None = None) -> int:
+    """Mark claimed notifications SENT; return how many were still held.
+
+    The evidence of a notification is what the receiver responded.
+    """
+    ids, responses = zip(*completions, strict=True)
+    parameters = {"token": token, "ids": list(ids), "responses": list(responses), "now": now}
+    return tx.execute(_COMPLETE, parameters).rowcount
 
 
 _FAIL = """
 UPDATE notifications n
    SET status = CASE WHEN v.retry_after IS NULL THEN 'FAILED' ELSE 'PENDING' END,
        attempt_count = v.attempt_count, last_error = v.error,
+       responses = notification_responses_add(n.responses, coalesce(%(now)s::timestamptz, now()), v.error),
        next_retry_at = coalesce(%(now)s::timestamptz, now()) + v.retry_after,
        locked_by = NULL, locked_at = NULL, lease_until = NULL
   FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(errors)s::text[])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.workers.leases import Failure
+    from grantwire.workers.leases import Completion, Failure
 
 
 class ClaimedCommand(NamedTuple):
@@ -145,9 +145,10 @@ UPDATE operator_commands c
 """
 
 
-def complete(tx: Connection, token: str, ids: Sequence[UUID], *, now: datetime | None = None) -> int:
+def complete(tx: Connection, token: str, completions: Sequence[Completion], *, now: datetime | None = None) -> int:
     """Mark commands DONE; return how many still belonged to the claim."""
-    return tx.execute(_COMPLETE, {"token": token, "ids": list(ids), "now": now}).rowcount
+    ids = [completion.id for completion in completions]
+    return tx.execute(_COMPLETE, {"token": token, "ids": ids, "now": now}).rowcount
 
 
 _FAIL = """

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 # The order of entries with the same time.
 _STAGES = (
-    *("request", "change", "outbox", "published", "inbox", "read_model", "notification", "sent", "dead_letter"),
-    *("closed", "operator_action"),
+    *("request", "change", "outbox", "published", "inbox", "read_model", "notification", "attempt", "sent"),
+    *("dead_letter", "closed", "operator_action"),
 )
 _APPLIED = "APPLIED"
 
@@ -139,7 +139,7 @@ def _list_events(evidence: Evidence) -> Iterator[_Entry]:
         at = max(event["at"], changed_at.get(event_id, ""))
         yield _Entry("outbox", at, event_id, summary, _without(event, "event_id", "at"))
         if event["published_at"]:
-            yield _Entry("published", event["published_at"], event_id, "NATS has stored the event", {})
+            yield _describe_publication(event)
         if event["failed_at"]:
             detail = {"kind": "outbox", "dead_letter_id": event_id, "state": "OPEN", "error": event["error"]}
             yield _Entry(
@@ -152,16 +152,26 @@ def _list_events(evidence: Evidence) -> Iterator[_Entry]:
         yield _Entry("inbox", entry["at"], entry["event_id"], "the bridge has recorded the event", {})
 
 
+def _describe_publication(event: Mapping[str, Any]) -> _Entry:
+    sequence = event["stream_sequence"]
+    summary = "NATS has stored the event" + (f" as message {sequence} of the stream" if sequence else "")
+    return _Entry("published", event["published_at"], event["event_id"], summary, {"stream_sequence": sequence})
+
+
 def _list_notifications(evidence: Evidence) -> Iterator[_Entry]:
     for notification in evidence.stages["notifications"]:
         event_id, error = notification["event_id"], f": {notification['error']}" if notification["error"] else ""
         summary = f"notification is {notification['status']}, {notification['attempts']} failed attempts{error}"
-        yield _Entry("notification", notification["at"], event_id, summary, _without(notification, "event_id", "at"))
+        shown = _without(notification, "event_id", "at", "responses")
+        yield _Entry("notification", notification["at"], event_id, summary, shown)
+        detail = {"notification_id": notification["notification_id"]}
+        responses = list(notification["responses"] or ())
         if notification["sent_at"]:
-            detail = {"notification_id": notification["notification_id"]}
-            yield _Entry(
-                "sent", notification["sent_at"], event_id, "the receiver has accepted the notification", detail
-            )
+            response = f": {responses.pop()['response']}" if responses else ""
+            summary = f"the receiver has accepted the notification{response}"
+            yield _Entry("sent", notification["sent_at"], event_id, summary, detail)
+        for attempt in responses:
+            yield _Entry("attempt", attempt["at"], event_id, f"not sent: {attempt['response']}", detail)
 
 
 def _list_dead_letters(evidence: Evidence) -> Iterator[_Entry]:

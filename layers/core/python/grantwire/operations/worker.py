@@ -11,7 +11,7 @@ from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, Retr
 from grantwire.observability import logger
 from grantwire.operations import command_store
 from grantwire.operations.executors import FINISHED, Fence
-from grantwire.workers.leases import Failure, Lease, RetryDecision, decide_retry
+from grantwire.workers.leases import Completion, Failure, Lease, RetryDecision, decide_retry
 from grantwire.workers.loop import Worker
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class CommandWorker(Worker):
         self.counts["batches"] += 1
         with self._database.session() as connection:
             if outcome.position == FINISHED:
-                lease.complete(connection, [command.command_id])
+                lease.complete(connection, [Completion(command.command_id)])
                 self._lease = None
             elif outcome.delay is not None:  # another command may run until the next batch is due
                 lease.release(connection)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import logger
 from grantwire.outbox.encoding import build_headers, encode_event
+from grantwire.workers.leases import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,7 +62,7 @@ class BatchPublication:
     """
 
     def __init__(self, publisher: Publisher, subject: str, events: Sequence[ClaimedEvent]) -> None:
-        self.published: list[str] = []
+        self.published: list[Completion] = []
         self.failed: list[tuple[ClaimedEvent, GrantwireError]] = []
         self._publisher = publisher
         self._subject = subject
@@ -127,7 +128,7 @@ class BatchPublication:
             run.failed = True
             self.failed.append((run.current, result))
         else:
-            self.published.append(run.current.event_id)
+            self.published.append(Completion(run.current.event_id, result.sequence))
             run.position += 1
             if run.position < len(run.events):
                 self._ready.append(run)

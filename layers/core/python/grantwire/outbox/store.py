@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
-    from grantwire.workers.leases import Failure
+    from grantwire.workers.leases import Completion, Failure
 
 
 class ClaimedEvent(NamedTuple):
@@ -124,12 +124,17 @@ def renew(tx: Connection, token: str, ids: Sequence[str], *, lease: timedelta, n
     return tx.execute(_RENEW, {"token": token, "ids": _to_array(ids), "lease": lease, "now": now}).rowcount
 
 
-_COMPLETE = "SELECT outbox_finalise(%(token)s, %(ids)s::uuid[], %(now)s)"
+_COMPLETE = "SELECT outbox_finalise(%(token)s, %(ids)s::uuid[], %(now)s, %(sequences)s::bigint[])"
 
 
-def complete(tx: Connection, token: str, ids: Sequence[str], *, now: datetime | None = None) -> int:
-    """Mark events PUBLISHED and make their successors claimable; return how many still belonged to the claim."""
-    row = tx.execute(_COMPLETE, {"token": token, "ids": _to_array(ids), "now": now}).fetchone()
+def complete(tx: Connection, token: str, completions: Sequence[Completion], *, now: datetime | None = None) -> int:
+    """Mark events PUBLISHED and make their successors claimable; return how many still belonged to the claim.
+
+    The evidence of an event is the sequence number of its message in the stream.
+    """
+    ids, sequences = zip(*completions, strict=True)
+    parameters = {"token": token, "ids": _to_array(ids), "now": now, "sequences": list(sequences)}
+    row = tx.execute(_COMPLETE, parameters).fetchone()
     return 0 if row is None else int(row[0])
 
 

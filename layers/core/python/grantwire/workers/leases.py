@@ -113,6 +113,13 @@ class Failure(NamedTuple):
     reason: str
 
 
+class Completion(NamedTuple):
+    """A row whose work is done, and what the other side returned: kept as evidence, where the table has a column."""
+
+    id: Any
+    evidence: Any = None
+
+
 class LeasedTable(Protocol[Item]):
     """The statements of a table whose rows are claimed.
 
@@ -129,8 +136,8 @@ class LeasedTable(Protocol[Item]):
     def renew(self, tx: Connection, token: str, ids: Sequence[Any], *, lease: timedelta, now: datetime | None) -> int:
         """Extend the lease of rows."""
 
-    def complete(self, tx: Connection, token: str, ids: Sequence[Any], *, now: datetime | None) -> int:
-        """Mark rows as completed."""
+    def complete(self, tx: Connection, token: str, completions: Sequence[Completion], *, now: datetime | None) -> int:
+        """Mark rows as completed, each with its evidence."""
 
     def fail(self, tx: Connection, token: str, failures: Sequence[Failure], *, now: datetime | None) -> int:
         """Schedule the next attempt of each row, or mark it FAILED, as its retry decision says."""
@@ -183,15 +190,17 @@ class Lease(Generic[Item]):
             ensure_claim_held(changed, len(ids), "renew")
         self._expires_at = expires_at
 
-    def complete(self, tx: Connection, ids: Sequence[Any]) -> list[Any]:
+    def complete(self, tx: Connection, completions: Sequence[Completion]) -> list[Any]:
         """Mark rows as completed and return the ids of those that PostgreSQL accepted.
 
         Raises LeaseLostError if some rows were lost; the others are marked nevertheless.
         """
-        now = self._clock()
-        return self._write_outcome(
-            tx, ids, "complete", lambda batch: self._table.complete(tx, self.token, batch, now=now)
-        )
+        by_id = {completion.id: completion for completion in completions}
+
+        def write(batch: Sequence[Any]) -> int:
+            return self._table.complete(tx, self.token, [by_id[row_id] for row_id in batch], now=self._clock())
+
+        return self._write_outcome(tx, list(by_id), "complete", write)
 
     def fail(self, tx: Connection, failures: Sequence[Failure]) -> list[Any]:
         """Schedule the next attempt of each row or mark it FAILED; otherwise like `complete`."""

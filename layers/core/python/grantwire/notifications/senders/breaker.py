@@ -23,10 +23,10 @@ class BreakerSender(Sender):
         """See `Sender`."""
         return self._sender.concurrency
 
-    def send(self, notification: Notification) -> None:
+    def send(self, notification: Notification) -> str:
         """See `Sender`."""
         with self._breaker.guard():
-            self._sender.send(notification)
+            return self._sender.send(notification)
 
     def prepare(self) -> None:
         """See `Sender`."""

@@ -15,8 +15,8 @@ class Sender(Protocol):
     def concurrency(self) -> int:
         """Number of notifications that may be sent at the same time."""
 
-    def send(self, notification: Notification) -> None:
-        """Send a notification and return when the receiver has accepted it.
+    def send(self, notification: Notification) -> str:
+        """Send a notification and return when the receiver has accepted it, with a few words about its response.
 
         Raises RejectedError if the receiver will never accept it, RetryableError if a later attempt may succeed.
         """

@@ -42,12 +42,12 @@ class SnsSender(Sender):
         """See `Sender`."""
         return self._concurrency
 
-    def send(self, notification: Notification) -> None:
+    def send(self, notification: Notification) -> str:
         """Publish the notification to the topic."""
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError  # noqa: PLC0415
 
         try:
-            self._client.publish(
+            response = self._client.publish(
                 TopicArn=self._topic_arn,
                 Message=json.dumps(notification.body()),
                 MessageAttributes=_attributes(notification),
@@ -61,6 +61,7 @@ class SnsSender(Sender):
             raise error_class(f"SNS responded with {code}") from error
         except BotoCoreError as error:
             raise RetryableError(f"no response from SNS: {error}") from error
+        return f"SNS accepted it as message {response['MessageId']}"
 
     def _fifo_parameters(self, notification: Notification) -> dict[str, str]:
         """Return the parameters of a FIFO topic; the notifications of one entitlement form a message group."""

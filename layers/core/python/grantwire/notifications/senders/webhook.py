@@ -70,14 +70,14 @@ class WebhookSender(Sender):
         """Read the endpoint, so that nothing is claimed without one; raise RetryableError or ConfigError."""
         self._endpoint = self._source.read()
 
-    def send(self, notification: Notification) -> None:
+    def send(self, notification: Notification) -> str:
         """POST the notification; see the module's docstring for the errors."""
         endpoint = self._endpoint or self._source.read()
         status = self._post(endpoint, notification)
         if status == _UNAUTHORIZED and (renewed := self._refresh(endpoint)) is not None:
             self._endpoint = renewed
             status = self._post(renewed, notification)
-        _raise_for_status(status)
+        return _describe_status(status)
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -124,9 +124,11 @@ def _signature_headers(
     }
 
 
-def _raise_for_status(status: int) -> None:
+def _describe_status(status: int) -> str:
+    """Return what the receiver responded; raise if it has not accepted the notification."""
+    response = f"receiver responded with status {status}"
     if 200 <= status < 300:  # noqa: PLR2004 - HTTP's own numbers
-        return
+        return response
     if status in _RETRYABLE_STATUSES or status >= 500:  # noqa: PLR2004
-        raise RetryableError(f"receiver responded with status {status}")
-    raise RejectedError(f"receiver responded with status {status}")
+        raise RetryableError(response)
+    raise RejectedError(response)
