@@ -64,6 +64,8 @@ def test_doctor_of_a_stack_by_its_name(grantwire: Grantwire, stack: EmbeddedStac
     code, refused = grantwire("doctor", "--stack-name", "unknown", *options[2:], **aws)
     assert code == 1
     assert "does not exist" in refused["findings"][0]["message"]
+    code, failed = grantwire("status", "--stack-name", "unknown", *options[2:], **aws)
+    assert (code, failed["error"]["hint"]) == (1, "Check the stack's name, --region and AWS_PROFILE.")
 
 
 def test_doctor_finds_a_disabled_schedule(stack: EmbeddedStack) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INSTALL = "Install the extra: pip install 'grantwire-cli[aws]'."
+WRONG_STACK = "Check the stack's name, --region and AWS_PROFILE."
 DENIED = {"AccessDenied", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClientException"}
 
 
@@ -44,7 +45,7 @@ def reported_errors() -> Iterator[None]:
     except ClientError as error:
         code = error.response["Error"]["Code"]
         failure = AccessError if code in DENIED else CommandError
-        raise failure(f"AWS: {error.response['Error']['Message']}", code=code) from error
+        raise failure(f"AWS: {error.response['Error']['Message']}", hint=WRONG_STACK, code=code) from error
     except BotoCoreError as error:
         raise UnavailableError(f"AWS: {error}") from error
 
