@@ -2383,6 +2383,8 @@ CREATE INDEX entitlement_audit_default_purchase_id_occurred_at_idx ON public.ent
 CREATE INDEX entitlement_audit_trace ON ONLY public.entitlement_audit USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_trace_id_occurred_at_idx ON public.entitlement_audit_default USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_transaction_id_occurred_at_operat_idx ON public.entitlement_audit_default USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_history ON ONLY public.entitlement_audit USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx ON public.entitlement_audit_default USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
@@ -2421,6 +2423,7 @@ ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_au
 ALTER INDEX public.entitlement_audit_purchase ATTACH PARTITION public.entitlement_audit_default_purchase_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_trace ATTACH PARTITION public.entitlement_audit_default_trace_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_changes ATTACH PARTITION public.entitlement_audit_default_transaction_id_occurred_at_operat_idx;
+ALTER INDEX public.entitlement_audit_history ATTACH PARTITION public.entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();

@@ -5,8 +5,9 @@
 -- rows of an entitlement have the same occurred_at, because each change locks the entitlement. So that of the last row of a
 -- page is the p_before of the next one. Rows from before a typed column have its value in `detail`, or not at all.
 --
--- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. The
--- planner settings force index scans, because a plan made while the partitions have few rows would read them completely.
+-- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
+-- reads entitlement_audit_history, which has no refused operations: there can be millions of them. The planner settings
+-- force index scans, because a plan made while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_history(
     p_user_id text, p_sku text, p_before timestamptz, p_limit integer
 ) RETURNS TABLE (
