@@ -144,7 +144,9 @@ BEGIN
       SELECT p.transaction_id, p.occurred_at, p.operation_id, p.number,
              '{"event_id":"' || p.operation_id || '","event_type":"' || entitlement_event_type(p.operation)
              || '","user_id":' || to_json(p.user_id) || ',"stock_keeping_unit":' || to_json(p.stock_keeping_unit)
-             || ',"status":"' || coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
+             || ',"status":"' || entitlement_state(
+                    coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END), p.starts_at, NULL,
+                    '0', coalesce(p.changed_at, p.occurred_at))
              || '","version":' || coalesce(p.version, (p.detail->>'version')::bigint)
              || ',"occurred_at":"' || rfc3339(coalesce(p.changed_at, p.occurred_at))
              || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')
@@ -552,7 +554,9 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT coalesce(a.version, (a.detail->>'version')::bigint), a.operation,
-               coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END),
+               entitlement_state(
+                   coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END), a.starts_at, NULL,
+                   '0', coalesce(a.changed_at, a.occurred_at)),
                coalesce(a.changed_at, a.occurred_at), a.detail->>'reason',
                coalesce(a.purchase_id, a.detail->>'purchase_id'), a.caller, a.starts_at, a.expires_at, a.occurred_at
           FROM entitlement_audit a
