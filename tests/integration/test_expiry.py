@@ -262,6 +262,24 @@ def test_refused_event_does_not_hold_back_the_others(client: Client, rows: Rows,
     assert run_expiry(database_url) == NOTHING | {"expired": 1}
 
 
+def test_many_refused_events_do_not_hold_back_the_others(client: Client, rows: Rows, database_url: str) -> None:
+    """N5 in spirit: also if more entitlements are refused than one transaction tries one by one, and end first."""
+    for number in range(45):
+        client.grant(f"bad{number}", user_id=f"bad{number}", expires_at=in_hours(1))
+    for number in range(30):
+        client.grant(f"u{number}", user_id=f"u{number}", expires_at=in_hours(2))
+        client.grant(f"s{number}", user_id=f"s{number}", starts_at=in_hours(1))
+    pass_time(rows, 3)
+    rows.execute(
+        "ALTER TABLE outbox_events ADD CONSTRAINT refuse CHECK (aggregate_version = 1 OR aggregate_key NOT LIKE 'bad%')"
+    )
+    first, second = run_expiry(database_url), run_expiry(database_url)
+    assert (first["expired"], first["failed"]) == (30, 45)
+    assert first["started"] + second["started"] == 30  # some were left out together with those that failed
+    rows.execute("ALTER TABLE outbox_events DROP CONSTRAINT refuse")
+    assert run_expiry(database_url) == NOTHING | {"expired": 45}
+
+
 def test_missing_privilege_is_a_fault_of_the_system(client: Client, rows: Rows, database_url: str) -> None:
     """N6: nothing is counted as failed."""
     client.grant("k1", expires_at=in_hours(1))

@@ -8,11 +8,15 @@
 --
 -- With p_isolate, an entitlement whose events PostgreSQL refuses does not hold back the others: it is counted as failed,
 -- and `error` has the reason of the last one. Then p_limit must be at most 20, because each entitlement takes a
--- subtransaction, and a transaction with more than 64 of them slows down all others.
+-- subtransaction, and a transaction with more than 64 of them slows down all others. Those that failed stay the first ones
+-- that are due: the next call leaves out the first p_skip of each kind. p_skip has a default, so that functions of the
+-- previous release can call this one during a deployment.
 --
 -- enable_seqscan is off because a plan made while the table is empty would use a sequential scan.
+DROP FUNCTION IF EXISTS entitlements_record_due(integer, interval, interval, text, boolean);
+
 CREATE OR REPLACE FUNCTION entitlements_record_due(
-    p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean,
+    p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer DEFAULT 0,
     OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
@@ -27,14 +31,15 @@ BEGIN
     failed := 0;
     FOR due IN
         (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit)
+          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip)
         UNION
         (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at LIMIT p_limit)
+          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
+          LIMIT p_limit OFFSET p_skip)
         UNION
         (SELECT user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit)
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip)
     LOOP
         SELECT e.* INTO before FROM entitlements e
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 # The SQL function (infra/sql/functions/entitlements_record_due.sql) decides what is due, by the clock of the database.
 RECORD_DUE = """
 SELECT started, expiring, expired, failed, error
-  FROM entitlements_record_due(%(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s)
+  FROM entitlements_record_due(
+         %(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s, %(skip)s::integer)
 """
 
 # Each entitlement takes a subtransaction then, and there are three kinds of due times.
@@ -62,20 +63,29 @@ class Expiry(Worker):
         self._database = database
         self._times = times
         self._settings = settings
+        # How many of the entitlements that are due first have failed. They are left out until nothing else is due.
+        self._skip = 0
+
+    async def begin(self) -> None:
+        """Try all entitlements again."""
+        self._skip = 0
 
     async def step(self, budget: Budget) -> bool:  # noqa: ARG002 - a batch is short; the loop checks the budget
-        """Record one batch; return false if nothing was recorded.
+        """Record one batch; return false if nothing was due.
 
         If PostgreSQL refuses the events of an entitlement, the due entitlements are recorded one by one, so that it
-        does not hold back the others. It is counted as failed and tried again by the next step.
+        does not hold back the others. It is counted as failed and tried again when nothing else is due.
         """
         try:
-            return await asyncio.to_thread(self._record, self._settings.batch_size, isolate=False)
+            found = await asyncio.to_thread(self._record, self._settings.batch_size, isolate=False)
         except SystemFaultError:
             raise
         except InternalError as error:
             logger.warning("batch refused, recording entitlements one by one", reason=str(error))
-            return await asyncio.to_thread(self._record, _ISOLATED_BATCH_SIZE, isolate=True)
+            found = await asyncio.to_thread(self._record, _ISOLATED_BATCH_SIZE, isolate=True)
+        if not found:
+            self._skip = 0
+        return found
 
     async def wait(self, seconds: float) -> None:
         """Wait for the poll interval."""
@@ -93,9 +103,11 @@ class Expiry(Worker):
             "notice": self._times.notice_interval,
             "trace_id": trace_id_from_headers(),
             "isolate": isolate,
+            "skip": self._skip,
         }
         started, expiring, expired, failed, error = self._database.fetch_row(RECORD_DUE, parameters)
         self.counts.update(started=started, expiring=expiring, expired=expired, failed=failed)
         if failed:
+            self._skip += failed
             logger.error("could not record times of entitlements", failed=failed, reason=error)
-        return bool(started or expiring or expired)
+        return bool(started or expiring or expired or failed)
