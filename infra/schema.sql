@@ -723,7 +723,7 @@ BEGIN
     END IF;
 END
 $$;
-CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer DEFAULT 0, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) RETURNS record
+CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[] DEFAULT '{0,0,0}'::integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
@@ -737,17 +737,19 @@ BEGIN
     expiring := 0;
     expired := 0;
     failed := 0;
+    failed_of := '{0,0,0}';
+    -- What is due in two ways is listed twice, and nothing is left to record the second time.
     FOR due IN
-        (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip)
-        UNION
-        (SELECT user_id, stock_keeping_unit FROM entitlements
+        (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
+          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
+        UNION ALL
+        (SELECT 2, user_id, stock_keeping_unit FROM entitlements
           WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
-          LIMIT p_limit OFFSET p_skip)
-        UNION
-        (SELECT user_id, stock_keeping_unit FROM entitlements
+          LIMIT p_limit OFFSET p_skip[2])
+        UNION ALL
+        (SELECT 3, user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit OFFSET p_skip)
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
     LOOP
         SELECT e.* INTO before FROM entitlements e
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
@@ -758,6 +760,7 @@ BEGIN
                 after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
+                failed_of[due.kind] := failed_of[due.kind] + 1;
                 error := SQLERRM || ' (' || SQLSTATE || ')';
                 CONTINUE;
             END;
@@ -2502,8 +2505,8 @@ REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM P
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) FROM PUBLIC;

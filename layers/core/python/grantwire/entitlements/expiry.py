@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
 # The SQL function (infra/sql/functions/entitlements_record_due.sql) decides what is due, by the clock of the database.
 RECORD_DUE = """
-SELECT started, expiring, expired, failed, error
+SELECT started, expiring, expired, failed, error, failed_of
   FROM entitlements_record_due(
-         %(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s, %(skip)s::integer)
+         %(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s, %(skip)s::integer[])
 """
 
 # Each entitlement takes a subtransaction then, and there are three kinds of due times.
 _ISOLATED_BATCH_SIZE = 20
+# After so many failures, the cause is not in single entitlements: the worker waits between its attempts.
+_MANY_FAILED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +65,26 @@ class Expiry(Worker):
         self._database = database
         self._times = times
         self._settings = settings
-        # How many of the entitlements that are due first have failed. They are left out until nothing else is due.
-        self._skip = 0
+        # How many of the starts, ends and notices that are due first have failed in this invocation.
+        self._skip = [0, 0, 0]
 
     async def begin(self) -> None:
-        """Try all entitlements again."""
-        self._skip = 0
+        """Try those again that failed in the last invocation."""
+        self._skip = [0, 0, 0]
 
     async def step(self, budget: Budget) -> bool:  # noqa: ARG002 - a batch is short; the loop checks the budget
         """Record one batch; return false if nothing was due.
 
         If PostgreSQL refuses the events of an entitlement, the due entitlements are recorded one by one, so that it
-        does not hold back the others. It is counted as failed and tried again when nothing else is due.
+        does not hold back the others. It is counted as failed and tried again by the next invocation.
         """
         try:
-            found = await asyncio.to_thread(self._record, self._settings.batch_size, isolate=False)
+            return await asyncio.to_thread(self._record, self._settings.batch_size, isolate=False)
         except SystemFaultError:
             raise
         except InternalError as error:
             logger.warning("batch refused, recording entitlements one by one", reason=str(error))
-            found = await asyncio.to_thread(self._record, _ISOLATED_BATCH_SIZE, isolate=True)
-        if not found:
-            self._skip = 0
-        return found
+            return await asyncio.to_thread(self._record, _ISOLATED_BATCH_SIZE, isolate=True)
 
     async def wait(self, seconds: float) -> None:
         """Wait for the poll interval."""
@@ -105,9 +104,9 @@ class Expiry(Worker):
             "isolate": isolate,
             "skip": self._skip,
         }
-        started, expiring, expired, failed, error = self._database.fetch_row(RECORD_DUE, parameters)
+        started, expiring, expired, failed, error, failed_of = self._database.fetch_row(RECORD_DUE, parameters)
         self.counts.update(started=started, expiring=expiring, expired=expired, failed=failed)
         if failed:
-            self._skip += failed
+            self._skip = [skip + count for skip, count in zip(self._skip, failed_of, strict=True)]
             logger.error("could not record times of entitlements", failed=failed, reason=error)
-        return bool(started or expiring or expired or failed)
+        return bool(started or expiring or expired or (failed and sum(self._skip) <= _MANY_FAILED))
