@@ -144,7 +144,9 @@ BEGIN
       SELECT p.transaction_id, p.occurred_at, p.operation_id, p.number,
              '{"event_id":"' || p.operation_id || '","event_type":"' || entitlement_event_type(p.operation)
              || '","user_id":' || to_json(p.user_id) || ',"stock_keeping_unit":' || to_json(p.stock_keeping_unit)
-             || ',"status":"' || coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
+             || ',"status":"' || entitlement_state(
+                    coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END), p.starts_at, NULL,
+                    '0', coalesce(p.changed_at, p.occurred_at))
              || '","version":' || coalesce(p.version, (p.detail->>'version')::bigint)
              || ',"occurred_at":"' || rfc3339(coalesce(p.changed_at, p.occurred_at))
              || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')
@@ -552,7 +554,9 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT coalesce(a.version, (a.detail->>'version')::bigint), a.operation,
-               coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END),
+               entitlement_state(
+                   coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END), a.starts_at, NULL,
+                   '0', coalesce(a.changed_at, a.occurred_at)),
                coalesce(a.changed_at, a.occurred_at), a.detail->>'reason',
                coalesce(a.purchase_id, a.detail->>'purchase_id'), a.caller, a.starts_at, a.expires_at, a.occurred_at
           FROM entitlement_audit a
@@ -681,8 +685,8 @@ BEGIN
             known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
             EXIT WHEN known.status = 'ACTIVE';
         END LOOP;
-        refusal := 'already ' || entitlement_state(
-            known.status, known.starts_at, known.expires_at, p_grace, clock_timestamp());
+        -- Not by the clock: if the end comes meanwhile, the entitlement was ACTIVE when this was decided.
+        refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
         RETURN;
     END IF;
     SELECT e.* INTO known FROM entitlements e
@@ -719,7 +723,7 @@ BEGIN
     END IF;
 END
 $$;
-CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) RETURNS record
+CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[] DEFAULT '{0,0,0}'::integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
@@ -733,16 +737,19 @@ BEGIN
     expiring := 0;
     expired := 0;
     failed := 0;
+    failed_of := '{0,0,0}';
+    -- What is due in two ways is listed twice, and nothing is left to record the second time.
     FOR due IN
-        (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit)
-        UNION
-        (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at LIMIT p_limit)
-        UNION
-        (SELECT user_id, stock_keeping_unit FROM entitlements
+        (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
+          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
+        UNION ALL
+        (SELECT 2, user_id, stock_keeping_unit FROM entitlements
+          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
+          LIMIT p_limit OFFSET p_skip[2])
+        UNION ALL
+        (SELECT 3, user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit)
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
     LOOP
         SELECT e.* INTO before FROM entitlements e
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
@@ -753,6 +760,7 @@ BEGIN
                 after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
+                failed_of[due.kind] := failed_of[due.kind] + 1;
                 error := SQLERRM || ' (' || SQLSTATE || ')';
                 CONTINUE;
             END;
@@ -2392,6 +2400,8 @@ CREATE INDEX entitlement_audit_default_purchase_id_occurred_at_idx ON public.ent
 CREATE INDEX entitlement_audit_trace ON ONLY public.entitlement_audit USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_trace_id_occurred_at_idx ON public.entitlement_audit_default USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_transaction_id_occurred_at_operat_idx ON public.entitlement_audit_default USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_history ON ONLY public.entitlement_audit USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx ON public.entitlement_audit_default USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
@@ -2430,6 +2440,7 @@ ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_au
 ALTER INDEX public.entitlement_audit_purchase ATTACH PARTITION public.entitlement_audit_default_purchase_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_trace ATTACH PARTITION public.entitlement_audit_default_trace_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_changes ATTACH PARTITION public.entitlement_audit_default_transaction_id_occurred_at_operat_idx;
+ALTER INDEX public.entitlement_audit_history ATTACH PARTITION public.entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();
@@ -2503,8 +2514,8 @@ REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM P
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transaction_begin(p_guard text) FROM PUBLIC;

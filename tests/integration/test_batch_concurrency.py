@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -269,29 +270,39 @@ def test_killed_caller_leaves_all_or_nothing(
 def test_each_key_has_one_effect_in_overlapping_batches_and_single_requests(database_url: str, rows: Rows) -> None:
     """K6, E7, I1: eight clients send the same 60 requests in different groups; every key has one response.
 
-    The requests of a batch are in the order of their entitlements. Otherwise most batches would be deadlocks, which
-    take a second each.
+    They send the requests of three users at the same time, so that they meet at each key. The requests of a batch are
+    in the order of their entitlements. Otherwise most batches would be deadlocks, which take a second each.
     """
-    requests = [item(f"g{n}", user_id=f"u{n:02}") for n in range(30)]
-    requests += [item(f"r{n}", "revoke", user_id=f"u{n:02}") for n in range(30)]
+    requests = [
+        item(f"{name}{n}", operation, user_id=f"u{n:02}")
+        for n in range(30)
+        for name, operation in (("g", "grant"), ("r", "revoke"))
+    ]
+    meeting = threading.Barrier(8)
 
     def send(number: int) -> list[tuple[str, bool, str]]:
         chance = random.Random(number)  # noqa: S311
-        left = chance.sample(requests, len(requests))
         seen: list[tuple[str, bool, str]] = []
         with Client(database_url, IDEMPOTENCY_LOCK_WAIT="4s", DATABASE_STATEMENT_TIMEOUT="20s") as client:
-            while left:
-                group = sorted(left[: chance.choice([1, 5, 20])], key=lambda each: str(each["user_id"]))
-                left = left[len(group) :]
-                if len(group) == 1:
-                    change = client.grant if group[0]["operation"] == "grant" else client.revoke
-                    response = change(group[0]["idempotency_key"], user_id=group[0]["user_id"])
-                    seen.append((group[0]["idempotency_key"], response.replayed, response.body))
-                    continue
-                for sent, result in zip(group, results(client.batch(*group)), strict=True):
-                    body = json.dumps(result["response"], separators=(",", ":"), ensure_ascii=False)
-                    seen.append((sent["idempotency_key"], result["replayed"], body))
+            for first in range(0, len(requests), 6):
+                left = chance.sample(requests[first : first + 6], 6)
+                meeting.wait(timeout=60)
+                while left:
+                    group = sorted(left[: chance.choice([1, 3, 6])], key=lambda each: str(each["user_id"]))
+                    left = left[len(group) :]
+                    seen += send_group(client, group)
         return seen
+
+    def send_group(client: Client, group: list[dict[str, Any]]) -> Iterator[tuple[str, bool, str]]:
+        if len(group) == 1:
+            (sent,) = group
+            change = client.grant if sent["operation"] == "grant" else client.revoke
+            response = change(sent["idempotency_key"], user_id=sent["user_id"])
+            yield sent["idempotency_key"], response.replayed, response.body
+            return
+        for sent, result in zip(group, results(client.batch(*group)), strict=True):
+            body = json.dumps(result["response"], separators=(",", ":"), ensure_ascii=False)
+            yield sent["idempotency_key"], result["replayed"], body
 
     by_key: dict[str, list[tuple[bool, str]]] = {}
     for key, replayed, body in (each for seen in run_concurrently(8, send) for each in seen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import uuid
@@ -145,7 +146,7 @@ def test_dump_that_replaces_the_tables_refuses_old_cursors(server: PostgresServe
 
 
 def test_recovery_to_an_earlier_time_refuses_old_cursors() -> None:
-    """K9: a recovered cluster has another timeline. A restart does not change it."""
+    """K9: a recovered cluster has another timeline, also before its first checkpoint. A restart does not change it."""
     server = PostgresServer(STATE / "timeline", settings=UNSAFE | {"checkpoint_timeout": "1h"})
     try:
         server.start()
@@ -158,16 +159,30 @@ def test_recovery_to_an_earlier_time_refuses_old_cursors() -> None:
             assert_all_valid(feed, cursors)
         server.stop()
         data = server.folder / "data"
-        signal = data / "standby.signal"
-        signal.touch()
-        os.chown(signal, data.stat().st_uid, data.stat().st_gid)
+        standby = data / "standby.signal"
+        standby.touch()
+        os.chown(standby, data.stat().st_uid, data.stat().st_gid)
         server.start()
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            assert connection.execute("SELECT pg_promote()").fetchall() == [(True,)]
-        with FeedClient(server.url()) as feed:
+        with _without_checkpoints(server), FeedClient(server.url()) as feed:
+            with psycopg.connect(server.url(), autocommit=True) as connection:
+                assert connection.execute("SELECT pg_promote()").fetchall() == [(True,)]
             assert_all_gone(feed, cursors)
     finally:
         server.destroy()
+
+
+@contextmanager
+def _without_checkpoints(server: PostgresServer) -> Iterator[None]:
+    """Stop the process that makes checkpoints: until the first one, the control file has the old timeline."""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        ((checkpointer,),) = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+        ).fetchall()
+    os.kill(checkpointer, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(checkpointer, signal.SIGCONT)
 
 
 def test_transaction_id_that_was_not_assigned_yet_is_refused(feed: FeedClient, client: Client, rows: Rows) -> None:

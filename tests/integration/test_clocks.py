@@ -1,4 +1,4 @@
-"""I4, O2, D1, R1, V1: all times come from the database, so a wrong clock in a function has no effect."""
+"""I4, O2, D1, R1, V1, K1 to K6: all times come from the database, so a wrong clock in a function has no effect."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.client import CHANGE, GRANTS, REVOKES
+from tests.support.checks import CHECK
+from tests.support.client import BATCHES, CHANGE, GRANTS, REVOKES, item
 from tests.support.client import event as request
 from tests.support.invocations import UNTIL_IDLE, Functions
+from tests.support.times import pass_time
 from tests.support.workers.bridge_stream import Stream
 from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
@@ -118,6 +120,42 @@ def test_functions_use_the_clock_of_the_database(
     assert len(occurred) == 8
     for at in (json.loads(granted["body"])["updated_at"], *(row["at"] for row in occurred)):
         assert start["now"] <= datetime.fromisoformat(at) <= end["now"]
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=5), timedelta(hours=-5)], ids=["ahead", "behind"])
+def test_starts_and_ends_follow_the_clock_of_the_database(
+    environ: dict[str, str], rows: Rows, ahead: timedelta
+) -> None:
+    """K1 to K6: the clock of a function neither refuses nor ends an entitlement, and is in no response."""
+    (row,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
+    later, ended = ((row["now"] + timedelta(hours=hours)).isoformat() for hours in (1, -1))
+    with Functions(environ, clock_ahead=ahead) as functions:
+        assert _change(functions, GRANTS, "k1", expires_at=later)["statusCode"] == 200
+        assert "in the future" in _change(functions, GRANTS, "k2", user_id="late", expires_at=ended)["body"]
+        assert '"SCHEDULED"' in _change(functions, GRANTS, "k3", user_id="scheduled", starts_at=later)["body"]
+        items = [item("k4", "extend", expires_at=later), item("k5", user_id="late", expires_at=ended)]
+        batch = functions.invoke("change_batch", request("POST", BATCHES, body=json.dumps({"items": items})))
+        assert [result["status_code"] for result in json.loads(batch["body"])["results"]] == [409, 400]
+
+        check = _check(functions)
+        (row,) = rows.execute("SELECT clock_timestamp() AS now").fetchall()
+        assert (check["allowed"], _check(functions, user_id="scheduled")["status"]) == (True, "SCHEDULED")
+        assert timedelta(0) <= row["now"] - datetime.fromisoformat(check["checked_at"]) < timedelta(minutes=1)
+        assert _check(functions, at=check["checked_at"])["status"] == "ACTIVE"
+        assert functions.invoke("expire_entitlements", UNTIL_IDLE)["expired"] == 0
+        pass_time(rows, 2)
+        assert _check(functions)["status"] == "EXPIRED"
+        recorded = functions.invoke("expire_entitlements", UNTIL_IDLE)
+        assert (recorded["started"], recorded["expired"]) == (1, 1)
+
+
+def _check(functions: Functions, user_id: str = "u_123", **query: str) -> dict[str, Any]:
+    path = {"user_id": user_id, "stock_keeping_unit": "item1"}
+    response = functions.invoke(
+        "check_entitlement", request("GET", CHECK, pathParameters=path, queryStringParameters=query or None)
+    )
+    body: dict[str, Any] = json.loads(response["body"])
+    return body
 
 
 def _insert_work_due_in_an_hour(rows: Rows) -> None:

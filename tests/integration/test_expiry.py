@@ -13,7 +13,8 @@ import pytest
 from grantwire.errors import SystemFaultError
 from tests.support.client import Client
 from tests.support.concurrency import run_concurrently
-from tests.support.times import events, history, in_hours, pass_time, run_expiry
+from tests.support.times import events, expiry_worker, history, in_hours, pass_time, run_expiry
+from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
@@ -248,18 +249,51 @@ def _operations(rows: Rows, user: str) -> tuple[list[str], list[int]]:
 
 
 def test_refused_event_does_not_hold_back_the_others(client: Client, rows: Rows, database_url: str) -> None:
-    """N5 in spirit: a row that PostgreSQL refuses is counted as failed and tried again, the others are recorded."""
+    """N5 in spirit: a row that PostgreSQL refuses is counted as failed, and the others are recorded.
+
+    The next invocation of the same execution environment tries it again.
+    """
     for user in ("bad", "u1", "u2"):
         client.grant(user, user_id=user, expires_at=in_hours(1))
     pass_time(rows, 2)
     rows.execute(
         "ALTER TABLE outbox_events ADD CONSTRAINT refuse CHECK (aggregate_version = 1 OR aggregate_key <> 'bad/item1')"
     )
-    result = run_expiry(database_url)
-    assert (result["expired"], result["failed"] > 0) == (2, True)
-    assert ("EXPIRE", 2, "EXPIRED") in history(rows)
+    with expiry_worker(database_url) as worker:
+        assert run_worker(worker) == NOTHING | {"expired": 2, "failed": 1}
+        assert ("EXPIRE", 2, "EXPIRED") in history(rows)
+        rows.execute("ALTER TABLE outbox_events DROP CONSTRAINT refuse")
+        assert run_worker(worker) == NOTHING | {"expired": 1}
+
+
+def test_many_refused_events_do_not_hold_back_the_others(client: Client, rows: Rows, database_url: str) -> None:
+    """N5 in spirit: also if more entitlements are refused than one transaction tries one by one, and end first."""
+    for number in range(45):
+        client.grant(f"bad{number}", user_id=f"bad{number}", expires_at=in_hours(1))
+    for number in range(30):
+        client.grant(f"u{number}", user_id=f"u{number}", expires_at=in_hours(2))
+        client.grant(f"s{number}", user_id=f"s{number}", starts_at=in_hours(1))
+    pass_time(rows, 3)
+    rows.execute(
+        "ALTER TABLE outbox_events ADD CONSTRAINT refuse CHECK (aggregate_version = 1 OR aggregate_key NOT LIKE 'bad%')"
+    )
+    assert run_expiry(database_url) == {"started": 30, "expiring": 0, "expired": 30, "failed": 45}
     rows.execute("ALTER TABLE outbox_events DROP CONSTRAINT refuse")
-    assert run_expiry(database_url) == NOTHING | {"expired": 1}
+    assert run_expiry(database_url) == NOTHING | {"expired": 45}
+
+
+def test_worker_waits_if_everything_is_refused(
+    client: Client, rows: Rows, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4: after many failures it does not try the rest at once, so that a fault does not fill the log."""
+    monkeypatch.setattr("grantwire.entitlements.expiry._MANY_FAILED", 20)
+    for number in range(45):
+        client.grant(f"k{number}", user_id=f"u{number}", expires_at=in_hours(1))
+    pass_time(rows, 2)
+    rows.execute("ALTER TABLE outbox_events ADD CONSTRAINT refuse CHECK (aggregate_version = 1)")
+    assert run_expiry(database_url) == NOTHING | {"failed": 40}
+    rows.execute("ALTER TABLE outbox_events DROP CONSTRAINT refuse")
+    assert run_expiry(database_url) == NOTHING | {"expired": 45}
 
 
 def test_missing_privilege_is_a_fault_of_the_system(client: Client, rows: Rows, database_url: str) -> None:

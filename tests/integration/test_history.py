@@ -98,6 +98,18 @@ def test_times_are_shown_where_they_are_set(client: CheckClient, rows: Rows) -> 
     }
 
 
+def test_status_before_the_start_is_that_of_the_response(client: CheckClient, database_url: str, rows: Rows) -> None:
+    """K3, K8: SCHEDULED after a grant for later, as in its response and in a check as of that time; then ACTIVE."""
+    with Client(database_url) as writer:
+        granted = writer.grant("h1", starts_at="2998-01-01T00:00:00Z").json
+        assert client.check(at=granted["updated_at"]).json["status"] == "SCHEDULED"
+        rows.execute("UPDATE entitlements SET starts_at = now()")
+        rows.execute("SELECT entitlements_record_due(10, '0', '0', 't', false)")
+        writer.revoke("h2")
+    listed = [(entry["operation"], entry["status"]) for entry in client.history().json["history"]]
+    assert listed == [("REVOKE", "REVOKED"), ("START", "ACTIVE"), ("GRANT", granted["status"])]
+
+
 def test_rows_without_typed_columns_are_complete(client: CheckClient, rows: Rows) -> None:
     """K8: the previous release wrote version and purchase to `detail`; a row without them is not lost."""
     detail = '{"reason": "r", "version": 1, "purchase_id": "p_1"}'

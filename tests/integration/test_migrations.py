@@ -391,32 +391,51 @@ def test_audit_rows_of_the_previous_release_get_typed_columns(empty_url: str) ->
     ]
 
 
-def test_index_of_the_change_feed_uses_indexes_that_exist(rows: Rows) -> None:
-    """K9: an operator builds those of the partitions before the migration, as docs/deploy.md says, without blocking."""
-    migration = (MIGRATIONS / "0023_change_feed.sql").read_text()
-    create = re.search(r"CREATE INDEX entitlement_audit_changes .*?;", migration, re.DOTALL)
+_FEED_COLUMNS = "(transaction_id, occurred_at, operation_id)"
+
+
+@pytest.mark.parametrize(
+    ("migration", "index", "columns"),
+    [
+        ("0023_change_feed.sql", "entitlement_audit_changes", _FEED_COLUMNS),
+        (
+            "0037_history_index.sql",
+            "entitlement_audit_history",
+            "(user_id, stock_keeping_unit, occurred_at, operation_id)",
+        ),
+    ],
+)
+def test_index_of_applied_changes_uses_indexes_that_exist(rows: Rows, migration: str, index: str, columns: str) -> None:
+    """K8, K9: an operator builds those of the partitions before the migration, as docs/deploy.md says.
+
+    Changes do not wait then. The document shows it for the index of the feed.
+    """
+    create = re.search(rf"CREATE INDEX {index} .*?;", (MIGRATIONS / migration).read_text(), re.DOTALL)
     before = re.search(r"SELECT format\('CREATE INDEX CONCURRENTLY .*?::regclass ", _DEPLOY.read_text(), re.DOTALL)
     assert create is not None
     assert before is not None
-    rows.execute("DROP INDEX entitlement_audit_changes")
-    for row in rows.execute(before[0].encode()).fetchall():
+    assert _FEED_COLUMNS in before[0]
+    rows.execute(f"DROP INDEX {index}")
+    for row in rows.execute(before[0].replace(_FEED_COLUMNS, columns).encode()).fetchall():
         (statement,) = row.values()
         rows.execute(statement.encode())
-    built = _indexes_of_the_feed(rows)
+    built = _indexes_of_applied_changes(rows, columns)
     assert len(built) >= 5
     rows.execute(create[0].encode())
-    attached = rows.execute("SELECT inhrelid FROM pg_inherits WHERE inhparent = 'entitlement_audit_changes'::regclass")
-    assert {row["inhrelid"] for row in attached} == built == _indexes_of_the_feed(rows)
+    attached = rows.execute("SELECT inhrelid FROM pg_inherits WHERE inhparent = %s::regclass", (index,))
+    assert {row["inhrelid"] for row in attached} == built == _indexes_of_applied_changes(rows, columns)
 
 
-def _indexes_of_the_feed(rows: Rows) -> set[int]:
-    """Return the indexes of partitions on the columns of the feed."""
+def _indexes_of_applied_changes(rows: Rows, columns: str) -> set[int]:
+    """Return the partial indexes of partitions on these columns."""
     return {
         row["indexrelid"]
-        for row in rows.execute("""
-            SELECT x.indexrelid FROM pg_index x JOIN pg_inherits i ON i.inhrelid = x.indrelid
-             WHERE i.inhparent = 'entitlement_audit'::regclass
-               AND pg_get_indexdef(x.indexrelid) LIKE '%%(transaction_id, occurred_at, operation_id)%%'""")
+        for row in rows.execute(
+            """SELECT x.indexrelid FROM pg_index x JOIN pg_inherits i ON i.inhrelid = x.indrelid
+                WHERE i.inhparent = 'entitlement_audit'::regclass
+                  AND pg_get_indexdef(x.indexrelid) LIKE %s""",
+            (f"%{columns} WHERE%",),
+        )
     }
 
 

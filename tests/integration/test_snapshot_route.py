@@ -121,6 +121,28 @@ def test_change_of_a_running_transaction_follows_in_the_feed(
     ]
 
 
+def test_feed_and_snapshot_agree_before_the_start(feed: FeedClient, client: Client) -> None:
+    """K3, K9: an entitlement for later is SCHEDULED in both, also after an extension, so that a copy is the same."""
+    times = {"starts_at": "2998-01-01T00:00:00Z", "expires_at": "2999-01-01T00:00:00Z"}
+    granted = client.grant("k1", user_id="a", **times).json
+    client.extend("k2", None, user_id="a")
+    client.grant("k3", user_id="b", **times)
+    client.revoke("k4", user_id="b")
+    client.grant("k5", user_id="c", starts_at="2001-01-01T00:00:00Z")
+    changes, _ = feed.follow(None, 5)
+    listed = [(item["user_id"], item["version"], item["status"]) for item in changes]
+    assert granted["status"] == "SCHEDULED"
+    assert listed == [
+        ("a", 1, "SCHEDULED"),
+        ("a", 2, "SCHEDULED"),
+        ("b", 1, "SCHEDULED"),
+        ("b", 2, "REVOKED"),
+        ("c", 1, "ACTIVE"),
+    ]
+    entitlements, _ = feed.read_snapshot()
+    assert [(item["user_id"], item["version"], item["status"]) for item in entitlements] == [listed[1], *listed[3:]]
+
+
 def test_snapshot_and_feed_give_the_exact_table(database_url: str, rows: Rows) -> None:
     """K9: a consumer that begins while eight writers work, and decides by version, has the table in the end."""
     writers, each, users = 8, 20, 12

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from tests.support.client import Client
@@ -114,6 +115,24 @@ def test_grant_of_a_scheduled_entitlement_is_refused(client: Client) -> None:
     client.grant("k1", starts_at=in_hours(1))
     assert client.grant("k2").json == {"code": "ENTITLEMENT_STATE_CONFLICT", "message": "already SCHEDULED"}
     assert client.revoke("k3").json["status"] == "REVOKED"
+
+
+def test_grant_that_is_refused_while_the_end_comes(client: Client, rows: Rows, database_url: str) -> None:
+    """K3, K4: it was decided before the end. A refusal is final for its key, so it must not say EXPIRED."""
+    client.grant("k1", expires_at=in_hours(1))
+    # A clock that has passed the end from its third reading on.
+    rows.execute("CREATE SEQUENCE ticks")
+    rows.execute("""
+        CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE SECURITY DEFINER
+        RETURN pg_catalog.clock_timestamp() + CASE WHEN nextval('ticks') > 2 THEN interval '2 hours' ELSE '0' END""")
+    with psycopg.connect(database_url, autocommit=True) as session:
+        session.execute("SET search_path = public, pg_catalog")
+        refused = session.execute("""
+            SELECT refusal FROM entitlement_transition(
+                'GRANT', 'u_123', 'item1', 'p', NULL, NULL, '0', '0', 't')""").fetchone()
+    (clock,) = rows.execute("SELECT last_value AS readings FROM ticks").fetchall()
+    assert clock["readings"] >= 2
+    assert refused == ("already ACTIVE",)
 
 
 def test_late_renewal_records_the_end_first(client: Client, rows: Rows) -> None:

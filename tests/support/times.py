@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import psycopg
 
 
@@ -32,10 +35,17 @@ def pass_time(rows: psycopg.Connection[Any], hours: float) -> None:
 
 def run_expiry(database_url: str, **environ: str) -> dict[str, Any]:
     """Run the worker until nothing is due, and return its counts."""
+    with expiry_worker(database_url, **environ) as worker:
+        return run_worker(worker)
+
+
+@contextmanager
+def expiry_worker(database_url: str, **environ: str) -> Iterator[Expiry]:
+    """Make a worker, which can be run several times as in one execution environment."""
     environ = {**PLAINTEXT, "DATABASE_URL": database_url, **environ}
     database = Database(load(DatabaseSettings, environ))
     try:
-        return run_worker(Expiry(database, load(TimeSettings, environ), load(ExpirySettings, environ)))
+        yield Expiry(database, load(TimeSettings, environ), load(ExpirySettings, environ))
     finally:
         database.close()
 

@@ -5,6 +5,8 @@
 -- are visible. So no change can appear later at a position that was passed. Rows without a transaction id, from before
 -- that column, are in no page.
 --
+-- The status of a change is that after it, SCHEDULED before the start. So a copy of the snapshot and the feed are the same.
+--
 -- `outcome` is OK, REPLACED (the position belongs to another history of the database) or DROPPED (changes after the
 -- position were dropped with a month of the audit). p_installation is the identity in the cursor; without it the feed
 -- begins at the oldest change that is kept. If has_more, next_* is the position of the last change of the page.
@@ -46,7 +48,9 @@ BEGIN
       SELECT p.transaction_id, p.occurred_at, p.operation_id, p.number,
              '{"event_id":"' || p.operation_id || '","event_type":"' || entitlement_event_type(p.operation)
              || '","user_id":' || to_json(p.user_id) || ',"stock_keeping_unit":' || to_json(p.stock_keeping_unit)
-             || ',"status":"' || coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END)
+             || ',"status":"' || entitlement_state(
+                    coalesce(p.status, CASE p.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END), p.starts_at, NULL,
+                    '0', coalesce(p.changed_at, p.occurred_at))
              || '","version":' || coalesce(p.version, (p.detail->>'version')::bigint)
              || ',"occurred_at":"' || rfc3339(coalesce(p.changed_at, p.occurred_at))
              || '","reason":' || coalesce(to_json(p.detail->>'reason')::text, 'null')

@@ -7,8 +7,8 @@
 -- that moment. Rows without changed_at are from before that column.
 --
 -- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
--- reads the rows of one entitlement, from the newest one on. The planner settings force index scans, because a plan made
--- while the partitions have few rows would read them completely.
+-- reads the applied changes of one entitlement, from the newest one on, in the index entitlement_audit_history. The planner
+-- settings force index scans, because a plan made while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_at(
     p_user_id text, p_sku text, p_at timestamptz, p_now timestamptz,
     OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamptz, OUT expires_at timestamptz,

@@ -1,12 +1,13 @@
 -- Returns the applied changes of an entitlement before p_before, newest first, at most p_limit (SPEC K8). NULL p_before: all.
--- Refused operations are not part of the history.
+-- Refused operations are not part of the history. `status` is that after the change, SCHEDULED before the start.
 --
 -- changed_at is the time of the change; occurred_at is that of its audit row, a moment later, which orders the pages. No two
 -- rows of an entitlement have the same occurred_at, because each change locks the entitlement. So that of the last row of a
 -- page is the p_before of the next one. Rows from before a typed column have its value in `detail`, or not at all.
 --
--- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. The
--- planner settings force index scans, because a plan made while the partitions have few rows would read them completely.
+-- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
+-- reads entitlement_audit_history, which has no refused operations: there can be millions of them. The planner settings
+-- force index scans, because a plan made while the partitions have few rows would read them completely.
 CREATE OR REPLACE FUNCTION entitlement_history(
     p_user_id text, p_sku text, p_before timestamptz, p_limit integer
 ) RETURNS TABLE (
@@ -22,7 +23,9 @@ BEGIN
 
     RETURN QUERY
         SELECT coalesce(a.version, (a.detail->>'version')::bigint), a.operation,
-               coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END),
+               entitlement_state(
+                   coalesce(a.status, CASE a.operation WHEN 'GRANT' THEN 'ACTIVE' ELSE 'REVOKED' END), a.starts_at, NULL,
+                   '0', coalesce(a.changed_at, a.occurred_at)),
                coalesce(a.changed_at, a.occurred_at), a.detail->>'reason',
                coalesce(a.purchase_id, a.detail->>'purchase_id'), a.caller, a.starts_at, a.expires_at, a.occurred_at
           FROM entitlement_audit a

@@ -55,8 +55,8 @@ BEGIN
             known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
             EXIT WHEN known.status = 'ACTIVE';
         END LOOP;
-        refusal := 'already ' || entitlement_state(
-            known.status, known.starts_at, known.expires_at, p_grace, clock_timestamp());
+        -- Not by the clock: if the end comes meanwhile, the entitlement was ACTIVE when this was decided.
+        refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
         RETURN;
     END IF;
 

@@ -8,12 +8,18 @@
 --
 -- With p_isolate, an entitlement whose events PostgreSQL refuses does not hold back the others: it is counted as failed,
 -- and `error` has the reason of the last one. Then p_limit must be at most 20, because each entitlement takes a
--- subtransaction, and a transaction with more than 64 of them slows down all others.
+-- subtransaction, and a transaction with more than 64 of them slows down all others. Those that failed stay the first ones
+-- that are due. So the next call leaves out as many: p_skip and `failed_of` have a number for starts, ends and notices.
+-- p_skip has a default, so that functions of the previous release can call this one during a deployment.
 --
 -- enable_seqscan is off because a plan made while the table is empty would use a sequential scan.
+DROP FUNCTION IF EXISTS entitlements_record_due(integer, interval, interval, text, boolean);
+
 CREATE OR REPLACE FUNCTION entitlements_record_due(
     p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean,
-    OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text
+    p_skip integer[] DEFAULT '{0,0,0}',
+    OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text,
+    OUT failed_of integer[]
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
@@ -25,16 +31,19 @@ BEGIN
     expiring := 0;
     expired := 0;
     failed := 0;
+    failed_of := '{0,0,0}';
+    -- What is due in two ways is listed twice, and nothing is left to record the second time.
     FOR due IN
-        (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit)
-        UNION
-        (SELECT user_id, stock_keeping_unit FROM entitlements
-          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at LIMIT p_limit)
-        UNION
-        (SELECT user_id, stock_keeping_unit FROM entitlements
+        (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
+          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
+        UNION ALL
+        (SELECT 2, user_id, stock_keeping_unit FROM entitlements
+          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
+          LIMIT p_limit OFFSET p_skip[2])
+        UNION ALL
+        (SELECT 3, user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit)
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
     LOOP
         SELECT e.* INTO before FROM entitlements e
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
@@ -45,6 +54,7 @@ BEGIN
                 after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
+                failed_of[due.kind] := failed_of[due.kind] + 1;
                 error := SQLERRM || ' (' || SQLSTATE || ')';
                 CONTINUE;
             END;

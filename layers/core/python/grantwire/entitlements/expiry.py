@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 
 # The SQL function (infra/sql/functions/entitlements_record_due.sql) decides what is due, by the clock of the database.
 RECORD_DUE = """
-SELECT started, expiring, expired, failed, error
-  FROM entitlements_record_due(%(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s)
+SELECT started, expiring, expired, failed, error, failed_of
+  FROM entitlements_record_due(
+         %(limit)s, %(grace)s, %(notice)s, %(trace_id)s, %(isolate)s, %(skip)s::integer[])
 """
 
 # Each entitlement takes a subtransaction then, and there are three kinds of due times.
 _ISOLATED_BATCH_SIZE = 20
+# After so many failures, the cause is not in single entitlements: the worker waits between its attempts.
+_MANY_FAILED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,18 @@ class Expiry(Worker):
         self._database = database
         self._times = times
         self._settings = settings
+        # How many of the starts, ends and notices that are due first have failed in this invocation.
+        self._skip = [0, 0, 0]
+
+    async def begin(self) -> None:
+        """Try those again that failed in the last invocation."""
+        self._skip = [0, 0, 0]
 
     async def step(self, budget: Budget) -> bool:  # noqa: ARG002 - a batch is short; the loop checks the budget
-        """Record one batch; return false if nothing was recorded.
+        """Record one batch; return false if nothing was due.
 
         If PostgreSQL refuses the events of an entitlement, the due entitlements are recorded one by one, so that it
-        does not hold back the others. It is counted as failed and tried again by the next step.
+        does not hold back the others. It is counted as failed and tried again by the next invocation.
         """
         try:
             return await asyncio.to_thread(self._record, self._settings.batch_size, isolate=False)
@@ -93,9 +102,11 @@ class Expiry(Worker):
             "notice": self._times.notice_interval,
             "trace_id": trace_id_from_headers(),
             "isolate": isolate,
+            "skip": self._skip,
         }
-        started, expiring, expired, failed, error = self._database.fetch_row(RECORD_DUE, parameters)
+        started, expiring, expired, failed, error, failed_of = self._database.fetch_row(RECORD_DUE, parameters)
         self.counts.update(started=started, expiring=expiring, expired=expired, failed=failed)
         if failed:
+            self._skip = [skip + count for skip, count in zip(self._skip, failed_of, strict=True)]
             logger.error("could not record times of entitlements", failed=failed, reason=error)
-        return bool(started or expiring or expired)
+        return bool(started or expiring or expired or (failed and sum(self._skip) <= _MANY_FAILED))
