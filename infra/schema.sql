@@ -1912,7 +1912,11 @@ CREATE VIEW public.closed_dead_letters AS
             notification_nats_dlq.dead_letter_id,
             (notification_nats_dlq.headers ->> 'event_type'::text),
             notification_nats_dlq.user_id,
-            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
+            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) ||
+                CASE notification_nats_dlq.deliveries
+                    WHEN 1 THEN ' delivery'::text
+                    ELSE ' deliveries'::text
+                END) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
             notification_nats_dlq.advised_at,
             notification_nats_dlq.event_time,
             (notification_nats_dlq.payload IS NOT NULL),
@@ -1964,7 +1968,11 @@ CREATE VIEW public.dead_letters AS
             notification_nats_dlq.dead_letter_id,
             (notification_nats_dlq.headers ->> 'event_type'::text),
             notification_nats_dlq.user_id,
-            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
+            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) ||
+                CASE notification_nats_dlq.deliveries
+                    WHEN 1 THEN ' delivery'::text
+                    ELSE ' deliveries'::text
+                END) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
             notification_nats_dlq.advised_at,
             notification_nats_dlq.event_time,
             (notification_nats_dlq.payload IS NOT NULL),

@@ -65,7 +65,7 @@ def test_poison_message_is_found_and_discarded(grantwire: Grantwire, stack: Embe
         return shown if shown and shown["message"]["base64"] == base64.b64encode(poison).decode() else None
 
     letter = wait_until(newest)
-    assert (letter["state"], letter["message"]["decoded"]) == ("OPEN", None)
+    assert (letter["state"], letter["message"]["decoded"], letter["message"]["text"]) == ("OPEN", None, poison.decode())
     groups = grantwire.result("dead-letters", "groups")["groups"]
     assert ("nats", letter["cause"]) in {(group["kind"], group["cause"]) for group in groups}
     assert problem(grantwire, "DEAD_LETTERS")

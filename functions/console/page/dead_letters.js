@@ -222,7 +222,8 @@ function renderDeadLetter(dead, trace) {
 
 function messageContent(message) {
   const facts = definitions([
-    ["Format", message.format === "none" ? "no copy" : message.format],
+    ["Format", message.format === "none" ? "no copy" : message.problem ? "unknown" : message.format],
+    ["Size", message.size === null || message.size === undefined ? null : countOf(message.size, "byte")],
     ["Subject", message.subject],
     ["Stream", message.stream && `${message.stream}, sequence ${message.stream_sequence}`],
   ]);
@@ -230,9 +231,18 @@ function messageContent(message) {
     facts,
     message.problem && notice("warn", "It could not be decoded", asSentence(message.problem)),
     message.decoded !== null && message.decoded !== undefined && jsonText(message.decoded),
-    message.base64 && [h("p", { class: "quiet" }, "Bytes, base64 ", copyButton(message.base64, "Copy the bytes as base64")), h("pre", { class: "json", tabindex: "0", "aria-label": "Bytes of the message" }, message.base64)],
+    readableBytes(message),
+    message.base64 && h("details", { "data-key": "base64" }, h("summary", {}, "Bytes as base64"), h("p", {}, copyButton(message.base64, "Copy the bytes as base64", "Copy")), h("pre", { class: "json", tabindex: "0", "aria-label": "Bytes as base64" }, message.base64)),
     message.headers && h("details", { "data-key": "headers" }, h("summary", {}, "Headers"), jsonText(message.headers)),
   );
+}
+
+/** Return the beginning of a message that cannot be decoded, as text or as hexadecimal digits. */
+function readableBytes({ text, hex }) {
+  const content = text ?? hex;
+  if (!content) return null;
+  const label = text ? "Text of the message" : "First bytes of the message, hexadecimal";
+  return [h("p", { class: "quiet" }, label), h("pre", { class: text ? "json text" : "json hex", tabindex: "0", "aria-label": label }, content)];
 }
 
 function actionsTable(actions) {

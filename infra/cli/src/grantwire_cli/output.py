@@ -62,6 +62,12 @@ def _plain(value: object) -> str:
     return str(value)
 
 
+def _to_json(value: object, indent: int | None = None) -> str:
+    """Return JSON, in which control characters are escaped also where JSON does not demand it."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _INVISIBLE.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
 class Output:
     """Prints results and messages of one command."""
 
@@ -87,11 +93,11 @@ class Output:
 
     def json(self, value: object) -> None:
         """Print a value as JSON: indented on a terminal, one line in a pipe."""
-        self.line(json.dumps(value, ensure_ascii=False, indent=2 if self.console.is_terminal else None))
+        self.line(_to_json(value, indent=2 if self.console.is_terminal else None))
 
     def json_line(self, value: object) -> None:
         """Print a value as one line of JSON, for an endless result."""
-        self.line(json.dumps(value, ensure_ascii=False))
+        self.line(_to_json(value))
 
     def line(self, text: str = "") -> None:
         """Print a line as it is, without wrapping or colours."""

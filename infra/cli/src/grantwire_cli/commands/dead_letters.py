@@ -118,8 +118,17 @@ def show(
         session.output.json(letter)
         return
     message, actions = letter.pop("message", {}), letter.pop("actions", [])
+    is_readable = message.get("text") is not None or message.get("hex") is not None
+    as_bytes = message.pop("base64", None) if is_readable else None
+    text = message.pop("text", None) if session.output.is_terminal else None
     shown = letter | {f"message.{name}": value for name, value in message.items()}
     session.output.fields({name: value for name, value in shown.items() if value is not None})
+    if text is not None:
+        session.output.text("message.text", "bold")
+        for line in text.split("\n"):
+            session.output.text(f"  {line.expandtabs(4)}")
+    if as_bytes:
+        session.note("--json has the bytes of the message, as base64.")
     columns = ("at", "action", "actor", "reason", "dry_run")
     if actions:
         session.output.table(columns, [[_value(session, action, name) for name in columns] for action in actions])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grantwire.operations.problems import ProblemSettings
 
 # The last migration of this release, which the status compares with the database. A test compares it with the files.
-EXPECTED_MIGRATION = "0035"
+EXPECTED_MIGRATION = "0036"
 # Where counts stop.
 _CAP = 10_000
 _BRIDGE = "bridge_events"
