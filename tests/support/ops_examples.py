@@ -134,7 +134,7 @@ LETTER = {
     "closed_at": None,
     "has_copy": True,
 }
-DETAIL = LETTER | {
+DETAIL: dict[str, Any] = LETTER | {
     "attempts": 10,
     "trace_id": None,
     "message": {
