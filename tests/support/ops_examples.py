@@ -25,7 +25,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "oldest_pending_seconds": 0.1,
             "published_last_minute": 120,
         },
-        "stream": {"state": "UP", "reason": None, "consumer_lag": 0, "measured_at": AT},
+        "stream": {"state": "UP", "reason": None, "consumer_lag": 0, "measured_at": AT, "unknown_since": None},
         "inbox": {"processed_last_minute": 119},
         "notifications": {
             "pending": 2,

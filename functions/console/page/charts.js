@@ -53,7 +53,7 @@ function stages(status, milliseconds) {
     {
       name: "Stream",
       big: { UP: "Up", DOWN: "Down" }[stream.state] ?? "Unknown",
-      lines: ["NATS JetStream", stream.consumer_lag === null ? "lag not known" : `lag ${formatCount(stream.consumer_lag)}`],
+      lines: ["NATS JetStream", stream.consumer_lag === null ? "lag unknown" : `lag ${formatCount(stream.consumer_lag)}`],
       tone: stream.state === "DOWN" ? "bad" : stream.state !== "UP" || codes.has("CONSUMER_LAG") ? "warn" : "good",
       rate: inbox.processed_last_minute,
       dead: byKind("nats"),

@@ -113,11 +113,11 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
         ),
         (
             Text("NATS ").append(stream["state"], style=OUTCOME_STYLES.get(stream["state"], "")),
-            "?" if stream["consumer_lag"] is None else stream["consumer_lag"],
+            "unknown" if stream["consumer_lag"] is None else stream["consumer_lag"],
             "",
             "",
             report["inbox"]["processed_last_minute"],
-            stream["reason"] or "",
+            _stream_note(stream),
         ),
         (
             "notifications",
@@ -129,6 +129,12 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
         ),
     ]
     return make_table(("stage", "waiting", "in progress", "failed", "last minute", "oldest"), rows)
+
+
+def _stream_note(stream: Mapping[str, Any]) -> str:
+    since = stream.get("unknown_since")
+    parts = (stream["reason"], f"unknown since {short_time(since)}" if since else None)
+    return "; ".join(part for part in parts if part)
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> RenderableType:
