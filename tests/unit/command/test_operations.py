@@ -103,6 +103,16 @@ def test_redrive_shows_what_it_would_do_then_follows_the_command(grantwire: Run,
     assert sum(call.method == "GET" for call in repairable.calls) == 3
 
 
+def test_one_dead_letter_is_named_in_the_singular(grantwire: Run, api: FakeApi) -> None:
+    """T3: in the groups, and in the question before a change."""
+    api.respond("GET", f"{LETTERS}/groups", GROUPS | {"open": 1})
+    assert "1 open dead letter on " in grantwire("dead-letters", "groups").err
+    api.respond("GET", f"{LETTERS}/groups", GROUPS | {"open": 10000, "capped": True})
+    assert "10000 or more open dead letters on " in grantwire("dead-letters", "groups").err
+    api.respond("POST", f"{LETTERS}/redrive", PREVIEW | {"selected": 1, "would_change": 1, "skipped": {}})
+    assert "1 selected, 1 notification dead letter can be redriven" in grantwire(*REDRIVE, "--all").err
+
+
 def test_redrive_without_confirmation_changes_nothing(grantwire: Run, repairable: FakeApi) -> None:
     """T3: a dry run and a missing --yes send only the dry run."""
     dry = grantwire(*REDRIVE, "--all", "--dry-run", "--json")

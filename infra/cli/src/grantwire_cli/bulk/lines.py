@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from grantwire_cli.bulk.fields import OPTIONAL, REQUIRED, LineError
 from grantwire_cli.errors import CommandError
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ def _csv_lines(texts: Iterator[str]) -> Iterator[Line]:
         if not values:
             continue
         if len(values) != len(names):
-            yield Line(number, None, f"the line has {len(values)} fields, but the heading has {len(names)}")
+            yield Line(number, None, f"the line has {count_of(len(values), 'field')}, but the heading has {len(names)}")
         else:
             yield Line(number, dict(zip(names, values, strict=True)))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.api import error_of, pause_before
 from grantwire_cli.errors import CommandError, UnavailableError
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,7 +157,9 @@ class Sender:
 def _results_of(response: Response, count: int) -> list[dict[str, Any]]:
     results = response.body.get("results") if isinstance(response.body, dict) else None
     if not isinstance(results, list) or len(results) != count:
-        raise CommandError(f"The installation sent no result for each of {count} lines.", code="BAD_RESPONSE")
+        raise CommandError(
+            f"The installation did not send a result for each line of {count_of(count, 'line')}.", code="BAD_RESPONSE"
+        )
     return results
 
 

@@ -14,6 +14,7 @@ from grantwire_cli.following import finish, follow, post_with_key, preview
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
 from grantwire_cli.times import short_time
+from grantwire_cli.wording import count_of
 
 app = new_group("Find out why work failed, and redrive or discard it.")
 
@@ -62,7 +63,7 @@ def groups(session: Session) -> None:
         return
     columns = ("kind", "cause", "count", "first_at", "last_at")
     session.output.table(columns, [[_value(session, group, name) for name in columns] for group in found["groups"]])
-    session.note(f"{found['open']}{' or more' if found['capped'] else ''} open dead letters on {session.target.title}.")
+    session.note(f"{count_of(found['open'], 'open dead letter', capped=found['capped'])} on {session.target.title}.")
 
 
 @register(
@@ -176,11 +177,11 @@ def _closing(action: str, help_text: str) -> Callable[..., int]:
         if dry_run or not plan["would_change"]:
             _print_preview(session, action, plan)
             return ExitCode.OK
-        count = f"{plan['would_change']}{' or more' if plan['more'] else ''}"
+        count = count_of(plan["would_change"], f"{kind} dead letter", capped=plan["more"])
         session.note(
             f"{plan['selected']} selected, {count} can be {PAST[action]}; skipped: {plan['skipped'] or 'none'}"
         )
-        session.confirm(f"{action.capitalize()} {count} {kind} dead letters on {session.target.title}?", yes=yes)
+        session.confirm(f"{action.capitalize()} {count} on {session.target.title}?", yes=yes)
         accepted = post_with_key(session, f"{LETTERS}/{action}", body, key)
         if not wait:
             session.output.record(accepted)

@@ -11,6 +11,7 @@ from rich.text import Text
 from grantwire_cli.errors import ExitCode
 from grantwire_cli.output import cell, make_table, visible
 from grantwire_cli.times import short_duration, short_time
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +161,8 @@ def _facts(report: Mapping[str, Any]) -> list[Text]:
     facts = {
         "read model": f"{differences or 'not measured yet'}  {short_time(model['measured_at'])}",
         "schema": f"{schema['version']}" + ("" if schema["matches"] else f", but the code needs {schema['expected']}"),
-        "audit": f"partitions until {partitions['last_month']}, {partitions['rows_in_default']} rows in the default",
+        "audit": f"partitions until {partitions['last_month']}, "
+        f"{count_of(partitions['rows_in_default'], 'row')} in the default",
         "leases": f"{held} held, {expired} expired",
         "commands": f"{commands['pending']} pending, {commands['running']} running, "
         f"{commands['failed_last_day']} failed in the last day",
