@@ -222,7 +222,7 @@ function renderDeadLetter(dead, trace) {
 
 function messageContent(message) {
   const facts = definitions([
-    ["Format", message.format === "none" ? "no copy" : message.problem ? "unknown" : message.format],
+    ["Format", message.format === "none" ? "no copy" : message.format],
     ["Size", message.size === null || message.size === undefined ? null : countOf(message.size, "byte")],
     ["Subject", message.subject],
     ["Stream", message.stream && `${message.stream}, sequence ${message.stream_sequence}`],

@@ -20,6 +20,8 @@ app = new_group("Find out why work failed, and redrive or discard it.")
 
 LETTERS = "/v1/ops/dead-letters"
 PAGE_SIZE = 200
+# What a person reads first; the other fields follow.
+FIRST = ("kind", "dead_letter_id", "state", "since", "closed_at", "cause", "error", "attempts", "user_id")
 PAST = {"redrive": "redriven", "discard": "discarded"}
 
 
@@ -122,7 +124,10 @@ def show(
     is_readable = message.get("text") is not None or message.get("hex") is not None
     as_bytes = message.pop("base64", None) if is_readable else None
     text = message.pop("text", None) if session.output.is_terminal else None
-    shown = letter | {f"message.{name}": value for name, value in message.items()}
+    if letter.get("cause") == letter.get("error"):
+        letter["error"] = None  # it says nothing more
+    first = {name: letter.get(name) for name in FIRST}
+    shown = first | letter | {f"message.{name}": value for name, value in message.items()}
     session.output.fields({name: value for name, value in shown.items() if value is not None})
     if text is not None:
         session.output.text("message.text", "bold")
@@ -232,7 +237,7 @@ def _print_preview(session: Session, action: str, plan: dict[str, Any]) -> None:
 
 
 def _print_end(session: Session, command: dict[str, Any]) -> int:
-    progress = command.get("progress") or {}
+    progress = {name: value for name, value in (command.get("progress") or {}).items() if name != "skipped" or value}
     session.output.record(command, {"command_id": command["command_id"], "status": command["status"], **progress})
     return ExitCode.NEGATIVE if progress.get("skipped") else ExitCode.OK
 

@@ -110,7 +110,7 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
             _count(outbox, "in_flight"),
             _failed(_count(outbox, "failed")),
             outbox["published_last_minute"],
-            short_duration(outbox["oldest_pending_seconds"]),
+            _age(outbox["oldest_pending_seconds"]),
         ),
         (
             Text("NATS ").append(stream["state"], style=OUTCOME_STYLES.get(stream["state"], "")),
@@ -126,10 +126,14 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
             _count(notifications, "processing"),
             _failed(_count(notifications, "failed")),
             notifications["sent_last_minute"],
-            short_duration(notifications["oldest_due_seconds"]),
+            _age(notifications["oldest_due_seconds"]),
         ),
     ]
     return make_table(("stage", "waiting", "in progress", "failed", "last minute", "oldest"), rows)
+
+
+def _age(seconds: float) -> str:
+    return short_duration(seconds) if seconds else ""
 
 
 def _stream_note(stream: Mapping[str, Any]) -> str:

@@ -34,9 +34,9 @@ def describe_message(stored: Mapping[str, Any], payload: bytes | None) -> dict[s
     message = {"decoded": None, "base64": None, "text": None, "hex": None, "size": None, "problem": None, **stored}
     if payload is None:
         return message
-    message |= {"format": "protobuf", "size": len(payload)}
+    message |= {"size": len(payload)}
     try:
-        return {**message, "decoded": decode_payload(payload)}
+        return {**message, "format": "protobuf", "decoded": decode_payload(payload)}
     except RejectedError as error:
         return {**message, **_describe_bytes(payload, str(error))}
 
@@ -49,6 +49,7 @@ def _describe_bytes(payload: bytes, reason: str) -> dict[str, Any]:
     if len(shown) < len(payload):
         problem += f"; only the first {len(shown)} bytes are shown"
     return {
+        "format": "unknown",
         "base64": base64.b64encode(shown).decode(),
         "text": None if text is None else _INVISIBLE.sub(_escape, text[:_MAX_TEXT_LENGTH]),
         "hex": payload[:_MAX_HEX_BYTES].hex(" ") if text is None else None,
