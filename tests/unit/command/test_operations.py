@@ -103,6 +103,27 @@ def test_redrive_shows_what_it_would_do_then_follows_the_command(grantwire: Run,
     assert sum(call.method == "GET" for call in repairable.calls) == 3
 
 
+@pytest.mark.parametrize(
+    ("arguments", "path", "hint"),
+    [
+        (("dead-letters", "show", "nats", "x"), f"{LETTERS}/nats/x", "grantwire dead-letters list"),
+        (("commands", "show", "x"), "/v1/ops/commands/x", "grantwire commands list"),
+    ],
+)
+def test_unknown_id_says_where_the_ids_are(
+    grantwire: Run, api: FakeApi, arguments: tuple[str, ...], path: str, hint: str
+) -> None:
+    """T3: an error says what to try; an id that is empty is wrong usage, and not another route."""
+    noun = arguments[0].replace("-", " ").removesuffix("s")
+    api.routes[("GET", path)] = lambda _call: Reply(404, {"code": "NOT_FOUND", "message": f"no such {noun}"})
+    result = grantwire(*arguments, "--json")
+    assert (result.code, result.error["code"]) == (1, "NOT_FOUND")
+    assert hint in result.error["hint"]
+    empty = grantwire(*arguments[:-1], "", "--json")
+    assert (empty.code, empty.error["code"]) == (2, "USAGE")
+    assert len(api.calls) == 1
+
+
 def test_one_dead_letter_is_named_in_the_singular(grantwire: Run, api: FakeApi) -> None:
     """T3: in the groups, and in the question before a change."""
     api.respond("GET", f"{LETTERS}/groups", GROUPS | {"open": 1})

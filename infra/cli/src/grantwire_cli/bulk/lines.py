@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LINE_BYTES = 64 * 1024  # longer than any valid line; protects the memory from a file that is no text
+COLUMNS = f"Required are {', '.join(REQUIRED)}; optional are {', '.join(OPTIONAL)}."
 
 
 class Format(StrEnum):
@@ -106,12 +107,13 @@ def _heading(reader: Iterator[list[str]]) -> list[str]:
         names = [name.strip() for name in next(reader, [])]
     except csv.Error:
         names = []
+    if not names:
+        raise CommandError("The file is empty.", hint=COLUMNS, code="BAD_HEADING")
     missing = [name for name in REQUIRED if name not in names]
     unknown = [name for name in names if name not in {*REQUIRED, *OPTIONAL}]
     if missing or unknown or len(set(names)) != len(names):
         problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown) or 'a column twice'}"
-        hint = f"Required are {', '.join(REQUIRED)}; optional are {', '.join(OPTIONAL)}."
-        raise CommandError(f"Line 1: the heading {problem}.", hint=hint, code="BAD_HEADING")
+        raise CommandError(f"Line 1: the heading {problem}.", hint=COLUMNS, code="BAD_HEADING")
     return names
 
 

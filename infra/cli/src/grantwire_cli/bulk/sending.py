@@ -56,6 +56,7 @@ class Sender:
         self._resume_at = 0.0
         self._last_result = clock()
         self._next_report = 0.0
+        self._is_limited = False
 
     def send_all(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
         """Yield each batch with its results, in order.
@@ -142,11 +143,16 @@ class Sender:
 
     def _report(self, error: UnavailableError) -> None:
         """Print why the import waits, once for all threads and not at every attempt."""
+        is_limit = error.code == "RATE_LIMITED"
         with self._lock:
-            if self._clock() < self._next_report:
+            if self._clock() < self._next_report or (is_limit and self._is_limited):
                 return
             self._next_report = self._clock() + REPORT_SECONDS
-        self._notify(f"{error} Trying again.")
+            self._is_limited = self._is_limited or is_limit
+        if is_limit:
+            self._notify("The limits of this client slow the import down; `grantwire clients limits` changes them.")
+        else:
+            self._notify(f"{error} Trying again.")
 
     def _check_patience(self, error: UnavailableError) -> None:
         if self._clock() - self._last_result > self._patience:
