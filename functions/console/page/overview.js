@@ -105,7 +105,7 @@ function tiles(status) {
 
 function lagOf({ consumer_lag: lag, unknown_since: since }) {
   if (lag !== null) return formatCount(lag);
-  return ["Unknown", since && h("span", { class: "tile-note" }, " since ", timeOf(since, formatTime))];
+  return ["Unknown", since && h("span", { class: "tile-note" }, "since ", timeOf(since, formatTime))];
 }
 
 function deadLetters(status) {

@@ -253,7 +253,14 @@ def test_new_client_and_its_token(grantwire: Run, api: FakeApi) -> None:
 def test_clients_are_listed_limited_rotated_and_revoked(grantwire: Run, api: FakeApi) -> None:
     """T3: every change needs a reason; revoking asks first."""
     api.respond("GET", "/v1/ops/clients", {"clients": [CLIENT]})
-    assert "4k2j9x0q7w1z\tshop\tACTIVE\tentitlements:write\tdefault\tdefault\tnever" in grantwire("clients", "list").out
+    shop = "4k2j9x0q7w1z\tshop\t{}\tentitlements:write\tdefault\tdefault\tnever\t{}\n"
+    for expires_at, state in (
+        (None, "ACTIVE"),
+        ("2026-01-08T07:10:00Z", "EXPIRED"),
+        ("9999-01-01T00:00:00Z", "ACTIVE"),
+    ):
+        api.respond("GET", "/v1/ops/clients", {"clients": [CLIENT | {"expires_at": expires_at}]})
+        assert shop.format(state, expires_at or "never") in grantwire("clients", "list").out
     path = "/v1/ops/clients/4k2j9x0q7w1z"
     bodies: dict[str, Any] = {"rotate": {"client_id": "c", "token": "t", "expires_at": None}}
     bodies |= {"revoke": {"client_id": "c", "revoked": True}, "limits": {"client_id": "c", "rate_limit": 5}}
