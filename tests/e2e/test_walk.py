@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,10 @@ def test_nats_that_is_away_is_named_with_what_still_works(
         (advice,) = wait_until(lambda: problem(grantwire, "NATS_UNAVAILABLE"))
         stream = grantwire("status")[1]["status"]["stream"]
         assert (stream["consumer_lag"], bool(stream["unknown_since"])) == (None, True)
+        started = time.monotonic()
         with pytest.raises(CommandError, match="NATS does not respond"):
             break_("poison")
+        assert time.monotonic() - started < 10
         assert "Grants, revokes and reads" in advice["still_works"]
         grant(grantwire, user, "item2")
         assert grantwire("entitlements", "check", user, "item2")[0] == 0
@@ -70,7 +73,7 @@ def test_nats_that_is_away_is_named_with_what_still_works(
     trace = grantwire.wait_for_state(f"{user}-item2", "SENT", TIMEOUT_SECONDS)
     assert "dead_letter" not in {step["stage"] for step in trace["timeline"]}
     wait_until(lambda: not problem(grantwire, "NATS_UNAVAILABLE"))
-    assert grantwire("status")[1]["status"]["stream"]["consumer_lag"] == 0
+    assert grantwire("status")[1]["status"]["stream"]["consumer_lag"] is not None
 
 
 def test_poison_message_is_found_and_discarded(grantwire: Grantwire, break_: Callable[[str], None]) -> None:

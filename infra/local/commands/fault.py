@@ -84,7 +84,12 @@ async def _ignore(_error: Exception) -> None:
 async def _publish(url: str, payload: bytes) -> None:
     try:
         client = await nats.connect(
-            url, allow_reconnect=False, connect_timeout=2, inbox_prefix=INBOX_PREFIXES[WORKERS], error_cb=_ignore
+            url,
+            connect_timeout=2,
+            max_reconnect_attempts=1,  # also of the first connection
+            reconnect_time_wait=0.1,
+            inbox_prefix=INBOX_PREFIXES[WORKERS],
+            error_cb=_ignore,
         )
     except (nats.errors.Error, OSError) as error:
         raise CommandError("NATS does not respond.", hint="Start it with `make up`.") from error
