@@ -85,6 +85,11 @@ def test_status_exits_with_the_state(grantwire: Run, api: FakeApi) -> None:
     api.faults = [Fault(error(503, "UNAVAILABLE", Retry_After="60"))]
     away = grantwire("status", "--json")
     assert (away.code, away.json["status"], away.json["error"]["code"]) == (3, None, "UNAVAILABLE")
+    assert away.json["error"]["message"] == "The API responds, but PostgreSQL is away or too slow."
+    assert "Nothing that was confirmed is lost." in away.json["error"]["hint"]
+    assert "grantwire status" not in away.json["error"]["hint"]
+    api.faults = [Fault(Reply(502, "bad gateway", {"Retry-After": "60"}))]
+    assert "PostgreSQL" not in grantwire("status", "--json").json["error"]["message"]
     api.faults = [Fault(error(403, "FORBIDDEN"))]
     assert grantwire("status").code == 4
 

@@ -228,7 +228,7 @@ def error_of(response: Response, method: str, path: str) -> CommandError:
         return AccessError(text, hint=hint, code=code or "FORBIDDEN")
     if response.is_retryable or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         hint = "Try again later; `grantwire status` shows which part is unavailable."
-        return UnavailableError(text, hint=hint, code=code or "UNAVAILABLE")
+        return UnavailableError(text, hint=hint, code=code or f"HTTP_{response.status}")
     return CommandError(text, hint=HINTS.get(message, ""), code=code or "REFUSED")
 
 
