@@ -82,7 +82,7 @@ def command(status_: str, **changes: Any) -> dict[str, Any]:
 
 
 ACCEPTED = {"command_id": COMMAND_ID, "kind": "dead_letters.redrive", "status": "PENDING", "created_at": AT}
-TRACE = {
+TRACE: dict[str, Any] = {
     "query": {"purchase_id": "p_456"},
     "truncated": False,
     "changes": [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 
 from grantwire_cli.errors import ExitCode
 from tests.support.fake_api import TOKEN, FakeApi, Reply
-from tests.support.ops_examples import COMMAND_ID, DETAIL, status
+from tests.support.ops_examples import COMMAND_ID, DETAIL, TRACE, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +124,22 @@ def test_message_that_cannot_be_decoded_is_shown_as_text(api: FakeApi) -> None:
     code, text = on_terminal(api, *show, "--json")
     assert json.loads(text)["message"] == message
     assert not {"\x1b", "\u009b", "\u202e"} & set(text)
+
+
+def test_trace_on_a_narrow_terminal_breaks_lines_between_words(api: FakeApi) -> None:
+    """T3: the summary of a step stays in its column."""
+    summary = "no response from the receiver: connection refused by the server of the shop"
+    step = TRACE["timeline"][0] | {"summary": summary}
+    change = TRACE["changes"][0] | {"state": "DEAD_LETTER", "user_id": "u_" + "1" * 40}
+    api.respond("GET", "/v1/ops/trace", TRACE | {"timeline": [step], "changes": [change]})
+    code, text = on_terminal(api, "trace", "--purchase-id", "p", "--no-color", COLUMNS="80")
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    (first,) = [number for number, line in enumerate(lines) if "no response" in line]
+    column = lines[first].index("no response")
+    block = itertools.takewhile(lambda line: not line[:column].strip() and line.strip(), lines[first + 1 :])
+    assert (code, " ".join([lines[first][column:], *(line.strip() for line in block)])) == (0, summary)
+    assert len(lines[first]) <= 80
+    assert "DEAD_LETTER" in text
 
 
 @pytest.fixture

@@ -42,7 +42,10 @@ STYLES = {
     "yes": "green",
     "no": "red",
 }
-UNBROKEN = {"dead_letter_id", "command_id", "client_id", "event_id", "at", "since", "first_at", "last_at", "created_at"}
+UNBROKEN = {
+    *("dead_letter_id", "command_id", "client_id", "event_id", "operation", "state"),
+    *("at", "since", "first_at", "last_at", "created_at"),
+}
 # Control characters, and those that reorder or hide text.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -151,7 +154,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
-        # An id or a time that is broken into lines cannot be copied or compared.
+        # An id or a time that is broken into lines cannot be copied or compared, and a state cannot be read.
         table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in UNBROKEN)
     for row in rows:
         table.add_row(*map(cell, row))
