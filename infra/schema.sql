@@ -1496,7 +1496,8 @@ BEGIN
     SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
            (status#>>'{outbox,failed}')::bigint, (status#>>'{outbox,oldest_pending_seconds}')::double precision,
            (SELECT (w.result->>'consumer_lag')::bigint FROM worker_heartbeats w
-             WHERE w.worker = 'bridge_events' AND w.finished_at > moment - interval '4 minutes'),
+             WHERE w.worker = 'bridge_events'
+               AND coalesce((w.result->>'consumer_lag_at')::timestamptz, w.finished_at) > moment - interval '2 minutes'),
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,
@@ -1927,7 +1928,11 @@ CREATE VIEW public.closed_dead_letters AS
             notification_nats_dlq.dead_letter_id,
             (notification_nats_dlq.headers ->> 'event_type'::text),
             notification_nats_dlq.user_id,
-            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
+            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) ||
+                CASE notification_nats_dlq.deliveries
+                    WHEN 1 THEN ' delivery'::text
+                    ELSE ' deliveries'::text
+                END) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
             notification_nats_dlq.advised_at,
             notification_nats_dlq.event_time,
             (notification_nats_dlq.payload IS NOT NULL),
@@ -1979,7 +1984,11 @@ CREATE VIEW public.dead_letters AS
             notification_nats_dlq.dead_letter_id,
             (notification_nats_dlq.headers ->> 'event_type'::text),
             notification_nats_dlq.user_id,
-            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) || ' deliveries'::text) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
+            ((((notification_nats_dlq.kind || ' after '::text) || notification_nats_dlq.deliveries) ||
+                CASE notification_nats_dlq.deliveries
+                    WHEN 1 THEN ' delivery'::text
+                    ELSE ' deliveries'::text
+                END) || COALESCE((': '::text || notification_nats_dlq.reason), ''::text)),
             notification_nats_dlq.advised_at,
             notification_nats_dlq.event_time,
             (notification_nats_dlq.payload IS NOT NULL),

@@ -11,6 +11,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from grantwire_cli.wording import count_of
 from infra.local.stack.description import read_description
 from infra.local.stack.development_client import client_runtime, local_environment
 from infra.local.system.operator import add_operator_options, command_source
@@ -106,7 +107,7 @@ def _print_result(result: Mapping[str, Any], progress: Progress) -> None:
             f" {_describe_limits(client)}"
         )
     if "clients" in result:
-        progress.print_line(f"{len(result['clients'])} clients.")
+        progress.print_line(f"{count_of(len(result['clients']), 'client')}.")
     elif "token" in result:
         expires_at = result["expires_at"]
         validity = f"valid until {expires_at}" if expires_at else "without expiry"

@@ -7,6 +7,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from grantwire_cli.wording import count_of
 from infra.local.deployment.template import declared_parameters
 from infra.local.layer import STATEMENT_TIMEOUT, product_code
 from infra.local.system.operator import add_operator_options, command_source
@@ -114,8 +115,8 @@ def _print_record_report(report: Mapping[str, Any], progress: Progress) -> None:
 
 
 def _print_stream_report(report: Mapping[str, Any], progress: Progress) -> None:
-    changed = f"projected, which changed the read model {report['changed']} times"
+    changed = f"projected, which changed the read model {count_of(report['changed'], 'time')}"
     outcome = "would be projected" if report["dry_run"] else changed
-    skipped = f"{report['skipped']} messages skipped, {report['not_genuine']} of them not genuine"
-    progress.print_line(f"{report['events']} events {outcome}, {skipped}.")
+    skipped = f"{count_of(report['skipped'], 'message')} skipped, {report['not_genuine']} of them not genuine"
+    progress.print_line(f"{count_of(report['events'], 'event')} {outcome}, {skipped}.")
     progress.print_line(f"Messages {report['from_sequence']} to {report['reached']} of {report['last_sequence']}.")

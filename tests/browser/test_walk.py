@@ -98,13 +98,18 @@ def test_receiver_that_is_down_is_found_and_repaired(
 
 def test_poison_message_is_shown_as_text_and_discarded(operator: Operator, stack: EmbeddedStack) -> None:
     """N5, T5: its bytes are shown, nothing in it is executed, and discarding it records who and why."""
-    publish(stack, b"<img src=x onerror=\"document.title='poisoned'\">")
+    poison = "<img src=x onerror=\"document.title='poisoned'\">"
+    publish(stack, poison.encode())
     operator.visit("dead-letters")
     row = operator.page.locator("tr", has_text="NATS")
     expect(row).to_be_visible()
     row.get_by_role("link").click()
     operator.page.locator("tbody").get_by_role("link").first.click()
     operator.sees("It could not be decoded")
+    operator.sees("the message is text, but an event is a protocol buffer")
+    operator.sees("A redrive fails in the same way")
+    expect(operator.page.get_by_label("Text of the message")).to_have_text(poison)
+    operator.takes_screenshot("poison-message", full_page=False)
     operator.presses("Discard")
     operator.acts("Discard", "it comes from another publisher")
     operator.presses("Close", within="dialog")
@@ -123,6 +128,8 @@ def test_nats_that_is_away_is_named_with_what_still_works(
         operator.visit("")
         operator.sees("NATS is away")
         operator.sees("Grants, revokes and reads work.")
+        operator.sees("event pending", within=".flow")
+        operator.sees("Unknown", within=".tiles")
         operator.takes_screenshot("nats-away", full_page=False)
         operator.traces("purchase_id", user)
         operator.sees_state("PENDING")

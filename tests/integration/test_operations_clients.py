@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from functions.operate_clients.handler import handler
 from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token
 from grantwire.runtime.client_operations import ClientOperationsRuntime
+from grantwire.runtime.clients import CallerRuntime
 from tests.support.client import Response, event
 from tests.support.concurrency import run_concurrently
 from tests.support.contract import assert_matches_contract
@@ -185,3 +187,28 @@ def test_role_of_clients_reads_no_stored_response_of_other_routes(clients_url: s
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize(("role", "is_recorded"), [("clients", False), ("functions", True)])
+def test_last_use_is_recorded_only_by_the_role_that_may(
+    administration: Administration,
+    urls: dict[str, str],
+    rows: Rows,
+    capsys: pytest.CaptureFixture[str],
+    role: str,
+    is_recorded: bool,
+) -> None:
+    """G4: a function that authenticates its callers with the role for clients does not try, and writes no warning."""
+    token = administration.send(CLIENTS, SHOP).json["token"]
+    environ = {**PLAINTEXT, "DATABASE_URL": urls[role], "TOKEN_ENVIRONMENT": "test"}
+    capsys.readouterr()
+    with contextlib.closing(CallerRuntime.build(environ)) as callers:
+        assert callers.authorizer.decide(f"Bearer {token}").reason == "allowed"
+    assert "WARNING" not in capsys.readouterr().out
+    assert rows.execute("SELECT FROM api_clients WHERE last_used_at IS NOT NULL").rowcount == is_recorded
+
+
+@pytest.fixture
+def urls(clients_url: str, database_url: str) -> dict[str, str]:
+    """The login of each role."""
+    return {"clients": clients_url, "functions": database_url}

@@ -175,13 +175,14 @@ def test_message_of_each_kind_is_shown_decoded(
         {"user_id": "u_n"},
         "t1",
     )
-    event = shown["MSG_TERMINATED after 1 deliveries: bad"]
+    event = shown["MSG_TERMINATED after 1 delivery: bad"]
     assert (event["user_id"], event["stock_keeping_unit"], event["event_id"]) == ("u_é", "item1", str(event_id))
     assert event["message"]["decoded"]["user_id"] == "u_é"
     assert (event["message"]["stream_sequence"], event["trace_id"]) == (1, "t9")
-    poison = shown["MSG_TERMINATED after 1 deliveries: poison"]["message"]
+    poison = shown["MSG_TERMINATED after 1 delivery: poison"]["message"]
     assert (poison["decoded"], poison["problem"]) == (None, "not an EntitlementEvent")
     assert base64.b64decode(poison["base64"]) == b"\xffnot an event"
+    assert (poison["text"], poison["hex"], poison["size"]) == (None, b"\xffnot an event".hex(" "), 13)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from grantwire.clients.scopes import ROUTES
 from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings
+from grantwire.operations.samples import Samples
 from grantwire.operations.status import EXPECTED_MIGRATION, Statuses
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.relay import RelayRuntime
@@ -23,10 +25,12 @@ from tests.support.dead_letters import budget
 from tests.support.nats_users import configured
 from tests.support.operations import OpsClient
 from tests.support.paths import MIGRATIONS
+from tests.support.workers.bridge_stream import Stream
+from tests.support.workers.bridge_stream import event as bridge_event
 from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from grantwire.workers.heartbeats import Run
     from infra.local.servers.nats import NatsServer
@@ -139,6 +143,36 @@ def test_state_of_nats_comes_from_the_heartbeat_of_the_bridge(
     assert ("WORKER_FAILED" in codes(status)) == (outcome == "FAILED")
 
 
+@pytest.mark.parametrize(
+    ("ago", "outcome", "measured", "lag"),
+    [
+        ("50 seconds", "OK", "1 second", 5),
+        ("50 seconds", "DEGRADED", "1 second", 5),
+        ("50 seconds", "OK", "3 minutes", None),
+        ("50 seconds", "DEGRADED", None, None),
+        ("10 minutes", "OK", "10 minutes", None),
+    ],
+)
+def test_consumer_lag_is_unknown_rather_than_old(
+    ops: OpsClient, rows: Rows, ago: str, outcome: str, measured: str | None, lag: int | None
+) -> None:
+    """T1: the status says since when it is unknown; the sample of the minute has no number either."""
+    beat(rows, "bridge_events", ago, outcome=outcome, error="NATS is unreachable")
+    rows.execute("UPDATE worker_heartbeats SET last_success_at = '2026-01-08T07:10:00Z'")
+    if measured is not None:
+        at = "rfc3339(now() - %s::interval)"
+        facts = f"jsonb_build_object('consumer_lag', 5, 'consumer_lag_at', {at})"
+        rows.execute(f"UPDATE worker_heartbeats SET result = {facts}", (measured,))  # noqa: S608
+    stream = ops.get(STATUS).json["stream"]
+    (heartbeat,) = rows.execute("SELECT result FROM worker_heartbeats").fetchall()
+    measured_at = heartbeat["result"].get("consumer_lag_at")
+    assert stream["consumer_lag"] == lag
+    known, unknown = (measured_at, None) if lag is not None else (None, measured_at or "2026-01-08T07:10:00.000000Z")
+    assert (stream["measured_at"], stream["unknown_since"]) == (known, unknown)
+    assert Samples(ops.runtime.database).take_if_due()
+    assert rows.execute("SELECT consumer_lag FROM status_samples").fetchall() == [{"consumer_lag": lag}]
+
+
 def test_late_worker_and_other_problems_are_named(ops: OpsClient, rows: Rows) -> None:
     """T1: what needs a person, each with a code for programs."""
     beat(rows, "relay_outbox", "10 minutes")
@@ -191,11 +225,11 @@ def test_outage_of_nats_is_reported_while_it_lasts(
     nats_server.stop()
     seen: list[Any] = []
     assert runtime.heartbeats is not None
-    record, announce = runtime.heartbeats.record, runtime.heartbeats.announce
+    record, report = runtime.heartbeats.record, runtime.heartbeats.report
 
     class Recording:
-        def announce(self, run: Run) -> None:
-            announce(run)
+        def report(self, run: Run, facts: Mapping[str, Any]) -> None:
+            report(run, facts)
 
         def record(self, run: Run) -> None:
             record(run)
@@ -214,6 +248,82 @@ def test_outage_of_nats_is_reported_while_it_lasts(
     assert (bridge["outcome"], bridge["failures_in_a_row"]) == ("OK", 0)
     assert bridge["result"]["consumer_lag"] == 0
     runtime.close()
+
+
+def test_consumer_lag_is_known_during_a_run(
+    environ: dict[str, str], stream: Stream, ops: OpsClient, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1: after the first step, and again during the run; an outage that has ended is not shown until the run ends."""
+    monkeypatch.setattr("grantwire.notifications.bridge._LAG_SECONDS", 0.0)
+    beat(rows, "bridge_events", outcome="DEGRADED", error="NATS is unreachable", result='{"recorded": 9}', failures=2)
+    assert ops.get(STATUS).json["stream"]["state"] == "DOWN"
+    runtime = BridgeRuntime.build(environ)
+    seen: list[Any] = []
+    step = runtime.worker.step
+
+    async def observed(budget: Budget) -> bool:
+        if len(seen) == 1:
+            await asyncio.to_thread(stream.publish, bridge_event(), bridge_event())
+        seen.append(ops.get(STATUS).json)
+        return await step(budget)
+
+    runtime.worker.step = observed  # type: ignore[method-assign]
+    runtime.run(Budget(time.monotonic() + 2.0))
+    runtime.close()
+    lags = [status["stream"]["consumer_lag"] for status in seen]
+    assert (lags[0], lags[1], max(lags[2:])) == (None, 0, 2)
+    (bridge,) = seen[1]["workers"]
+    assert (bridge["outcome"], bridge["error"], bridge["failures_in_a_row"]) == ("OK", None, 0)
+    assert bridge["result"]["recorded"] == 9
+
+
+def test_consumer_lag_is_unknown_after_an_outage_during_a_run(
+    database_url: str, nats_server: NatsServer, ops: OpsClient
+) -> None:
+    """T1: the number of the beginning of the run would be wrong, and would say that NATS is up."""
+    environ = configured(worker_environ(database_url, nats_server.url)) | {"NATS_CONNECT_TIMEOUT": "200ms"}
+    runtime = BridgeRuntime.build(environ)
+    seen: list[Any] = []
+    step = runtime.worker.step
+
+    async def observed(budget: Budget) -> bool:
+        seen.append(ops.get(STATUS).json["stream"])
+        if len(seen) == 2:
+            nats_server.stop()
+            await asyncio.sleep(0.05)  # the client notices it
+        return await step(budget)
+
+    runtime.worker.step = observed  # type: ignore[method-assign]
+    runtime.run(Budget(time.monotonic() + 2.0))
+    runtime.close()
+    before, during, after = seen[1], seen[-1], ops.get(STATUS).json["stream"]
+    assert (before["state"], before["consumer_lag"]) == ("UP", 0)
+    for stream in (during, after):
+        assert (stream["state"], stream["consumer_lag"], stream["measured_at"]) == ("DOWN", None, None)
+        assert stream["unknown_since"] >= before["measured_at"]
+    nats_server.start()
+
+
+def test_report_during_a_run_does_not_hide_a_bug(environ: dict[str, str], rows: Rows) -> None:
+    """T1: FAILED stays until a run ends well, because the bug may come again."""
+    beat(rows, "bridge_events", outcome="FAILED", error="ZeroDivisionError, see the log", failures=2)
+    runtime = BridgeRuntime.build(environ)
+    seen: list[Any] = []
+    end = runtime.worker.end
+
+    async def observed() -> None:
+        seen.extend(rows.execute("SELECT outcome, error, failures, result FROM worker_heartbeats").fetchall())
+        await end()
+
+    runtime.worker.end = observed  # type: ignore[method-assign]
+    runtime.run(budget())
+    runtime.close()
+    (during,) = seen
+    assert (during["outcome"], during["error"], during["failures"]) == ("FAILED", "ZeroDivisionError, see the log", 2)
+    assert during["result"]["consumer_lag"] == 0
+    assert rows.execute("SELECT outcome, failures FROM worker_heartbeats").fetchall() == [
+        {"outcome": "OK", "failures": 0}
+    ]
 
 
 def test_first_heartbeat_is_written_before_the_run_ends(environ: dict[str, str], rows: Rows) -> None:

@@ -260,6 +260,8 @@ def test_dead_letter_redrive_and_operator_are_in_the_trace(
         run(webhook, RelayRuntime, BridgeRuntime, DeliveryRuntime)
         broken = ops.get(TRACE, purchase_id="p_456").json
         assert broken["changes"][0]["state"] == "DEAD_LETTER"
+        failed = "notification is FAILED, 1 failed attempt: receiver responded with status 400"
+        assert [entry["summary"] for entry in broken["timeline"] if entry["stage"] == "notification"] == [failed]
         (dead,) = (entry for entry in broken["timeline"] if entry["stage"] == "dead_letter")
         assert dead["detail"]["error"] == "receiver responded with status 400"
         body = {"kind": "notification", "ids": [dead["detail"]["dead_letter_id"]], **OPERATOR}

@@ -297,7 +297,7 @@ def test_dead_letters_are_selected_by_filter(pipeline: Pipeline, rows: Rows) -> 
     assert count_selected(older_than="1h") == 0
     assert count_selected(newer_than="1h") == 3
     listed = pipeline.execute(action="list", kind="nats", filter={"error": "constraint"})["letters"]
-    assert [dead_letter["error"] for dead_letter in listed] == ["MSG_TERMINATED after 1 deliveries: constraint"]
+    assert [dead_letter["error"] for dead_letter in listed] == ["MSG_TERMINATED after 1 delivery: constraint"]
 
 
 def _dead_letters(rows: Rows) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def status(**changes: Any) -> dict[str, Any]:
             "oldest_pending_seconds": 0.1,
             "published_last_minute": 120,
         },
-        "stream": {"state": "UP", "reason": None, "consumer_lag": 0, "measured_at": AT},
+        "stream": {"state": "UP", "reason": None, "consumer_lag": 0, "measured_at": AT, "unknown_since": None},
         "inbox": {"processed_last_minute": 119},
         "notifications": {
             "pending": 2,
@@ -82,7 +82,7 @@ def command(status_: str, **changes: Any) -> dict[str, Any]:
 
 
 ACCEPTED = {"command_id": COMMAND_ID, "kind": "dead_letters.redrive", "status": "PENDING", "created_at": AT}
-TRACE = {
+TRACE: dict[str, Any] = {
     "query": {"purchase_id": "p_456"},
     "truncated": False,
     "changes": [
@@ -134,13 +134,16 @@ LETTER = {
     "closed_at": None,
     "has_copy": True,
 }
-DETAIL = LETTER | {
+DETAIL: dict[str, Any] = LETTER | {
     "attempts": 10,
     "trace_id": None,
     "message": {
         "format": "json",
         "decoded": {"user_id": "u_123"},
         "base64": None,
+        "text": None,
+        "hex": None,
+        "size": None,
         "problem": None,
         "headers": None,
         "subject": None,

@@ -64,6 +64,16 @@ def test_quoted_error_texts_are_in_the_code() -> None:
     assert [text for text in quoted if text not in code] == []
 
 
+def test_no_section_of_the_runbook_begins_with_sql() -> None:
+    """T7: the console and the command come first; an operator without credentials of the database gets that far."""
+    sections = re.split(r"^## ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
+    with_sql = {
+        section.split("\n", 1)[0]: section.partition("```sql")[0] for section in sections if "```sql" in section
+    }
+    assert len(with_sql) > 15
+    assert [title for title, before in with_sql.items() if "grantwire " not in before] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     """No page refers to a file or a heading that was renamed."""

@@ -96,7 +96,7 @@ function showPreview(body, preview, { action, request, form, problem, close }) {
   const count = preview.would_change;
   const key = newKey(); // the same for every try, so that a try without a response is not repeated
   const confirm = h("button", { type: "submit", class: `button ${action === "discard" ? "danger" : "primary"}` }, `${verb.name} ${countOf(count, "dead letter", "dead letters", preview.more)}`);
-  const understood = action === "discard" && h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), h("span", {}, "I understand that they are never delivered."));
+  const understood = action === "discard" && h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), h("span", {}, `I understand that ${count === 1 && !preview.more ? "it is" : "they are"} never delivered.`));
   const confirmation = h(
     "form",
     { class: "stack", id: "preview" },

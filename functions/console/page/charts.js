@@ -44,7 +44,7 @@ function stages(status, milliseconds) {
     {
       name: "Outbox",
       big: formatCount(outbox.pending, outbox.capped),
-      lines: ["events pending", outbox.oldest_pending_at ? `oldest ${formatSeconds(outbox.oldest_pending_seconds)}` : "nothing waits"],
+      lines: [outbox.pending === 1 && !outbox.capped ? "event pending" : "events pending", outbox.oldest_pending_at ? `oldest ${formatSeconds(outbox.oldest_pending_seconds)}` : "nothing waits"],
       tone: outbox.failed ? "bad" : codes.has("EVENTS_OLD") ? "warn" : "good",
       rate: outbox.published_last_minute,
       dead: outbox.failed,
@@ -53,7 +53,7 @@ function stages(status, milliseconds) {
     {
       name: "Stream",
       big: { UP: "Up", DOWN: "Down" }[stream.state] ?? "Unknown",
-      lines: ["NATS JetStream", stream.consumer_lag === null ? "lag not known" : `lag ${formatCount(stream.consumer_lag)}`],
+      lines: ["NATS JetStream", stream.consumer_lag === null ? "lag unknown" : `lag ${formatCount(stream.consumer_lag)}`],
       tone: stream.state === "DOWN" ? "bad" : stream.state !== "UP" || codes.has("CONSUMER_LAG") ? "warn" : "good",
       rate: inbox.processed_last_minute,
       dead: byKind("nats"),

@@ -86,7 +86,7 @@ function openCreate() {
 }
 
 function openRotate(client) {
-  openForm(`Rotate the token of ${client.name}`, [field("Overlap", h("input", { name: "overlap", pattern: DURATION, value: "24h", autocomplete: "off" }), "How long the current token stays valid."), field("Expires in", h("input", { name: "expires_in", pattern: DURATION, autocomplete: "off" }), "Of the new token, for example 90d. Empty: never.")], "Issue new token", {
+  openForm(`Rotate the token of ${client.name}`, [field("Overlap", h("input", { name: "overlap", pattern: DURATION, value: "24h", autocomplete: "off" }), "How long the current token stays valid."), field("Expires in", h("input", { name: "expires_in", pattern: DURATION, autocomplete: "off" }), "For example 90d. Empty: as before.")], "Issue new token", {
     path: `/v1/ops/clients/${encodeURIComponent(client.client_id)}/rotate`,
     read: (form) => readFields(form, ["overlap", "expires_in"]),
     done: showToken,

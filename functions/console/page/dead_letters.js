@@ -192,7 +192,7 @@ function deadLetterHead(dead) {
   const selection = { kind: dead.kind, ids: [dead.dead_letter_id] };
   const text = `This dead letter: ${dead.cause}.`;
   const actions = dead.state === "OPEN" && [
-    h("button", { type: "button", class: "button primary", "data-key": "redrive", onclick: () => openDeadLetterAction("redrive", selection, text) }, "Redrive…"),
+    h("button", { type: "button", class: dead.message.problem ? "button" : "button primary", "data-key": "redrive", onclick: () => openDeadLetterAction("redrive", selection, text) }, "Redrive…"),
     h("button", { type: "button", class: "button", "data-key": "discard", onclick: () => openDeadLetterAction("discard", selection, text) }, "Discard…"),
   ];
   return h("div", {}, h("nav", { "aria-label": "Breadcrumb", class: "crumbs" }, link("#/dead-letters", "Dead letters"), " / ", link(groupHash(dead), "Group"), " / ", h("span", { "aria-current": "page" }, shortId(dead.dead_letter_id))), pageHead(capitalized(dead.cause), `${KIND_NAMES[dead.kind]}: this message ${KIND_TEXTS[dead.kind]}.`, actions || []));
@@ -203,7 +203,7 @@ function renderDeadLetter(dead, trace) {
   const facts = definitions([
     ["State", [badge(dead.state), dead.closed_at && [" ", timeOf(dead.closed_at)]]],
     ["Since", timeOf(dead.since, formatTime)],
-    ["Error", dead.error],
+    ["Error", dead.error === dead.cause ? null : dead.error],
     ["Attempts", dead.attempts === null || dead.attempts === undefined ? null : formatCount(dead.attempts)],
     ["User", dead.user_id && link(`#/users/${encodeURIComponent(dead.user_id)}`, dead.user_id)],
     ["Stock keeping unit", dead.stock_keeping_unit],
@@ -223,16 +223,26 @@ function renderDeadLetter(dead, trace) {
 function messageContent(message) {
   const facts = definitions([
     ["Format", message.format === "none" ? "no copy" : message.format],
+    ["Size", message.size === null || message.size === undefined ? null : countOf(message.size, "byte")],
     ["Subject", message.subject],
     ["Stream", message.stream && `${message.stream}, sequence ${message.stream_sequence}`],
   ]);
   return h("div", { class: "message" },
     facts,
-    message.problem && notice("warn", "It could not be decoded", asSentence(message.problem)),
+    message.problem && notice("warn", "It could not be decoded", asSentence(message.problem), "A redrive fails in the same way until the bridge can decode it. If it comes from another publisher, stop that one and discard the message."),
     message.decoded !== null && message.decoded !== undefined && jsonText(message.decoded),
-    message.base64 && [h("p", { class: "quiet" }, "Bytes, base64 ", copyButton(message.base64, "Copy the bytes as base64")), h("pre", { class: "json", tabindex: "0", "aria-label": "Bytes of the message" }, message.base64)],
+    readableBytes(message),
+    message.base64 && h("details", { "data-key": "base64" }, h("summary", {}, "Bytes as base64"), h("p", {}, copyButton(message.base64, "Copy the bytes as base64", "Copy")), h("pre", { class: "json", tabindex: "0", "aria-label": "Bytes as base64" }, message.base64)),
     message.headers && h("details", { "data-key": "headers" }, h("summary", {}, "Headers"), jsonText(message.headers)),
   );
+}
+
+/** Return the beginning of a message that cannot be decoded, as text or as hexadecimal digits. */
+function readableBytes({ text, hex }) {
+  const content = text ?? hex;
+  if (!content) return null;
+  const label = text ? "Text of the message" : "First bytes of the message, hexadecimal";
+  return [h("p", { class: "quiet" }, label), h("pre", { class: text ? "json text" : "json hex", tabindex: "0", "aria-label": label }, content)];
 }
 
 function actionsTable(actions) {

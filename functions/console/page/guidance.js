@@ -13,7 +13,7 @@ export const GUIDANCE = {
   WORKER_LATE: {
     title: "Workers have not run",
     works: "Changes are accepted. What these workers do waits, and is not lost.",
-    todo: "Check that the schedule is enabled and that the function starts. A worker reports at the end of a run, so a new stack needs a minute.",
+    todo: "Check that the schedule is enabled and that the function starts. On a new stack, each worker reports after its first step, within a minute.",
     link: ["#workers", "See the workers"],
   },
   WORKER_FAILED: {

@@ -2,7 +2,7 @@ import { get, lastResponse } from "./api.js";
 import { flowPicture, sparkline } from "./charts.js";
 import { KIND_NAMES, badge, card, definitions, emptyState, link, pageHead, table, timeOf } from "./components.js";
 import { announce, h } from "./dom.js";
-import { asSentence, countOf, formatAgo, formatCount, formatName, formatSeconds } from "./format.js";
+import { asSentence, countOf, formatAgo, formatCount, formatName, formatSeconds, formatTime } from "./format.js";
 import { GUIDANCE } from "./guidance.js";
 import { showLive } from "./live.js";
 
@@ -96,11 +96,16 @@ function tiles(status) {
   return h("section", { class: "tiles", "aria-label": "Figures with the last hour" }, [
     tile("Oldest pending event", outbox.oldest_pending_at ? formatSeconds(outbox.oldest_pending_seconds) : "None", "oldest_pending_seconds", formatSeconds),
     tile("Pending in the outbox", formatCount(outbox.pending, outbox.capped), "outbox_pending"),
-    tile("Consumer lag", stream.consumer_lag === null ? "Not known" : formatCount(stream.consumer_lag), "consumer_lag"),
+    tile("Consumer lag", lagOf(stream), "consumer_lag"),
     tile("Published per minute", formatCount(outbox.published_last_minute), "published"),
     tile("Sent per minute", formatCount(notifications.sent_last_minute), "sent"),
     tile("Dead letters", formatCount(dead.open, dead.capped), "dead_letters", formatCount, dead.open ? "bad" : ""),
   ]);
+}
+
+function lagOf({ consumer_lag: lag, unknown_since: since }) {
+  if (lag !== null) return formatCount(lag);
+  return ["Unknown", since && h("span", { class: "tile-note" }, "since ", timeOf(since, formatTime))];
 }
 
 function deadLetters(status) {
@@ -138,7 +143,7 @@ function housekeeping(status) {
 }
 
 function workers(status) {
-  if (status.workers.length === 0) return emptyState("No worker has reported yet", "Each worker reports at the end of a run, about once a minute.");
+  if (status.workers.length === 0) return emptyState("No worker has reported yet", "Each worker reports after its first step, and then at the end of each run, about once a minute.");
   return table(
     "Workers",
     [

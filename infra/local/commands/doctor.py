@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from grantwire_cli.checks.findings import Finding, Level, problem
+from grantwire_cli.wording import count_of
 from infra.local.deployment.template import declared_parameters
 from infra.local.doctor.deployment import check_local_deployment
 from infra.local.doctor.machine import check_machine, check_servers
@@ -46,7 +47,7 @@ def doctor(arguments: Sequence[str], progress: Progress) -> int:
     if options.json:
         progress.print_line(json.dumps({"findings": [finding.as_dict() for finding in findings]}))
     else:
-        progress.print_line(f"{problems} problems in {len(findings)} findings.")
+        progress.print_line(f"{count_of(problems, 'problem')} in {count_of(len(findings), 'finding')}.")
     return 1 if problems else 0
 
 

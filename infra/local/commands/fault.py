@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 import nats
+import nats.errors
 
 from infra.local.deployment import aws
 from infra.local.deployment.sam import STACK_NAME
@@ -76,7 +77,21 @@ def _set_receiver(stack: EmbeddedStack, *, away: bool) -> None:
         deployed.unlink()
 
 
+async def _ignore(_error: Exception) -> None:
+    """Do nothing: the failed connection raises its error."""
+
+
 async def _publish(url: str, payload: bytes) -> None:
-    client = await nats.connect(url, allow_reconnect=False, connect_timeout=2, inbox_prefix=INBOX_PREFIXES[WORKERS])
+    try:
+        client = await nats.connect(
+            url,
+            connect_timeout=2,
+            max_reconnect_attempts=1,  # also of the first connection
+            reconnect_time_wait=0.1,
+            inbox_prefix=INBOX_PREFIXES[WORKERS],
+            error_cb=_ignore,
+        )
+    except (nats.errors.Error, OSError) as error:
+        raise CommandError("NATS does not respond.", hint="Start it with `make up`.") from error
     await client.jetstream().publish(declared_parameters()["EventSubject"], payload)
     await client.close()

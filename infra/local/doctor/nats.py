@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,7 @@ async def _check_topology(connection: NatsConnection, topology: TopologySettings
     with connection.wrap_exceptions():
         consumer = await connection.jetstream.consumer_info(topology.consumer.stream, topology.consumer.durable)
     waiting = (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
-    text = f"{waiting} events wait for the bridge"
+    text = f"{count_of(waiting, 'event waits', 'events wait')} for the bridge"
     if waiting > MUCH_LAG:
         return [matches, warning("lag", text, "grantwire status --watch; docs/runbook.md")]
     return [matches, ok("lag", text)]

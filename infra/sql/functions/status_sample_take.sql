@@ -17,7 +17,8 @@ BEGIN
     SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
            (status#>>'{outbox,failed}')::bigint, (status#>>'{outbox,oldest_pending_seconds}')::double precision,
            (SELECT (w.result->>'consumer_lag')::bigint FROM worker_heartbeats w
-             WHERE w.worker = 'bridge_events' AND w.finished_at > moment - interval '4 minutes'),
+             WHERE w.worker = 'bridge_events'
+               AND coalesce((w.result->>'consumer_lag_at')::timestamptz, w.finished_at) > moment - interval '2 minutes'),
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,

@@ -62,7 +62,7 @@ def test_unknown_outcome_says_how_to_repeat_the_change(grantwire: Run, api: Fake
         (error(429, "RATE_LIMITED", Retry_After="60"), 3, "RATE_LIMITED"),
         (error(500, "INTERNAL"), 3, "INTERNAL"),
         (error(503, "UNAVAILABLE", Retry_After="60"), 3, "UNAVAILABLE"),
-        (Reply(502, "not an object", {"Retry-After": "60"}), 3, "UNAVAILABLE"),
+        (Reply(502, "not an object", {"Retry-After": "60"}), 3, "HTTP_502"),
     ],
 )
 def test_each_error_has_its_exit_code(grantwire: Run, api: FakeApi, reply: Reply, code: int, name: str) -> None:

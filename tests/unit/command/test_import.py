@@ -111,6 +111,18 @@ def test_faults_delay_lines_but_change_nothing(grantwire: Run, api: FakeApi, pur
     assert api.entitlements[("u_0", "item")]["version"] == 3
 
 
+def test_limit_of_the_client_is_named_once(
+    grantwire: Run, api: FakeApi, purchases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K7: a long import is slowed down all the time, which is said once, with the command that changes it."""
+    monkeypatch.setattr("grantwire_cli.bulk.sending.REPORT_SECONDS", 0.0)
+    api.faults = [Fault(error(429, "RATE_LIMITED", Retry_After="0"))] * 5
+    result = grantwire("import", str(purchases), "--yes")
+    assert result.code == 0
+    assert result.err.count("`grantwire clients limits` changes them") == 1
+    assert "RATE_LIMITED" not in result.err
+
+
 def test_lasting_outage_stops_the_import(grantwire: Run, api: FakeApi, purchases: Path) -> None:
     """K7: after the patience it ends with exit code 3, and says how to continue."""
     api.faults = [Fault(error(503, "UNAVAILABLE", Retry_After="0"))] * 50
@@ -179,6 +191,24 @@ def test_invalid_file_is_refused_with_its_line_numbers(grantwire: Run, api: Fake
     assert re.findall(rf"{re.escape(str(file))}:(\d+):", result.err) == [str(number) for number in bad]
     assert "7 of 8 lines are not valid" in result.err
     assert api.calls == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "The file is empty."),
+        (HEADING.encode() + b"\ngrant,u_1,item1,sch\xf6n,p\n", "reason is not valid UTF-8; save the file with this"),
+    ],
+)
+def test_file_that_is_empty_or_has_another_encoding_is_named(
+    grantwire: Run, home: Path, content: bytes, problem: str
+) -> None:
+    """K7: not as missing columns, or as a character that the file does not have."""
+    file = home / "bad.csv"
+    file.write_bytes(content)
+    result = grantwire("import", str(file), "--yes")
+    assert result.code == 1
+    assert problem in result.err
 
 
 @pytest.mark.parametrize(

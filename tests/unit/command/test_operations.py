@@ -85,6 +85,11 @@ def test_status_exits_with_the_state(grantwire: Run, api: FakeApi) -> None:
     api.faults = [Fault(error(503, "UNAVAILABLE", Retry_After="60"))]
     away = grantwire("status", "--json")
     assert (away.code, away.json["status"], away.json["error"]["code"]) == (3, None, "UNAVAILABLE")
+    assert away.json["error"]["message"] == "The API responds, but PostgreSQL is away or too slow."
+    assert "Nothing that was confirmed is lost." in away.json["error"]["hint"]
+    assert "grantwire status" not in away.json["error"]["hint"]
+    api.faults = [Fault(Reply(502, "bad gateway", {"Retry-After": "60"}))]
+    assert "PostgreSQL" not in grantwire("status", "--json").json["error"]["message"]
     api.faults = [Fault(error(403, "FORBIDDEN"))]
     assert grantwire("status").code == 4
 
@@ -101,6 +106,37 @@ def test_redrive_shows_what_it_would_do_then_follows_the_command(grantwire: Run,
     assert (real.body["rate"], real.body["reason"]) == (5, "fixed")
     assert "@" in real.body["actor"]
     assert sum(call.method == "GET" for call in repairable.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "hint"),
+    [
+        (("dead-letters", "show", "nats", "x"), f"{LETTERS}/nats/x", "grantwire dead-letters list"),
+        (("commands", "show", "x"), "/v1/ops/commands/x", "grantwire commands list"),
+    ],
+)
+def test_unknown_id_says_where_the_ids_are(
+    grantwire: Run, api: FakeApi, arguments: tuple[str, ...], path: str, hint: str
+) -> None:
+    """T3: an error says what to try; an id that is empty is wrong usage, and not another route."""
+    noun = arguments[0].replace("-", " ").removesuffix("s")
+    api.routes[("GET", path)] = lambda _call: Reply(404, {"code": "NOT_FOUND", "message": f"no such {noun}"})
+    result = grantwire(*arguments, "--json")
+    assert (result.code, result.error["code"]) == (1, "NOT_FOUND")
+    assert hint in result.error["hint"]
+    empty = grantwire(*arguments[:-1], "", "--json")
+    assert (empty.code, empty.error["code"]) == (2, "USAGE")
+    assert len(api.calls) == 1
+
+
+def test_one_dead_letter_is_named_in_the_singular(grantwire: Run, api: FakeApi) -> None:
+    """T3: in the groups, and in the question before a change."""
+    api.respond("GET", f"{LETTERS}/groups", GROUPS | {"open": 1})
+    assert "1 open dead letter on " in grantwire("dead-letters", "groups").err
+    api.respond("GET", f"{LETTERS}/groups", GROUPS | {"open": 10000, "capped": True})
+    assert "10000 or more open dead letters on " in grantwire("dead-letters", "groups").err
+    api.respond("POST", f"{LETTERS}/redrive", PREVIEW | {"selected": 1, "would_change": 1, "skipped": {}})
+    assert "1 selected, 1 notification dead letter can be redriven" in grantwire(*REDRIVE, "--all").err
 
 
 def test_redrive_without_confirmation_changes_nothing(grantwire: Run, repairable: FakeApi) -> None:
@@ -222,7 +258,14 @@ def test_new_client_and_its_token(grantwire: Run, api: FakeApi) -> None:
 def test_clients_are_listed_limited_rotated_and_revoked(grantwire: Run, api: FakeApi) -> None:
     """T3: every change needs a reason; revoking asks first."""
     api.respond("GET", "/v1/ops/clients", {"clients": [CLIENT]})
-    assert "4k2j9x0q7w1z\tshop\tACTIVE\tentitlements:write\tdefault\tdefault\tnever" in grantwire("clients", "list").out
+    shop = "4k2j9x0q7w1z\tshop\t{}\tentitlements:write\tdefault\tdefault\tnever\t{}\n"
+    for expires_at, state in (
+        (None, "ACTIVE"),
+        ("2026-01-08T07:10:00Z", "EXPIRED"),
+        ("9999-01-01T00:00:00Z", "ACTIVE"),
+    ):
+        api.respond("GET", "/v1/ops/clients", {"clients": [CLIENT | {"expires_at": expires_at}]})
+        assert shop.format(state, expires_at or "never") in grantwire("clients", "list").out
     path = "/v1/ops/clients/4k2j9x0q7w1z"
     bodies: dict[str, Any] = {"rotate": {"client_id": "c", "token": "t", "expires_at": None}}
     bodies |= {"revoke": {"client_id": "c", "revoked": True}, "limits": {"client_id": "c", "rate_limit": 5}}

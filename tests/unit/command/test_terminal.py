@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 
 from grantwire_cli.errors import ExitCode
 from tests.support.fake_api import TOKEN, FakeApi, Reply
-from tests.support.ops_examples import status
+from tests.support.ops_examples import COMMAND_ID, DETAIL, TRACE, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +107,39 @@ def test_status_says_what_still_works_without_nats(api: FakeApi) -> None:
     assert (code, positions) == (5, sorted(positions))
     assert text.count("are the schedules enabled?") == 1
     assert "something new" in text
+
+
+def test_message_that_cannot_be_decoded_is_shown_as_text(api: FakeApi) -> None:
+    """T3: on its lines, without the bytes; nothing in it is sent to the terminal, also not with --json."""
+    poison = '{\n\t"user": "\\u001b[31m"\n}\u009b2J\u202e'
+    message = DETAIL["message"] | {"decoded": None, "base64": "e30=", "text": poison, "problem": "it is JSON"}
+    api.respond("GET", f"/v1/ops/dead-letters/nats/{COMMAND_ID}", DETAIL | {"message": message})
+    show = ("dead-letters", "show", "nats", COMMAND_ID)
+    code, text = on_terminal(api, *show, "--no-color")
+    assert code == 0
+    assert '  {\r\n      "user": "\\u001b[31m"\r\n  }\\x9b2J\\u202e\r\n' in text
+    assert "it is JSON" in text
+    assert "e30=" not in text
+    assert "--json" in text
+    code, text = on_terminal(api, *show, "--json")
+    assert json.loads(text)["message"] == message
+    assert not {"\x1b", "\u009b", "\u202e"} & set(text)
+
+
+def test_trace_on_a_narrow_terminal_breaks_lines_between_words(api: FakeApi) -> None:
+    """T3: the summary of a step stays in its column."""
+    summary = "no response from the receiver: connection refused by the server of the shop"
+    step = TRACE["timeline"][0] | {"summary": summary}
+    change = TRACE["changes"][0] | {"state": "DEAD_LETTER", "user_id": "u_" + "1" * 40}
+    api.respond("GET", "/v1/ops/trace", TRACE | {"timeline": [step], "changes": [change]})
+    code, text = on_terminal(api, "trace", "--purchase-id", "p", "--no-color", COLUMNS="80")
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    (first,) = [number for number, line in enumerate(lines) if "no response" in line]
+    column = lines[first].index("no response")
+    block = itertools.takewhile(lambda line: not line[:column].strip() and line.strip(), lines[first + 1 :])
+    assert (code, " ".join([lines[first][column:], *(line.strip() for line in block)])) == (0, summary)
+    assert len(lines[first]) <= 80
+    assert "DEAD_LETTER" in text
 
 
 @pytest.fixture

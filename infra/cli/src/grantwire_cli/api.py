@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from grantwire_cli import VERSION
-from grantwire_cli.errors import AccessError, CommandError, UnavailableError
+from grantwire_cli.errors import AccessError, CommandError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,13 @@ RETRIED = {
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
-UNKNOWN_ROUTE = "The installation may be older than this command and not have the route."
+# For messages of the API that a person can act on.
+HINTS = {
+    "no such path": "The installation may be older than this command and not have the route.",
+    "no such dead letter": "`grantwire dead-letters list` has the kinds and ids; --state closed shows the closed ones.",
+    "no such command": "`grantwire commands list` has the ids.",
+    "no such client": "`grantwire clients list` has the ids.",
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,13 @@ class Response:
 
 
 def path_of(template: str, **names: str) -> str:
-    """Return a path with its names percent-encoded. A name of dots only must not become a part of the path."""
+    """Return a path with its names percent-encoded. A name of dots only must not become a part of the path.
+
+    Raises UsageError if a name is empty, because that is the path of another route.
+    """
+    for name, value in names.items():
+        if not value:
+            raise UsageError(f"{name} must not be empty.", hint="Is a variable of the shell not set?")
     encoded = {name: quote(value, safe="") for name, value in names.items()}
     return template.format(
         **{name: value.replace(".", "%2E") if value in {".", ".."} else value for name, value in encoded.items()}
@@ -216,9 +228,8 @@ def error_of(response: Response, method: str, path: str) -> CommandError:
         return AccessError(text, hint=hint, code=code or "FORBIDDEN")
     if response.is_retryable or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         hint = "Try again later; `grantwire status` shows which part is unavailable."
-        return UnavailableError(text, hint=hint, code=code or "UNAVAILABLE")
-    hint = UNKNOWN_ROUTE if (response.status, message) == (HTTPStatus.NOT_FOUND, "no such path") else ""
-    return CommandError(text, hint=hint, code=code or "REFUSED")
+        return UnavailableError(text, hint=hint, code=code or f"HTTP_{response.status}")
+    return CommandError(text, hint=HINTS.get(message, ""), code=code or "REFUSED")
 
 
 def _parameter(value: object) -> str:

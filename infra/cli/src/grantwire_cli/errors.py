@@ -1,6 +1,7 @@
 """Errors of the command, and its exit codes.
 
 CommandError                1  a request was refused, or an action failed
+├── UsageError              2  an argument that cannot be right
 ├── UnavailableError        3  no response, or only 429 and 5xx, after all retries
 └── AccessError             4  no token, a token that is refused, a missing scope, an unsafe file
 """
@@ -32,6 +33,15 @@ class CommandError(Exception):
         super().__init__(message)
         self.hint = hint
         self.code = code
+
+
+class UsageError(CommandError):
+    """An argument cannot be right. Nothing was sent."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "USAGE") -> None:
+        super().__init__(message, hint=hint, code=code)
 
 
 class UnavailableError(CommandError):

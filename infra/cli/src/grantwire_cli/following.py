@@ -27,7 +27,8 @@ def preview(session: Session, path: str, body: dict[str, Any]) -> Any:
 def post_with_key(session: Session, path: str, body: dict[str, Any], key: str | None = None) -> Any:
     """POST a change of the operations API with a key, and return its body."""
     chosen = key or str(uuid.uuid4())
-    session.note(f"{path} on {session.target.title}, Idempotency-Key {chosen}")
+    title = path.removeprefix("/v1/ops/").replace("/", " ")
+    session.note(f"{title} on {session.target.title}, Idempotency-Key {chosen}")
     try:
         return session.api.post(path, body, key=chosen).body
     except UnavailableError as error:

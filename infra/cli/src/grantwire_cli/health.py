@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.advice import advise_all
 from grantwire_cli.api import Api
-from grantwire_cli.errors import CommandError, ExitCode
+from grantwire_cli.errors import CommandError, ExitCode, UnavailableError
 
 if TYPE_CHECKING:
     from grantwire_cli.checkout import Checkout
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STATUS = "/v1/ops/status"
 STATUS_TIMEOUT_SECONDS = 5.0
+WITHOUT_POSTGRESQL = "Nothing that was confirmed is lost. A request can be repeated with the same key. Workers wait."
+WITHOUT_API = "The workers do not need the API: events are published, and notifications are sent."
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,20 @@ def read_health(session: Session) -> Health:
     try:
         return Health(target.title, report=_report(session, target), local=local)
     except CommandError as error:
-        return Health(target.title, local=local, error=error)
+        return Health(target.title, local=local, error=_explain(error, is_local=local is not None))
+
+
+def _explain(error: CommandError, *, is_local: bool) -> CommandError:
+    """Return an error that names the part that is away, what still works, and what to try other than `status`."""
+    repair = "grantwire up; then grantwire doctor" if is_local else "the section Database down of docs/runbook.md"
+    if error.code == "UNAVAILABLE":
+        hint = f"still works  {WITHOUT_POSTGRESQL}\ntry          {repair}"
+        return UnavailableError("The API responds, but PostgreSQL is away or too slow.", hint=hint)
+    if error.code == "NO_RESPONSE":
+        works = "" if is_local else f"still works  {WITHOUT_API}\n"  # the workers of a local stack run in its emulator
+        to_do = repair if is_local else error.hint
+        return UnavailableError(str(error), hint=f"{works}try          {to_do}", code=error.code)
+    return error
 
 
 def _report(session: Session, target: Target) -> dict[str, Any]:

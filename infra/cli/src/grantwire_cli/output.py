@@ -42,7 +42,10 @@ STYLES = {
     "yes": "green",
     "no": "red",
 }
-UNBROKEN = {"dead_letter_id", "command_id", "client_id", "event_id", "at", "since", "first_at", "last_at", "created_at"}
+UNBROKEN = {
+    *("dead_letter_id", "command_id", "client_id", "event_id", "operation", "state"),
+    *("at", "since", "first_at", "last_at", "created_at"),
+}
 # Control characters, and those that reorder or hide text.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -60,6 +63,12 @@ def _plain(value: object) -> str:
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    """Return JSON, in which control characters are escaped also where JSON does not demand it."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _INVISIBLE.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 class Output:
@@ -87,11 +96,11 @@ class Output:
 
     def json(self, value: object) -> None:
         """Print a value as JSON: indented on a terminal, one line in a pipe."""
-        self.line(json.dumps(value, ensure_ascii=False, indent=2 if self.console.is_terminal else None))
+        self.line(_to_json(value, indent=2 if self.console.is_terminal else None))
 
     def json_line(self, value: object) -> None:
         """Print a value as one line of JSON, for an endless result."""
-        self.line(json.dumps(value, ensure_ascii=False))
+        self.line(_to_json(value))
 
     def line(self, text: str = "") -> None:
         """Print a line as it is, without wrapping or colours."""
@@ -145,7 +154,7 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, show_edge=False)
     for column in columns:
-        # An id or a time that is broken into lines cannot be copied or compared.
+        # An id or a time that is broken into lines cannot be copied or compared, and a state cannot be read.
         table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in UNBROKEN)
     for row in rows:
         table.add_row(*map(cell, row))

@@ -23,6 +23,8 @@ FORBIDDEN_CHARACTERS = (
     r"\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ufffd"
 )
 _FORBIDDEN = re.compile(f"[{FORBIDDEN_CHARACTERS}]")
+# The escapes of Python for bytes that could not be decoded.
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _KEY = re.compile(r"(?!.*, )[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _MAX_KEY_LENGTH = 255
 
@@ -59,6 +61,8 @@ def _text(name: str, value: object) -> str:
     limit = MAX_LENGTHS.get(name)
     if limit and len(value) > limit:
         raise LineError(f"{name} must have at most {limit} characters, not {len(value)}")
+    if _NOT_UTF8.search(value):
+        raise LineError(f"{name} is not valid UTF-8; save the file with this encoding")
     if found := _FORBIDDEN.search(value):
         raise LineError(f"{name} must not contain control or invisible characters (found U+{ord(found[0]):04X})")
     if value[0].isspace() or value[-1].isspace():

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from grantwire_cli.bulk.fields import OPTIONAL, REQUIRED, LineError
 from grantwire_cli.errors import CommandError
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MAX_LINE_BYTES = 64 * 1024  # longer than any valid line; protects the memory from a file that is no text
+COLUMNS = f"Required are {', '.join(REQUIRED)}; optional are {', '.join(OPTIONAL)}."
 
 
 class Format(StrEnum):
@@ -95,7 +97,7 @@ def _csv_lines(texts: Iterator[str]) -> Iterator[Line]:
         if not values:
             continue
         if len(values) != len(names):
-            yield Line(number, None, f"the line has {len(values)} fields, but the heading has {len(names)}")
+            yield Line(number, None, f"the line has {count_of(len(values), 'field')}, but the heading has {len(names)}")
         else:
             yield Line(number, dict(zip(names, values, strict=True)))
 
@@ -105,12 +107,13 @@ def _heading(reader: Iterator[list[str]]) -> list[str]:
         names = [name.strip() for name in next(reader, [])]
     except csv.Error:
         names = []
+    if not names:
+        raise CommandError("The file is empty.", hint=COLUMNS, code="BAD_HEADING")
     missing = [name for name in REQUIRED if name not in names]
     unknown = [name for name in names if name not in {*REQUIRED, *OPTIONAL}]
     if missing or unknown or len(set(names)) != len(names):
         problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown) or 'a column twice'}"
-        hint = f"Required are {', '.join(REQUIRED)}; optional are {', '.join(OPTIONAL)}."
-        raise CommandError(f"Line 1: the heading {problem}.", hint=hint, code="BAD_HEADING")
+        raise CommandError(f"Line 1: the heading {problem}.", hint=COLUMNS, code="BAD_HEADING")
     return names
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.api import error_of, pause_before
 from grantwire_cli.errors import CommandError, UnavailableError
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +56,7 @@ class Sender:
         self._resume_at = 0.0
         self._last_result = clock()
         self._next_report = 0.0
+        self._is_limited = False
 
     def send_all(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
         """Yield each batch with its results, in order.
@@ -141,11 +143,16 @@ class Sender:
 
     def _report(self, error: UnavailableError) -> None:
         """Print why the import waits, once for all threads and not at every attempt."""
+        is_limit = error.code == "RATE_LIMITED"
         with self._lock:
-            if self._clock() < self._next_report:
+            if self._clock() < self._next_report or (is_limit and self._is_limited):
                 return
             self._next_report = self._clock() + REPORT_SECONDS
-        self._notify(f"{error} Trying again.")
+            self._is_limited = self._is_limited or is_limit
+        if is_limit:
+            self._notify("The limits of this client slow the import down; `grantwire clients limits` changes them.")
+        else:
+            self._notify(f"{error} Trying again.")
 
     def _check_patience(self, error: UnavailableError) -> None:
         if self._clock() - self._last_result > self._patience:
@@ -156,7 +163,9 @@ class Sender:
 def _results_of(response: Response, count: int) -> list[dict[str, Any]]:
     results = response.body.get("results") if isinstance(response.body, dict) else None
     if not isinstance(results, list) or len(results) != count:
-        raise CommandError(f"The installation sent no result for each of {count} lines.", code="BAD_RESPONSE")
+        raise CommandError(
+            f"The installation did not send a result for each line of {count_of(count, 'line')}.", code="BAD_RESPONSE"
+        )
     return results
 
 

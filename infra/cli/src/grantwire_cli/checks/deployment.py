@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,10 @@ def _check_functions(client: Any, names: list[str], deploy: str) -> Iterator[Fin
         yield problem("functions", "the stack has no functions", deploy)
     elif not broken:
         used = ", ".join(f"{layer}:{'/'.join(sorted(found))}" for layer, found in versions.items())
-        yield ok("functions", f"{len(names)} functions are active on {RUNTIME} with layer {used or 'none'}")
+        yield ok(
+            "functions",
+            f"{count_of(len(names), 'function is', 'functions are')} active on {RUNTIME} with layer {used or 'none'}",
+        )
 
 
 def _versions(layers: Counter[str]) -> dict[str, set[str]]:
@@ -90,7 +94,7 @@ def _check_schedules(client: Any, names: list[str], deploy: str) -> Iterator[Fin
     if not names:
         yield problem("schedules", "the stack has no schedules, so no worker runs", deploy)
     elif not disabled:
-        yield ok("schedules", f"{len(names)} schedules are enabled")
+        yield ok("schedules", f"{count_of(len(names), 'schedule is', 'schedules are')} enabled")
 
 
 def _enable(name: str) -> str:

@@ -19,6 +19,7 @@ from grantwire_cli.commands.parameters import DryRun, Yes
 from grantwire_cli.errors import CommandError, ExitCode
 from grantwire_cli.registry import register
 from grantwire_cli.session import Session
+from grantwire_cli.wording import count_of
 
 PLAIN_INTERVAL_SECONDS = 10.0
 REFRESH_SECONDS = 0.1
@@ -83,7 +84,7 @@ def import_(
         if results is None and file == STDIN:
             raise typer.BadParameter("Name the result file with --results.")
         counts = ", ".join(f"{count} {operation}" for operation, count in validation.operations.items())
-        session.confirm(f"Import {validation.lines} lines ({counts}) into {session.target.title}?", yes=yes)
+        session.confirm(f"Import {count_of(validation.lines, 'line')} ({counts}) into {session.target.title}?", yes=yes)
         path = results or file.with_name(f"{file.name}.results.jsonl")
         return _send(session, source, validation, path, concurrency=concurrency, patience=patience)
 
@@ -149,7 +150,9 @@ def _check(session: Session, file: Path, validation: Validation) -> None:
     if validation.invalid:
         more = validation.invalid - len(validation.problems)
         hidden = f" (the first {len(validation.problems)} are shown)" if more else ""
-        problem = f"{validation.invalid} of {validation.lines} lines are not valid{hidden}. Nothing was sent."
+        are = "is" if validation.invalid == 1 else "are"
+        lines = count_of(validation.lines, "line")
+        problem = f"{validation.invalid} of {lines} {are} not valid{hidden}. Nothing was sent."
         raise CommandError(problem, hint="Correct the file, then run the command again.", code="INVALID_FILE")
     if not validation.lines:
         raise CommandError(f"{file} has no lines.", code="INVALID_FILE")

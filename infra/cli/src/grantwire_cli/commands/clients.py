@@ -1,5 +1,6 @@
 """`grantwire clients`: registered callers of the API."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ from grantwire_cli.commands.parameters import Actor, Key, Reason, Yes
 from grantwire_cli.following import post_with_key
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
-from grantwire_cli.times import short_time
+from grantwire_cli.times import parse_rfc3339, short_time
 
 app = new_group("Create, list, rotate, limit and revoke clients of the API.")
 
@@ -17,6 +18,9 @@ CLIENTS = "/v1/ops/clients"
 ClientId = Annotated[str, typer.Argument(metavar="ID", help="The client's id, as `list` shows it.", show_default=False)]
 ExpiresIn = Annotated[
     str | None, typer.Option("--expires-in", metavar="DURATION", help="For example 90d (default: never).")
+]
+NewExpiry = Annotated[
+    str | None, typer.Option("--expires-in", metavar="DURATION", help="For example 90d (default: as before).")
 ]
 RateLimit = Annotated[int | None, typer.Option("--rate-limit", min=1, help="Requests for each second.")]
 BurstLimit = Annotated[int | None, typer.Option("--burst-limit", min=1, help="Requests that it can send at once.")]
@@ -29,7 +33,7 @@ def list_(session: Session) -> None:
     if session.output.as_json:
         session.output.json(found)
         return
-    columns = ("client_id", "name", "state", "scopes", "rate", "burst", "last_used_at")
+    columns = ("client_id", "name", "state", "scopes", "rate", "burst", "last_used_at", "expires_at")
     session.output.table(columns, [_row(session, client) for client in found["clients"]])
 
 
@@ -69,7 +73,7 @@ def rotate(
     overlap: Annotated[
         str | None, typer.Option("--overlap", metavar="DURATION", help="How long the previous token stays valid (24h).")
     ] = None,
-    expires_in: ExpiresIn = None,
+    expires_in: NewExpiry = None,
     actor: Actor = None,
     key: Key = None,
 ) -> None:
@@ -128,14 +132,22 @@ def _print_token(session: Session, result: dict[str, Any]) -> None:
         session.note("The token is not stored and not shown again.")
 
 
+def _state(client: dict[str, Any]) -> str:
+    if client["revoked_at"]:
+        return "REVOKED"
+    expires_at = client["expires_at"]
+    return "EXPIRED" if expires_at and parse_rfc3339(expires_at) <= datetime.now(UTC) else "ACTIVE"
+
+
 def _row(session: Session, client: dict[str, Any]) -> list[object]:
-    used = client["last_used_at"]
+    used, expires_at = client["last_used_at"], client["expires_at"]
     return [
         client["client_id"],
         client["name"],
-        "REVOKED" if client["revoked_at"] else "ACTIVE",
+        _state(client),
         " ".join(client["scopes"]),
         client["rate_limit"] or "default",
         client["burst_limit"] or "default",
         (short_time(used) if session.output.is_terminal else used) or "never",
+        (short_time(expires_at) if session.output.is_terminal else expires_at) or "never",
     ]

@@ -14,11 +14,14 @@ from grantwire_cli.following import finish, follow, post_with_key, preview
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
 from grantwire_cli.times import short_time
+from grantwire_cli.wording import count_of
 
 app = new_group("Find out why work failed, and redrive or discard it.")
 
 LETTERS = "/v1/ops/dead-letters"
 PAGE_SIZE = 200
+# What a person reads first; the other fields follow.
+FIRST = ("kind", "dead_letter_id", "state", "since", "closed_at", "cause", "error", "attempts", "user_id")
 PAST = {"redrive": "redriven", "discard": "discarded"}
 
 
@@ -62,7 +65,7 @@ def groups(session: Session) -> None:
         return
     columns = ("kind", "cause", "count", "first_at", "last_at")
     session.output.table(columns, [[_value(session, group, name) for name in columns] for group in found["groups"]])
-    session.note(f"{found['open']}{' or more' if found['capped'] else ''} open dead letters on {session.target.title}.")
+    session.note(f"{count_of(found['open'], 'open dead letter', capped=found['capped'])} on {session.target.title}.")
 
 
 @register(
@@ -118,8 +121,20 @@ def show(
         session.output.json(letter)
         return
     message, actions = letter.pop("message", {}), letter.pop("actions", [])
-    shown = letter | {f"message.{name}": value for name, value in message.items()}
+    is_readable = message.get("text") is not None or message.get("hex") is not None
+    as_bytes = message.pop("base64", None) if is_readable else None
+    text = message.pop("text", None) if session.output.is_terminal else None
+    if letter.get("cause") == letter.get("error"):
+        letter["error"] = None  # it says nothing more
+    first = {name: letter.get(name) for name in FIRST}
+    shown = first | letter | {f"message.{name}": value for name, value in message.items()}
     session.output.fields({name: value for name, value in shown.items() if value is not None})
+    if text is not None:
+        session.output.text("message.text", "bold")
+        for line in text.split("\n"):
+            session.output.text(f"  {line.expandtabs(4)}")
+    if as_bytes:
+        session.note("--json has the bytes of the message, as base64.")
     columns = ("at", "action", "actor", "reason", "dry_run")
     if actions:
         session.output.table(columns, [[_value(session, action, name) for name in columns] for action in actions])
@@ -167,11 +182,11 @@ def _closing(action: str, help_text: str) -> Callable[..., int]:
         if dry_run or not plan["would_change"]:
             _print_preview(session, action, plan)
             return ExitCode.OK
-        count = f"{plan['would_change']}{' or more' if plan['more'] else ''}"
+        count = count_of(plan["would_change"], f"{kind} dead letter", capped=plan["more"])
         session.note(
             f"{plan['selected']} selected, {count} can be {PAST[action]}; skipped: {plan['skipped'] or 'none'}"
         )
-        session.confirm(f"{action.capitalize()} {count} {kind} dead letters on {session.target.title}?", yes=yes)
+        session.confirm(f"{action.capitalize()} {count} on {session.target.title}?", yes=yes)
         accepted = post_with_key(session, f"{LETTERS}/{action}", body, key)
         if not wait:
             session.output.record(accepted)
@@ -222,7 +237,7 @@ def _print_preview(session: Session, action: str, plan: dict[str, Any]) -> None:
 
 
 def _print_end(session: Session, command: dict[str, Any]) -> int:
-    progress = command.get("progress") or {}
+    progress = {name: value for name, value in (command.get("progress") or {}).items() if name != "skipped" or value}
     session.output.record(command, {"command_id": command["command_id"], "status": command["status"], **progress})
     return ExitCode.NEGATIVE if progress.get("skipped") else ExitCode.OK
 

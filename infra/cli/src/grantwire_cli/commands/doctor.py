@@ -14,6 +14,7 @@ from grantwire_cli.errors import CommandError, ExitCode
 from grantwire_cli.output import STYLES, visible
 from grantwire_cli.registry import register
 from grantwire_cli.session import Session
+from grantwire_cli.wording import count_of
 
 MARKS = {Level.OK: "✓", Level.WARNING: "!", Level.PROBLEM: "✗"}
 
@@ -48,7 +49,8 @@ def doctor(session: Session) -> int:
         )
     else:
         session.note(
-            f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} checks passed."
+            f"{count_of(counts[Level.PROBLEM], 'problem')}, {count_of(counts[Level.WARNING], 'warning')}, "
+            f"{count_of(counts[Level.OK], 'check')} passed."
         )
     return ExitCode.FAILED if counts[Level.PROBLEM] else ExitCode.OK
 

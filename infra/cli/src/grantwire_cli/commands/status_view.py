@@ -11,6 +11,7 @@ from rich.text import Text
 from grantwire_cli.errors import ExitCode
 from grantwire_cli.output import cell, make_table, visible
 from grantwire_cli.times import short_duration, short_time
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,15 +110,15 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
             _count(outbox, "in_flight"),
             _failed(_count(outbox, "failed")),
             outbox["published_last_minute"],
-            short_duration(outbox["oldest_pending_seconds"]),
+            _age(outbox["oldest_pending_seconds"]),
         ),
         (
             Text("NATS ").append(stream["state"], style=OUTCOME_STYLES.get(stream["state"], "")),
-            "?" if stream["consumer_lag"] is None else stream["consumer_lag"],
+            "unknown" if stream["consumer_lag"] is None else stream["consumer_lag"],
             "",
             "",
             report["inbox"]["processed_last_minute"],
-            stream["reason"] or "",
+            _stream_note(stream),
         ),
         (
             "notifications",
@@ -125,10 +126,20 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
             _count(notifications, "processing"),
             _failed(_count(notifications, "failed")),
             notifications["sent_last_minute"],
-            short_duration(notifications["oldest_due_seconds"]),
+            _age(notifications["oldest_due_seconds"]),
         ),
     ]
     return make_table(("stage", "waiting", "in progress", "failed", "last minute", "oldest"), rows)
+
+
+def _age(seconds: float) -> str:
+    return short_duration(seconds) if seconds else ""
+
+
+def _stream_note(stream: Mapping[str, Any]) -> str:
+    since = stream.get("unknown_since")
+    parts = (stream["reason"], f"unknown since {short_time(since)}" if since else None)
+    return "; ".join(part for part in parts if part)
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -154,7 +165,8 @@ def _facts(report: Mapping[str, Any]) -> list[Text]:
     facts = {
         "read model": f"{differences or 'not measured yet'}  {short_time(model['measured_at'])}",
         "schema": f"{schema['version']}" + ("" if schema["matches"] else f", but the code needs {schema['expected']}"),
-        "audit": f"partitions until {partitions['last_month']}, {partitions['rows_in_default']} rows in the default",
+        "audit": f"partitions until {partitions['last_month']}, "
+        f"{count_of(partitions['rows_in_default'], 'row')} in the default",
         "leases": f"{held} held, {expired} expired",
         "commands": f"{commands['pending']} pending, {commands['running']} running, "
         f"{commands['failed_last_day']} failed in the last day",

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from grantwire_cli.errors import ExitCode
@@ -112,18 +113,22 @@ def _print(session: Session, found: dict[str, Any], *, details: bool) -> None:
 
 def _print_timeline(session: Session, timeline: list[dict[str, Any]], *, details: bool) -> None:
     """Print the steps with their times; below a failure, also what is known about it."""
+    grid = Table.grid(padding=(0, 2))
+    for _column in ("at", "offset", "stage"):
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for step in timeline:
-        line = Text.assemble(
-            (f"{short_time(step['at'])}  ", "dim"),
-            (f"+{short_duration(step['offset_ms'] / 1000):<12}", "dim"),
-            (f"{step['stage'].replace('_', ' '):<16}", STAGE_STYLES.get(step["stage"], "bold")),
-            visible(step["summary"]),
+        grid.add_row(
+            Text(short_time(step["at"]), style="dim"),
+            Text(f"+{short_duration(step['offset_ms'] / 1000)}", style="dim"),
+            Text(step["stage"].replace("_", " "), style=STAGE_STYLES.get(step["stage"], "bold")),
+            Text(visible(step["summary"])),
         )
-        session.output.console.print(line, soft_wrap=True)
         shown = step.get("detail") or {} if details or step["stage"] in EXPLAINED else {}
         for name, value in shown.items():
             if value is not None:
-                session.output.console.print(Text(f"{'':51}{name}: {visible(value)}", style="dim"), soft_wrap=True)
+                grid.add_row("", "", "", Text(f"{name}: {visible(value)}", style="dim"))
+    session.output.console.print(grid)
 
 
 def _shown(session: Session, change: dict[str, Any], name: str) -> object:

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 # The statement always returns one row. The database's clock decides whether the previous hash is still valid. The
 # authorizer compares the hashes, in constant time. For an unknown id, the last column has the ids of the newest 10,000
-# clients, so that further unknown ids need no statement.
+# clients, so that further unknown ids need no statement. Only a role that may write the last use is asked to. The role
+# of operate_clients, which authenticates its callers on a local stack, may not (ADR 0029).
 _FIND = """
 SELECT c.client_id, c.scopes, c.token_hash,
        CASE WHEN c.previous_until > now() THEN c.previous_hash END,
        CASE WHEN c.revoked_at IS NOT NULL THEN 'revoked' WHEN c.expires_at <= now() THEN 'expired' END,
-       c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute',
+       (c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute')
+           AND has_column_privilege('api_clients', 'last_used_at', 'UPDATE'),
        CASE WHEN c.client_id IS NULL
             THEN ARRAY(SELECT known.client_id FROM api_clients known ORDER BY known.created_at DESC LIMIT 10000) END
   FROM (VALUES (%(client_id)s::text)) AS requested (client_id)

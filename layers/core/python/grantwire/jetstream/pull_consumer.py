@@ -125,11 +125,15 @@ class PullConsumer:
             if len(self._received) >= self._max_messages:
                 self._end_request(None)
         elif msg.subject == self._reply_subject:
-            status = (msg.headers or {}).get("Status", "")
+            headers = msg.headers or {}
+            status = headers.get("Status", "")
             if status in _NO_MESSAGES_STATUSES:
                 self._end_request(None)
             elif status != _HEARTBEAT_STATUS:
-                self._end_request(RetryableError(f"JetStream refused a pull request with status {status}"))
+                description = headers.get("Description", "no description")
+                self._end_request(
+                    RetryableError(f"JetStream refused a pull request with status {status}: {description}")
+                )
 
     def _end_request(self, error: RetryableError | None) -> None:
         if self._response is None or self._response.done():

@@ -17,6 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from grantwire.errors import GrantwireError, RejectedError, RetryableError
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 # Short, because PostgreSQL is checked before a pull and may become unavailable while the pull waits.
 _MAX_PULL_SECONDS = 1.0
 _MAX_DELAY_SECONDS = 600.0
+# The consumer lag is measured at the beginning and at the end of a run, and this often meanwhile.
+_LAG_SECONDS = 15.0
 
 
 class _EventBatch(NamedTuple):
@@ -94,12 +99,14 @@ class Bridge(Worker):
         self._batch: _EventBatch | None = None
         self._prefetched: _EventBatch | None = None
         self._ack_extender: asyncio.Task[None] | None = None
+        self._lag_measured_at = -math.inf
 
     async def begin(self) -> None:
         """Check the connection, because a frozen sandbox loses its socket unnoticed.
 
         A failure is ignored here: the first fetch connects again and raises.
         """
+        self._lag_measured_at = -math.inf
         with contextlib.suppress(RetryableError):
             await self._nats.connect()
 
@@ -131,15 +138,14 @@ class Bridge(Worker):
         await self._stop_ack_extender()
         held, self._batch, self._prefetched = self._held_messages(), None, None
         if not self._consumer.is_open:
+            self.facts.clear()
             return  # JetStream redelivers the messages of a lost connection
         await self._return_messages(held)
         with contextlib.suppress(RetryableError):
             for message in self._consumer.take_late_messages():
                 await message.nak()
             await self._nats.flush()
-            lag = await self._consumer.count_unacknowledged()
-            metrics.add_metric("ConsumerLag", MetricUnit.Count, lag)
-            self.facts["consumer_lag"] = lag
+            metrics.add_metric("ConsumerLag", MetricUnit.Count, await self._measure_lag())
 
     async def _next_batch(self, budget: Budget) -> _EventBatch | None:
         """Return the prefetched batch, or fetch one; None if no message arrives within a second.
@@ -160,9 +166,12 @@ class Bridge(Worker):
         """Fetch and decode a batch, and terminate messages that are not events."""
         await self._ensure_open()
         try:
+            if time.monotonic() - self._lag_measured_at >= _LAG_SECONDS:
+                await self._measure_lag()
             messages = await self._consumer.pull(self._settings.fetch, wait)
         except RetryableError:
             self._consumer.close()  # the consumer may have been deleted: verify the topology before the next pull
+            self.facts.clear()
             raise
         if not messages:
             return None
@@ -184,10 +193,21 @@ class Bridge(Worker):
         """Connect, verify the topology and subscribe, once for each connection."""
         if self._consumer.is_open:
             return
+        self.facts.clear()
+        self._lag_measured_at = -math.inf
         if not self._nats.is_connected:
             await self._nats.connect()
         await verify_topology(self._nats, self._topology)
         await self._consumer.open()
+
+    async def _measure_lag(self) -> int:
+        """Return the consumer lag, which is also a fact for the heartbeat, until the connection is lost."""
+        self.facts.clear()
+        lag = await self._consumer.count_unacknowledged()
+        self._lag_measured_at = time.monotonic()
+        at = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        self.facts.update(consumer_lag=lag, consumer_lag_at=at)
+        return lag
 
     async def _record(self, batch: _EventBatch) -> WriteResult[Event, list[str]]:
         """Write a batch, and prefetch the next one meanwhile if the stream may hold more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grantwire.operations.wording import count_of
 from grantwire.settings import integer, setting
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _worker_problems(workers: list[Mapping[str, Any]]) -> Iterator[tuple[str, st
             yield "WORKER_LATE", f"{name} has never reported a run"
     for worker in workers:
         if worker["late"]:
-            yield "WORKER_LATE", f"{worker['worker']} last ran {round(worker['seconds_since'])} seconds ago"
+            yield "WORKER_LATE", f"{worker['worker']} last ran {count_of(round(worker['seconds_since']), 'second')} ago"
         elif worker["outcome"] == "FAILED":
             yield "WORKER_FAILED", f"{worker['worker']} failed: {worker['error']}"
 
@@ -70,27 +71,36 @@ def _worker_problems(workers: list[Mapping[str, Any]]) -> Iterator[tuple[str, st
 def _flow_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[tuple[str, str]]:
     age, lag = status["outbox"]["oldest_pending_seconds"], status["stream"]["consumer_lag"]
     if age > settings.oldest_pending_seconds:
-        yield "EVENTS_OLD", f"the oldest event waits for {round(age)} seconds to be published"
+        yield "EVENTS_OLD", f"the oldest event waits for {count_of(round(age), 'second')} to be published"
     if lag is not None and lag > settings.consumer_lag:
-        yield "CONSUMER_LAG", f"the bridge has not acknowledged {lag} messages"
+        yield "CONSUMER_LAG", f"the bridge has not acknowledged {count_of(lag, 'message')}"
     for name, leases in status["leases"].items():
-        if leases["expired"]:
+        if expired := leases["expired"]:
+            released = "it" if expired == 1 else "them"
             yield (
                 "LEASES_EXPIRED",
-                f"{leases['expired']} leases of {name} expired: a worker stopped without releasing them",
+                f"{count_of(expired, 'lease')} of {name} expired: a worker stopped without releasing {released}",
             )
 
 
 def _repair_problems(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     dead_letters, read_model, partitions = status["dead_letters"], status["read_model"], status["partitions"]
     if dead_letters["open"]:
-        more = " or more" if dead_letters["capped"] else ""
-        are_open = "dead letter is open" if dead_letters["open"] == 1 else "dead letters are open"
-        yield "DEAD_LETTERS", f"{dead_letters['open']}{more} {are_open}"
+        open_, capped = dead_letters["open"], dead_letters["capped"]
+        yield "DEAD_LETTERS", count_of(open_, "dead letter is open", "dead letters are open", capped=capped)
     if wrong := (read_model["ahead"] or 0) + (read_model["wrong"] or 0):
-        yield "READ_MODEL_DIFFERS", f"{wrong} rows of the read model are wrong; rebuild it"
+        yield (
+            "READ_MODEL_DIFFERS",
+            f"{count_of(wrong, 'row')} of the read model {'is' if wrong == 1 else 'are'} wrong; rebuild it",
+        )
     if partitions["months_ahead"] < _MIN_MONTHS_AHEAD or partitions["rows_in_default"]:
-        months, rows = max(0, partitions["months_ahead"]), partitions["rows_in_default"]
-        yield "PARTITIONS_MISSING", f"the audit has partitions for {months} months ahead, and {rows} rows without one"
+        months, rows = count_of(max(0, partitions["months_ahead"]), "month"), partitions["rows_in_default"]
+        yield (
+            "PARTITIONS_MISSING",
+            f"the audit has partitions for {months} ahead, and {count_of(rows, 'row')} without one",
+        )
     if failed := status["commands"]["failed_last_day"]:
-        yield "COMMANDS_FAILED", f"{failed} commands of operators failed in the last day"
+        yield (
+            "COMMANDS_FAILED",
+            f"{count_of(failed, 'command of an operator', 'commands of operators')} failed in the last day",
+        )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire.operations.problems import find_problems, is_late
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from grantwire.database import Database
     from grantwire.operations.problems import ProblemSettings
@@ -19,6 +19,8 @@ EXPECTED_MIGRATION = "0040"
 _CAP = 10_000
 _BRIDGE = "bridge_events"
 _SWEEP = "sweep_retention"
+# The bridge measures the consumer lag every 15 seconds. The SQL function status_sample_take has the same limit.
+_LAG_KNOWN_FOR = timedelta(minutes=2)
 
 # The SQL function counts; the second column has the heartbeats, in the form of the response.
 _READ = """
@@ -60,7 +62,7 @@ def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[s
         },
         "inbox": {"processed_last_minute": notifications.pop("processed_last_minute")},
         "outbox": outbox,
-        "stream": describe_stream(by_name.get(_BRIDGE)),
+        "stream": describe_stream(by_name.get(_BRIDGE), datetime.fromisoformat(counts["at"])),
         "notifications": notifications,
         "dead_letters": counts["dead_letters"],
         "read_model": _describe_read_model(by_name.get(_SWEEP)),
@@ -75,19 +77,31 @@ def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[s
     }
 
 
-def describe_stream(bridge: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the last run of the bridge knew about NATS; the state is UNKNOWN if that run is too long ago."""
+def describe_stream(bridge: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:
+    """Return what the bridge reported about NATS. An old report says nothing about now, and has no consumer lag."""
     if bridge is None:
-        return {"state": "UNKNOWN", "reason": "the bridge has not run", "consumer_lag": None, "measured_at": None}
+        unknown = dict.fromkeys(("consumer_lag", "measured_at", "unknown_since"))
+        return {"state": "UNKNOWN", "reason": "the bridge has not run", **unknown}
     lag = bridge["result"].get("consumer_lag")
+    measured_at = None if lag is None else bridge["result"].get("consumer_lag_at", bridge["finished_at"])
+    known_at = measured_at or bridge["last_success_at"]
+    if measured_at is not None and now - datetime.fromisoformat(measured_at) > _LAG_KNOWN_FOR:
+        lag = measured_at = None
     state, reason = "UNKNOWN", bridge["error"]
     if bridge["late"]:
+        lag = measured_at = None
         reason = "the last run of the bridge is too long ago"
     elif bridge["outcome"] == "OK" or lag is not None:
         state, reason = "UP", None
     elif bridge["outcome"] == "DEGRADED":
         state = "DOWN"
-    return {"state": state, "reason": reason, "consumer_lag": lag, "measured_at": bridge["finished_at"]}
+    return {
+        "state": state,
+        "reason": reason,
+        "consumer_lag": lag,
+        "measured_at": measured_at,
+        "unknown_since": known_at if lag is None else None,
+    }
 
 
 def _describe_read_model(sweep: Mapping[str, Any] | None) -> dict[str, Any]:

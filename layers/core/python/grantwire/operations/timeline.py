@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grantwire.operations.wording import count_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -135,7 +137,7 @@ def _list_events(evidence: Evidence) -> Iterator[_Entry]:
     changed_at = {change["event_id"]: change["at"] for change in evidence.changes}
     for event in evidence.stages["outbox"]:
         event_id, error = event["event_id"], f": {event['error']}" if event["error"] else ""
-        summary = f"{event['event_type']} is {event['status']}, {event['attempts']} failed attempts{error}"
+        summary = f"{event['event_type']} is {event['status']}, {count_of(event['attempts'], 'failed attempt')}{error}"
         at = max(event["at"], changed_at.get(event_id, ""))
         yield _Entry("outbox", at, event_id, summary, _without(event, "event_id", "at"))
         if event["published_at"]:
@@ -161,7 +163,8 @@ def _describe_publication(event: Mapping[str, Any]) -> _Entry:
 def _list_notifications(evidence: Evidence) -> Iterator[_Entry]:
     for notification in evidence.stages["notifications"]:
         event_id, error = notification["event_id"], f": {notification['error']}" if notification["error"] else ""
-        summary = f"notification is {notification['status']}, {notification['attempts']} failed attempts{error}"
+        attempts = count_of(notification["attempts"], "failed attempt")
+        summary = f"notification is {notification['status']}, {attempts}{error}"
         shown = _without(notification, "event_id", "at", "responses")
         yield _Entry("notification", notification["at"], event_id, summary, shown)
         detail = {"notification_id": notification["notification_id"]}

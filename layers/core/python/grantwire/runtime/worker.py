@@ -41,9 +41,9 @@ class WorkerRuntime:
             if self.heartbeats is not None:
                 self.heartbeats.record(describe(error, result, is_over=is_over))
 
-        def announce() -> None:
+        def report() -> None:
             if self.heartbeats is not None:
-                self.heartbeats.announce(describe(None, dict(self.worker.counts), is_over=False))
+                self.heartbeats.report(describe(None, dict(self.worker.counts), is_over=False), self.worker.facts)
 
         self.worker.facts = {}
         try:
@@ -52,7 +52,7 @@ class WorkerRuntime:
                     self.worker,
                     budget,
                     on_change=lambda error: record(error, dict(self.worker.counts), is_over=False),
-                    on_start=announce,
+                    on_report=report,
                 )
             )
         except Exception as error:

@@ -1,13 +1,15 @@
 """The last run of each worker, in `worker_heartbeats`, so that operators see whether the workers run (T1).
 
-A heartbeat is written at the end of each run, and also as soon as a dependency becomes unavailable or recovers. The
-first one of a new installation is written after the first step, because a run takes a minute. A heartbeat uses a
-connection of its own, which is closed again. A failure to write it is logged and has no other effect.
+A heartbeat is written at the end of each run, and also as soon as a dependency becomes unavailable or recovers. A run
+takes a minute, so a report during the run writes the first one of a new installation, replaces DEGRADED by OK, and
+updates what only the worker knows, such as the consumer lag. A heartbeat uses a connection of its own, which is closed
+again. A failure to write it is logged and has no other effect.
 """
 
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.database import Database
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 # In characters and bytes. CHECK constraints of the table have the same limits.
 _MAX_ERROR_LENGTH = 500
 _MAX_RESULT_BYTES = 16_384
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 # Runs overlap, and the last one that ends writes the row. A report during a run does not count as a run.
 _RECORD = """
@@ -38,14 +41,21 @@ VALUES (%(worker)s, now() - %(seconds)s * interval '1 second', now(), %(outcome)
 RETURNING worker
 """
 
-# Returns a row in any case, also if the worker has a heartbeat already.
-_ANNOUNCE = """
-WITH announced AS (
-    INSERT INTO worker_heartbeats (worker, started_at, finished_at, outcome, result, failures, last_success_at)
+# Keeps the result of the last run, and an outcome FAILED: a bug may come again at any time until the end of the run.
+# Returns a row in any case.
+_REPORT = """
+WITH reported AS (
+    INSERT INTO worker_heartbeats AS known (worker, started_at, finished_at, outcome, result, failures, last_success_at)
     VALUES (%(worker)s, now() - %(seconds)s * interval '1 second', now(), 'OK', %(result)s::jsonb, 0, now())
-        ON CONFLICT (worker) DO NOTHING
+        ON CONFLICT (worker) DO UPDATE
+       SET result = known.result || %(facts)s::jsonb,
+           outcome = CASE known.outcome WHEN 'FAILED' THEN 'FAILED' ELSE 'OK' END,
+           error = CASE known.outcome WHEN 'FAILED' THEN known.error END,
+           failures = CASE known.outcome WHEN 'FAILED' THEN known.failures ELSE 0 END,
+           last_success_at = CASE known.outcome WHEN 'FAILED' THEN known.last_success_at ELSE now() END
+     WHERE known.outcome = 'DEGRADED' OR %(facts)s::jsonb <> '{}'
     RETURNING worker)
-SELECT count(*) FROM announced
+SELECT count(*) FROM reported
 """
 
 
@@ -86,19 +96,21 @@ class Heartbeats:
         session = {"synchronous_commit": "off"}
         self._database = Database(settings, application_name="grantwire-heartbeat", session=session)
         self._worker = worker
-        self._is_announced = False
+        # Whether the row may be missing, or may say DEGRADED.
+        self._is_due = True
 
     def record(self, run: Run) -> None:
         """Replace the row of this worker. Never raises."""
+        self._is_due = run.outcome != "OK"
         self._write(_RECORD, run)
 
-    def announce(self, run: Run) -> None:
-        """Write the row of this worker if it has none. Only the first call does something. Never raises."""
-        if not self._is_announced:
-            self._is_announced = True
-            self._write(_ANNOUNCE, run)
+    def report(self, run: Run, facts: Mapping[str, Any]) -> None:
+        """Write the row of this worker during a run, if it has none or something is new. Never raises."""
+        if self._is_due or facts:
+            self._is_due = False
+            self._write(_REPORT, run, facts)
 
-    def _write(self, statement: LiteralString, run: Run) -> None:
+    def _write(self, statement: LiteralString, run: Run, facts: Mapping[str, Any] = _NO_FACTS) -> None:
         try:
             self._database.fetch_row(
                 statement,
@@ -109,6 +121,7 @@ class Heartbeats:
                     "error": run.error_text,
                     "result": _encode(run.result),
                     "is_run": run.is_over,
+                    "facts": _encode(facts),
                 },
             )
         except Exception as error:  # noqa: BLE001 - the work of the run is done, and must not fail because of this
@@ -118,5 +131,5 @@ class Heartbeats:
 
 
 def _encode(result: Mapping[str, Any]) -> str:
-    text = json.dumps(result, default=str)
+    text = json.dumps(dict(result), default=str)
     return text if len(text) <= _MAX_RESULT_BYTES else "{}"

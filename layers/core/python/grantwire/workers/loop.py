@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from grantwire.workers.budget import Budget
 
     OnChange = Callable[[Exception | None], None]
-    OnStart = Callable[[], None]
+    OnReport = Callable[[], None]
 
 # The end of an invocation, in which the worker hands over to the next one. It polls and does not wait for a wake-up, so
 # that there is no gap between the two.
@@ -62,7 +62,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        # What only this worker knows, for its heartbeat: for example the consumer lag.
+        # What only this worker knows, for its heartbeat: for example the consumer lag. Reported when it changes.
         self.facts: dict[str, Any] = {}
         self.error: Exception | None = None
 
@@ -92,27 +92,27 @@ def _ignore_change(_error: Exception | None) -> None:
     """Do nothing: the caller does not follow outages."""
 
 
-def _ignore_start() -> None:
-    """Do nothing: the caller does not wait for the first step."""
+def _ignore_report() -> None:
+    """Do nothing: the caller does not follow the run."""
 
 
 async def run(
-    worker: Worker, budget: Budget, on_change: OnChange = _ignore_change, on_start: OnStart = _ignore_start
+    worker: Worker, budget: Budget, on_change: OnChange = _ignore_change, on_report: OnReport = _ignore_report
 ) -> dict[str, Any]:
     """Call `step` until the budget ends, or with `until_idle` until there is no work; return the worker's result.
 
     `on_change` is called in a thread, with the error of the first step that fails, and with None when a step succeeds
-    again. `on_start` is called in a thread, after the first step that succeeds. `worker.error` has the error that the
-    last step ended with, if any.
+    again. `on_report` is called in a thread, after the first step that succeeds and after each one that changed
+    `worker.facts`. `worker.error` has the error that the last step ended with, if any.
 
     Raises RetryableError or SystemFaultError only with `until_idle`, if a dependency is unavailable.
     """
     worker.counts = Counter(dict.fromkeys(worker.counters, 0))
     worker.error = None
-    outage = _Outage(worker.name, on_change, on_start)
+    outage = _Outage(worker.name, on_change)
     try:
         await worker.begin()
-        await _work(worker, budget, outage)
+        await _work(worker, budget, outage, on_report)
     finally:
         try:
             await worker.end()
@@ -124,7 +124,8 @@ async def run(
     return worker.result()
 
 
-async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
+async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnReport) -> None:
+    reported: dict[str, Any] | None = None
     while not budget.is_over():
         handing_over = budget.remaining() <= HANDOVER_SECONDS
         if handing_over:
@@ -140,6 +141,9 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
             await outage.wait_after(error, budget)
             continue
         await outage.end()
+        if worker.facts != reported:
+            reported = dict(worker.facts)
+            await asyncio.to_thread(on_report)
         if busy:
             continue
         if budget.until_idle or worker.stops_when_idle:
@@ -153,10 +157,9 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage) -> None:
 class _Outage:
     """The consecutive failed steps of a worker: the last error, and the total time that was spent waiting."""
 
-    def __init__(self, worker: str, on_change: OnChange, on_start: OnStart) -> None:
+    def __init__(self, worker: str, on_change: OnChange) -> None:
         self._worker = worker
         self._on_change = on_change
-        self._on_start: OnStart | None = on_start
         self._delays = reconnect_delays()
         self.error: Exception | None = None
         self.seconds = 0.0
@@ -179,14 +182,11 @@ class _Outage:
         self.seconds += time.monotonic() - started
 
     async def end(self) -> None:
-        """Reset the error and the delays after a step that succeeded; the first one is the start."""
+        """Reset the error and the delays after a step that succeeded."""
         if self.error is not None:
             self.error = None
             self._delays = reconnect_delays()
             await asyncio.to_thread(self._on_change, None)
-        if self._on_start is not None:
-            on_start, self._on_start = self._on_start, None
-            await asyncio.to_thread(on_start)
 
 
 def _write_metrics(worker: Worker, outage: _Outage) -> None:
