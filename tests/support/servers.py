@@ -34,7 +34,7 @@ def nats() -> Nats:
     return select_backend().nats()
 
 
-# For a test of a client, not of the server: one PostgreSQL is enough.
+# For a test of a client, of NATS or of metrics: one PostgreSQL is enough. Its SQL has other tests on every PostgreSQL.
 newest_postgres = pytest.mark.parametrize(
     "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
 )
