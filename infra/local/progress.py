@@ -28,9 +28,10 @@ class Step:
         self.ended = threading.Event()
         self._started_at = time.monotonic()
 
-    def describe(self) -> str:
-        """Return the title and how long the step has run."""
-        return f"{self.title} ({time.monotonic() - self._started_at:.1f} s)"
+    def describe(self, width: int | None = None) -> str:
+        """Return the title, shortened to fit into `width`, and how long the step has run."""
+        duration = f" ({time.monotonic() - self._started_at:.1f} s)"
+        return (self.title if width is None else self.title[: max(0, width - len(duration))]) + duration
 
 
 class Progress:
@@ -93,9 +94,10 @@ class Progress:
             return
         while not step.ended.wait(0.1):
             with self._lock:
-                steps = ", ".join(running.describe() for running in self._running)
-            # A longer line would wrap, and only its last row would be erased.
-            self._write(f"… {steps}"[: shutil.get_terminal_size().columns - 1], end="")
+                running = list(self._running)
+            # A line that wraps is not erased completely.
+            width = (shutil.get_terminal_size().columns - len("… ")) // max(1, len(running)) - len(", ")
+            self._write(f"… {', '.join(other.describe(width) for other in running)}", end="")
 
     def _write(self, text: str, end: str) -> None:
         erase = "\r\x1b[2K" if self._live else ""
