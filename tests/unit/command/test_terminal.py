@@ -145,9 +145,12 @@ def large_file(home: Path) -> Path:
 
 def start_import(api: FakeApi, file: Path) -> subprocess.Popen[str]:
     """Start an import, and return when some of its lines have taken effect."""
+    # A program inherits ignored signals, and a shell starts `make test &` with SIGINT ignored.
+    inherited = signal.signal(signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         [*PROGRAM, "import", str(file), "--yes"], env=environment(api), stderr=subprocess.PIPE, text=True
     )
+    signal.signal(signal.SIGINT, inherited)
     wait_until(lambda: len(api.applied) > HELD_AFTER or process.poll() is not None)
     assert process.poll() is None
     return process
