@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,8 +25,12 @@ _TEMPLATE = "grantwire_template"
 _PASSWORD = uuid.uuid4().hex
 
 
+@cache
 def clusters() -> dict[str, Callable[[], Cluster]]:
-    """Return a factory for each PostgreSQL that the tests run on, by name."""
+    """Return a factory for each PostgreSQL that the tests run on, by name.
+
+    A factory is always the same object: pytest would start another server for another one.
+    """
     return select_backend().clusters()
 
 
