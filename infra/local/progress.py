@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
@@ -19,29 +20,56 @@ ANNOUNCE_AFTER_SECONDS = 2.0  # without a terminal, a shorter step is not announ
 MAX_TAIL_BYTES = 200 * 1024
 
 
+class Step:
+    """A step that runs."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.ended = threading.Event()
+        self._started_at = time.monotonic()
+
+    def describe(self, width: int | None = None) -> str:
+        """Return the title, shortened to fit into `width`, and how long the step has run."""
+        duration = f" ({time.monotonic() - self._started_at:.1f} s)"
+        return (self.title if width is None else self.title[: max(0, width - len(duration))]) + duration
+
+
 class Progress:
-    """Prints steps with their durations; on a terminal, the running step counts its seconds."""
+    """Prints steps with their durations; on a terminal, a line shows the running steps and counts their seconds."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output = output or sys.stdout
         self._live = self._output.isatty()
+        self._running: dict[Step, threading.Thread] = {}
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
         """Print a step while it runs, then whether it succeeded."""
-        started_at = time.monotonic()
-        ended = threading.Event()
-        ticker = threading.Thread(target=self._tick, args=(title, started_at, ended), daemon=True)
-        ticker.start()
-        outcome = "failed"
+        step = self.begin_step(title)
+        succeeded = False
         try:
             yield
-            outcome = "done"
+            succeeded = True
         finally:
-            ended.set()
-            ticker.join()
-            mark = "✓" if outcome == "done" else "✗"
-            self._write(f"{mark} {title} ({_seconds_since(started_at)})", end="\n")
+            self.end_step(step, succeeded=succeeded)
+
+    def begin_step(self, title: str) -> Step:
+        """Print a step while it runs, until `end_step`. Steps may run at the same time."""
+        step = Step(title)
+        ticker = threading.Thread(target=self._tick, args=(step,), daemon=True)
+        with self._lock:
+            self._running[step] = ticker
+        ticker.start()
+        return step
+
+    def end_step(self, step: Step, *, succeeded: bool) -> None:
+        """Print whether a step succeeded, and how long it took."""
+        step.ended.set()
+        with self._lock:
+            ticker = self._running.pop(step)
+        ticker.join()
+        self._write(f"{'✓' if succeeded else '✗'} {step.describe()}", end="\n")
 
     def print_line(self, text: str = "") -> None:
         """Print a line."""
@@ -59,13 +87,17 @@ class Progress:
         lines += [error.hint] if error.hint else []
         print("\n".join(lines), file=sys.stderr, flush=True)
 
-    def _tick(self, title: str, started_at: float, ended: threading.Event) -> None:
+    def _tick(self, step: Step) -> None:
         if not self._live:
-            if not ended.wait(ANNOUNCE_AFTER_SECONDS):
-                self._write(f"… {title}", end="\n")
+            if not step.ended.wait(ANNOUNCE_AFTER_SECONDS):
+                self._write(f"… {step.title}", end="\n")
             return
-        while not ended.wait(0.1):
-            self._write(f"… {title} ({_seconds_since(started_at)})", end="")
+        while not step.ended.wait(0.1):
+            with self._lock:
+                running = list(self._running)
+            # A line that wraps is not erased completely.
+            width = (shutil.get_terminal_size().columns - len("… ")) // max(1, len(running)) - len(", ")
+            self._write(f"… {', '.join(other.describe(width) for other in running)}", end="")
 
     def _write(self, text: str, end: str) -> None:
         erase = "\r\x1b[2K" if self._live else ""
@@ -80,7 +112,3 @@ def tail(log: Path, count: int) -> list[str]:
             return file.read().decode(errors="replace").splitlines()[-count:]
     except OSError:
         return []
-
-
-def _seconds_since(started_at: float) -> str:
-    return f"{time.monotonic() - started_at:.1f} s"

@@ -1,23 +1,23 @@
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from infra.local.progress import Progress
-from infra.local.stack.embedded import EmbeddedStack
 from infra.local.toolchain import browser as browsers
 from tests.browser.operators import PATIENCE_MILLISECONDS, Operator
-from tests.e2e.http import Http
-from tests.support.receiver import Receiver
-from tests.support.servers import STATE
+from tests.support.deployed import http, receiver, running_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser
+
+    from infra.local.stack.embedded import EmbeddedStack
+    from tests.support.receiver import Receiver
+
+__all__ = ["http", "receiver"]
 
 OPTIONS = [
     "--headless",
@@ -51,34 +51,11 @@ def browser(program: str, stack: EmbeddedStack) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def receiver() -> Iterator[Receiver]:
-    """The receiver of the stack's notifications."""
-    with Receiver() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def stack(request: pytest.FixtureRequest, program: str, receiver: Receiver) -> Iterator[EmbeddedStack]:
     """A separate deployed stack, whose notifications go to the receiver."""
     assert program
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    parameters = receiver.parameters
-    settings = {"fsync": "off"}
-    stack = EmbeddedStack(STATE / "browser", progress=Progress(), parameters=parameters, database_settings=settings)
-    try:
-        with capture.global_and_fixture_disabled():
-            stack.up()
+    with running_stack("browser", receiver, request.config) as stack:
         yield stack
-    finally:
-        stack.down()
-        stack.postgres.destroy()
-        shutil.rmtree(STATE / "browser", ignore_errors=True)
-
-
-@pytest.fixture
-def http(stack: EmbeddedStack) -> Http:
-    """The development client of the deployed API, with all scopes."""
-    return Http(stack.api_url, stack.token)
 
 
 @pytest.fixture

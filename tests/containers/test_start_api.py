@@ -17,6 +17,7 @@ from tests.containers.conftest import environment
 from tests.e2e.http import Http
 from tests.support.client import CHANGE, GRANTS, INBOX, REVOKES, SUMMARY
 from tests.support.contract import assert_matches_contract
+from tests.support.module_database import database_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
     from tests.containers.sandbox import Sandbox
     from tests.support.servers import Databases
 
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """The API's database."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
+__all__ = ["database_url"]
 
 
 @pytest.fixture(scope="module")

@@ -1,54 +1,28 @@
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from infra.local.progress import Progress
-from infra.local.stack.embedded import EmbeddedStack
 from tests.e2e.callers import create_invalid_headers
 from tests.e2e.command import Grantwire
-from tests.e2e.http import Http
-from tests.support.receiver import Receiver
-from tests.support.servers import STATE
+from tests.support.deployed import http, receiver, running_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from infra.local.stack.embedded import EmbeddedStack
+    from tests.support.receiver import Receiver
 
-@pytest.fixture(scope="session")
-def receiver() -> Iterator[Receiver]:
-    """The receiver of the stack's notifications."""
-    with Receiver() as server:
-        yield server
+__all__ = ["http", "receiver"]
 
 
 @pytest.fixture(scope="session")
 def stack(request: pytest.FixtureRequest, receiver: Receiver) -> Iterator[EmbeddedStack]:
     """A separate stack for the tests, with the template built and deployed, which notifies the receiver."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    stack = EmbeddedStack(
-        STATE / "e2e",
-        progress=Progress(),
-        parameters=receiver.parameters,
-        database_settings={"fsync": "off"},
-    )
-    try:
-        with capture.global_and_fixture_disabled():
-            stack.up()
+    with running_stack("e2e", receiver, request.config) as stack:
         yield stack
-    finally:
-        stack.down()
-        stack.postgres.destroy()
-        shutil.rmtree(STATE / "e2e", ignore_errors=True)
-
-
-@pytest.fixture
-def http(stack: EmbeddedStack) -> Http:
-    """The development client of the deployed API, with all scopes."""
-    return Http(stack.api_url, stack.token)
 
 
 @pytest.fixture

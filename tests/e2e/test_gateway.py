@@ -19,6 +19,8 @@ from tests.support.contract import assert_is_error, assert_matches_contract
 if TYPE_CHECKING:
     from infra.local.stack.embedded import EmbeddedStack
 
+ROUTES = api_routes()
+
 
 @pytest.mark.parametrize(
     "path", ["/", "/v1", "/v1/users", "/v1/users/u", "/v1/users/u/other", "/v2/entitlements/grants"]
@@ -35,9 +37,9 @@ def test_unknown_path_is_not_found(http: Http, path: str, method: str) -> None:
     ("method", "path"),
     [
         (method, path)
-        for path in sorted({path for _, path in api_routes()})
+        for path in sorted({path for _, path in ROUTES})
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-        if (method, path) not in api_routes()
+        if (method, path) not in ROUTES
     ],
 )
 def test_wrong_method_is_not_allowed(http: Http, method: str, path: str) -> None:

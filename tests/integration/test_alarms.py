@@ -11,6 +11,7 @@ from infra.local.deployment.template import load_template
 from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
 from tests.support.paths import ROOT
+from tests.support.servers import newest_postgres
 from tests.support.workers.bridge_stream import Stream, drain, event
 from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 from tests.support.workers.relay_support import enqueue
@@ -37,6 +38,7 @@ class Metric(NamedTuple):
     dimensions: frozenset[tuple[str, str]]
 
 
+@newest_postgres
 def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str], rows: Rows, owner_url: str) -> None:
     """An alarm on a metric that no function emits, or with other dimensions, would never fire.
 

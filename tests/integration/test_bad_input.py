@@ -11,22 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS, REVOKES, Client, event
+from tests.support.module_database import database_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 _TABLES = ("entitlements", "outbox_events", "entitlement_audit", "idempotency_keys")
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests, because each test checks that nothing was written."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture(autouse=True)

@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.client import BATCHES, CHANGE, EXTENSIONS, GRANTS, REVOKES, Client, event, item
+from tests.support.module_database import database_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 ROUTES = {"grant": GRANTS, "revoke": REVOKES, "extend": EXTENSIONS}
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests, because each test checks that nothing was written."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import pytest
 from functions.check_entitlement.handler import handler
 from tests.support.checks import CHECK, CheckClient, write_entitlement
 from tests.support.client import Client
+from tests.support.module_database import database_url
 from tests.support.paths import ROOT
 from tests.support.round_trips import RoundTrips
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 KEYS = [
     *("user_id", "stock_keeping_unit", "allowed", "status", "reason", "version", "starts_at", "expires_at"),
@@ -36,14 +38,6 @@ BEFORE_START, AFTER_START = "2026-02-28T23:59:59.999999Z", "2026-03-01T00:00:00.
 BEFORE_END, AFTER_END = "2026-03-31T23:59:59.999999Z", "2026-04-01T00:00:00.000001Z"
 GRACE_END = "2026-04-01T01:00:00.000000Z"
 BEFORE_GRACE_END = "2026-04-01T00:59:59.999999Z"
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test writes the entitlements that it reads."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

@@ -9,24 +9,18 @@ import pytest
 
 from grantwire.entitlements.read_requests import MAX_CHECKS, MAX_CHECKS_BYTES
 from tests.support.checks import CHECKS, CheckClient, write_entitlement
+from tests.support.module_database import database_url
 from tests.support.round_trips import RoundTrips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 PAST, FUTURE = "2001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 TIMES_OF_CHECK = {"checked_at", "cache_until"}
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

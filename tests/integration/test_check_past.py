@@ -7,36 +7,19 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from tests.support.checks import CheckClient, write_audit, write_entitlement
+from tests.support.checks import CheckClient, client, write_audit, write_entitlement
 from tests.support.client import Client
+from tests.support.module_database import database_url
 from tests.support.round_trips import RoundTrips
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["client", "database_url"]
 
 # Months of the audit that exist in these tests, and times in them.
 FIRST_MONTH = "2024-01-01T00:00:00.000000Z"
 GRANTED, REVOKED, GRANTED_AGAIN = "2024-01-10T00:00:00Z", "2024-02-10T00:00:00Z", "2024-03-10T00:00:00Z"
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
-
-
-@pytest.fixture
-def client(database_url: str, rows: Rows) -> Iterator[CheckClient]:
-    """A caller, with an audit of three months in 2024 and no entitlements."""
-    rows.execute("TRUNCATE entitlements, entitlement_audit, idempotency_keys, outbox_events")
-    rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2024-01-15')")
-    with CheckClient(database_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from infra.local.stack.development_client import development_token
 from infra.operators import clients as command
 from tests.support.client import CHANGE
 from tests.support.concurrency import run_concurrently
+from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.client import Client
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 ARN = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod/GET/v1/users/u/entitlements"
 WRITE, READ = Scope.WRITE_ENTITLEMENTS, Scope.READ_ENTITLEMENTS
@@ -60,14 +62,6 @@ class Runtimes:
         """Close both connections."""
         self._callers.close()
         self.administration.close()
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests; each test begins without clients."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
 from tests.support.workers.deliver_receiver import Receiver
@@ -33,18 +34,11 @@ if TYPE_CHECKING:
 
     from grantwire.notifications.store import Notification
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
 REST_SECONDS = 5.0
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture(autouse=True)

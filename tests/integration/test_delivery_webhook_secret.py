@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -92,10 +93,18 @@ def test_receiver_that_refuses_the_key_gets_the_new_one(manager: Any, capsys: py
 
 def test_concurrent_refusals_read_the_secret_once(manager: Any) -> None:
     """G5: six threads are refused at the same moment, and each sends its notification again."""
+    arrived = threading.Barrier(6)
+
+    def refuse_together(request: ReceivedRequest) -> int:
+        status: int = accept(2)(request)
+        if status == 401:
+            arrived.wait(timeout=30)
+        return status
+
     with Receiver(accept(1)) as receiver:
         secret = Secret(manager, "concurrent", url=receiver.url, keys=[KEY])
         with secret.sender() as sender:
-            receiver.respond = accept(2)
+            receiver.respond = refuse_together
             secret.store(url=receiver.url, keys=[KEY, NEW_KEY])
             run_concurrently(6, lambda _: sender.send(notification()))
     assert len(receiver.requests) == 12

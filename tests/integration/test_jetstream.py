@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from nats.errors import NoServersError
 
 from grantwire.errors import AmbiguousError, ConfigError, RejectedError, RetryableError
 from grantwire.jetstream.connection import NatsConnection
@@ -78,6 +79,14 @@ def test_each_publish_failure_has_its_own_error(nats_server: NatsServer) -> None
 
 async def _ignore(_message: object) -> None:
     pass
+
+
+def test_connecting_ends_after_two_attempts() -> None:
+    """N3: not only by its timeout, whose cancellation nats-py may lose; it would try for two more minutes."""
+    environ = {**PLAINTEXT, "NATS_URL": "nats://127.0.0.1:9", "NATS_CONNECT_TIMEOUT": "30s"}
+    with pytest.raises(RetryableError) as raised:
+        asyncio.run(_connect(environ))
+    assert isinstance(raised.value.__cause__, NoServersError)
 
 
 def test_connects_to_any_of_several_servers(environ: dict[str, str]) -> None:

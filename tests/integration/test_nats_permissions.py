@@ -31,7 +31,7 @@ from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import ACTOR_AND_REASON
-from tests.support.servers import STATE
+from tests.support.servers import STATE, newest_postgres
 from tests.support.workers.relay_support import drain, enqueue, payload
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ async def _session(server: NatsWithUsers, user: str) -> Any:
         await client.close()
 
 
+@newest_postgres
 def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict[str, str], rows: Rows) -> None:
     """G2: relay, bridge, recorder, redrive and a rebuild from the stream, on the names of a deployment."""
     audit_payloads(rows, [payload(enqueue(rows, "u_1/item1", 1), 1)])
@@ -135,6 +136,7 @@ def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict
     assert (report["complete"], report["events"]) == (True, 1)
 
 
+@newest_postgres
 def test_reader_consumes_and_acknowledges_through_its_consumer(
     deployment: dict[str, str], rows: Rows, server: NatsWithUsers
 ) -> None:
@@ -204,6 +206,7 @@ DENIED_REQUESTS = [
 REQUESTS = STREAM_CHANGES | WORKER_CHANGES | READER_CHANGES
 
 
+@newest_postgres
 @pytest.mark.parametrize(("user", "name"), DENIED_REQUESTS)
 def test_request_is_denied(deployment: dict[str, str], server: NatsWithUsers, user: str, name: str) -> None:  # noqa: ARG001
     """G2: the server names the denied subject and does not respond."""
@@ -218,6 +221,7 @@ def test_request_is_denied(deployment: dict[str, str], server: NatsWithUsers, us
     asyncio.run(attempt())
 
 
+@newest_postgres
 def test_unrestricted_user_can_send_every_denied_request(deployment: dict[str, str], server: NatsWithUsers) -> None:
     """G2: so each request above is valid, and only the permission refuses it."""
 
@@ -253,6 +257,7 @@ PUBLISHES = [
 ]
 
 
+@newest_postgres
 @pytest.mark.parametrize(("user", "subject"), PUBLISHES)
 def test_publish_is_denied(deployment: dict[str, str], server: NatsWithUsers, user: str, subject: str) -> None:  # noqa: ARG001
     """G2: a reader cannot publish an event, and no user can forge an advisory, an acknowledgement or a response."""
@@ -409,6 +414,7 @@ ACTIONS: dict[str, Callable[[NatsConnection], Awaitable[object]]] = {
 }
 
 
+@newest_postgres
 @pytest.mark.parametrize("action", ACTIONS)
 def test_error_names_the_denied_permission(deployment: dict[str, str], action: str) -> None:
     """G2: the server does not respond to a denied request, so a bare timeout would hide the cause."""
@@ -425,6 +431,7 @@ def test_error_names_the_denied_permission(deployment: dict[str, str], action: s
     asyncio.run(attempt())
 
 
+@newest_postgres
 def test_third_rebuild_waits_for_a_free_consumer(deployment: dict[str, str]) -> None:
     """G2, P2: the permission names two consumers, so two rebuilds can read the stream at the same time."""
 

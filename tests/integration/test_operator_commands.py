@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.operations import command_store
-from grantwire.operations.executors import DeadLetterExecutor
 from grantwire.runtime.operator_commands import OperatorCommandsRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
@@ -46,17 +45,9 @@ def ops(database_url: str) -> Iterator[OpsClient]:
 @pytest.fixture
 def worker(environ: dict[str, str]) -> Iterator[OperatorCommandsRuntime]:
     """Worker that executes commands, in batches of three."""
-    runtime = OperatorCommandsRuntime.build(environ)
-    use_small_batches(runtime)
+    runtime = OperatorCommandsRuntime.build(environ, batch_size=3)
     yield runtime
     runtime.close()
-
-
-def use_small_batches(runtime: OperatorCommandsRuntime) -> None:
-    """Let a batch have three dead letters."""
-    for executor in runtime.worker._executors.values():  # type: ignore[attr-defined]  # noqa: SLF001
-        if isinstance(executor, DeadLetterExecutor):
-            object.__setattr__(executor._dead_letters, "batch_size", 3)  # noqa: SLF001
 
 
 def failed_events(rows: Rows, count: int) -> None:
@@ -402,8 +393,7 @@ def test_concurrent_workers_execute_each_command_once(environ: dict[str, str], o
         assert ops.post(REDRIVE, f"k{number}", body).status == 202
 
     def run(_: int) -> Any:
-        runtime = OperatorCommandsRuntime.build(environ)
-        use_small_batches(runtime)
+        runtime = OperatorCommandsRuntime.build(environ, batch_size=3)
         try:
             return runtime.run(budget())
         finally:

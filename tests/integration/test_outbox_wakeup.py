@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -15,7 +16,7 @@ from grantwire.outbox.wakeup import ASLEEP_LOCK_ID, Wakeup
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.plaintext import PLAINTEXT
-from tests.support.workers.relay_support import budget, enqueue, read_stream, relay, until
+from tests.support.workers.relay_support import enqueue, read_stream, relay, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,14 +124,11 @@ def test_grant_wakes_a_sleeping_relay(
 ) -> None:
     """O9: the poll interval is a minute, so only the notification can cause the publication in time."""
     rarely_polling = environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}
-    with relay(rarely_polling) as runtime:
-        thread = threading.Thread(target=lambda: runtime.run(budget(2.5)))
-        thread.start()
+    with running_relay(rarely_polling, rows):
         until("the relay sleeps", lambda: _is_relay_asleep(rows))
         client.grant("k1", user_id="u1")
-        until("the event is published", lambda: _count_published(rows) == 1, seconds=2)
+        until("the event is published", lambda: _count_published(rows) == 1)
         assert _count_notifications(listener) == 1
-        thread.join()
     assert len(read_stream(environ)) == 1
     assert not _is_relay_asleep(rows)
 
@@ -154,22 +152,14 @@ def test_relay_polls_once_more_before_it_sleeps(
 
     The poll interval is a minute, so only this additional poll can find the event.
     """
-    is_over = False
-    with relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}) as runtime, psycopg.connect(owner_url) as granting:
+    with psycopg.connect(owner_url) as granting:
         enqueue(granting, "u_1/item1", 1)
-        budget = Budget(1000.0, clock=lambda: 2000.0 if is_over else 0.0)
-        thread = threading.Thread(target=lambda: runtime.run(budget))
-        thread.start()
-        try:
+        with running_relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}, rows):
             granting.execute(_WAIT_FOR_LOCK_REQUEST)
             granting.commit()
             until("the event is published", lambda: _count_published(rows) == 1, seconds=10)
             assert _count_notifications(listener) == 0
             until("the relay sleeps", lambda: _is_relay_asleep(rows))
-        finally:
-            is_over = True
-            rows.execute("NOTIFY outbox_events")  # wakes the relay if it sleeps
-            thread.join(timeout=90)
     assert len(read_stream(environ)) == 1
 
 
@@ -178,20 +168,15 @@ def test_relay_polls_without_a_wake_up(
     broken: dict[str, str], environ: dict[str, str], client: Client, rows: Rows
 ) -> None:
     """O9: the wake-up is disabled, or its server is unreachable."""
-    with relay(environ | broken) as runtime:
-        thread = threading.Thread(target=lambda: runtime.run(budget(1)))
-        thread.start()
-        time.sleep(0.3)
+    with running_relay(environ | broken, rows):
+        time.sleep(0.3)  # long enough for the relay to poll, find nothing and wait
         client.grant("k1", user_id="u1")
-        thread.join()
-    assert _count_published(rows) == 1
+        until("the event is published", lambda: _count_published(rows) == 1)
 
 
 def test_relay_polls_after_its_wake_up_connection_is_lost(environ: dict[str, str], client: Client, rows: Rows) -> None:
     """O9: the connection is terminated while the relay sleeps."""
-    with relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "50ms"}) as runtime:
-        thread = threading.Thread(target=lambda: runtime.run(budget(1.5)))
-        thread.start()
+    with running_relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "50ms"}, rows):
         until("the relay sleeps", lambda: _is_relay_asleep(rows))
         rows.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
@@ -199,8 +184,24 @@ def test_relay_polls_after_its_wake_up_connection_is_lost(environ: dict[str, str
         )
         client.grant("k1", user_id="u1")
         until("the event is published", lambda: _count_published(rows) == 1)
-        thread.join()
     assert len(read_stream(environ)) == 1
+
+
+@contextmanager
+def running_relay(environ: dict[str, str], rows: Rows) -> Iterator[None]:
+    """Run a relay in a thread, however long the block takes; its budget ends with the block."""
+    is_over = threading.Event()
+    budget = Budget(1000.0, clock=lambda: 2000.0 if is_over.is_set() else 0.0)
+    with relay(environ) as runtime:
+        thread = threading.Thread(target=lambda: runtime.run(budget))
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            rows.execute("NOTIFY outbox_events")  # wakes the relay if it sleeps
+            thread.join(timeout=90)
+            assert not thread.is_alive()
 
 
 def _is_relay_asleep(rows: Rows) -> bool:

@@ -17,16 +17,16 @@ from grantwire.notifications.events import decode
 from grantwire.notifications.inbox import record_events
 from grantwire.workers.isolation import write_isolated
 from tests.support.concurrency import run_concurrently
+from tests.support.module_database import database_url
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.read_model import Entitlement, clear_tables, entitlement, event_for, read_model_rows
 from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from grantwire.notifications.events import Event
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 # Entitlements whose row in the read model is not the newest version that the inbox has recorded.
 _INCONSISTENT_ROWS = """
@@ -36,14 +36,6 @@ SELECT user_id, stock_keeping_unit
   FULL JOIN user_entitlements r USING (user_id, stock_keeping_unit)
  WHERE recorded.version IS DISTINCT FROM r.version
 """
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture(autouse=True)

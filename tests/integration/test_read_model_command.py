@@ -14,6 +14,7 @@ from grantwire.runtime.rebuild import RebuildRuntime
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.operators import rebuild as cli
+from tests.support.module_database import database_url
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
@@ -30,17 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 NO_DIFFERENCES = {"missing": 0, "behind": 0, "wrong": 0, "ahead": 0, "extra": 0}
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from grantwire.read_model.from_record import _REPAIR, RecordRebuildReport, compa
 from grantwire.read_model.model import project
 from grantwire.settings import load
 from tests.support.concurrency import run_concurrently
+from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 NO_DIFFERENCES = {"missing": 0, "behind": 0, "wrong": 0, "ahead": 0, "extra": 0}
 _BLOCKED = """
@@ -49,14 +51,6 @@ def connect(database_url: str, **environ: str) -> Database:
         DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url, "DATABASE_STATEMENT_TIMEOUT": "20s", **environ}
     )
     return Database(settings, application_name="rebuild")
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

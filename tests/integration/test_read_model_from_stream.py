@@ -21,6 +21,7 @@ from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
+from tests.support.module_database import database_url
 from tests.support.nats_users import as_admin
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
@@ -45,17 +46,10 @@ if TYPE_CHECKING:
     from grantwire.read_model.from_stream import StreamRebuildReport
     from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 USERS = [f"u{number:02}" for number in range(30)]
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture(autouse=True)

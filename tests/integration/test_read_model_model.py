@@ -16,6 +16,7 @@ from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.read_model.model import project
 from tests.support.concurrency import run_concurrently
+from tests.support.module_database import database_url
 from tests.support.read_model import (
     BRIDGE_TABLES,
     Entitlement,
@@ -30,18 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 # Names whose order depends on the collation, and names that are a prefix of others.
 NAMES = ["a", "B", "_", "Z", "é", "a/b", "ab"]
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
 from tests.support.client import Client, Response, event
 from tests.support.contract import assert_matches_contract
+from tests.support.module_database import database_url
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import Entitlement, clear_tables, entitlement, payloads
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
 
+__all__ = ["database_url"]
+
 SUMMARY = "/v1/users/{user_id}/summary"
 
 
@@ -40,14 +43,6 @@ def send(runtime: SummaryRuntime, user_id: str = "u_123", method: str = "GET", *
     response = Response(result["statusCode"], result["headers"], result["body"])
     assert_matches_contract(method, SUMMARY, response.status, response.headers, response.body)
     return response
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
 from grantwire.validation import PageRequest
 from tests.integration.test_summary_route import send
+from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import Entitlement, clear_tables, entitlement, payloads
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
-    from tests.support.servers import Databases
+
+__all__ = ["database_url"]
 
 NOON = datetime(2027, 3, 28, 12, tzinfo=UTC)
 START, END = NOON, NOON + timedelta(days=1)
@@ -32,14 +34,6 @@ EXISTING_BODY = (
     '{"user_id":"u_123","active":1,"revoked":1,"active_rights":["a"],"last_change":'
     '{"stock_keeping_unit":"b","status":"REVOKED","version":2,"changed_at":"2026-01-08T07:10:02.000000Z"}}'
 )
-
-
-@pytest.fixture(scope="module")
-def database_url(databases: Databases) -> Iterator[str]:
-    """One database for all tests of this file; each test starts with empty tables."""
-    url = databases.migrated()
-    yield url
-    databases.drop(url)
 
 
 @pytest.fixture

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -19,6 +22,7 @@ from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installati
 from infra.local.system import unprivileged
 from tests.support.certificates import Authority
 from tests.support.client import Client
+from tests.support.paths import PYTHONPATH
 from tests.support.servers import STATE
 from tests.support.tls_proxy import HOST, TlsProxy
 
@@ -80,6 +84,32 @@ def test_certificates_can_be_set_as_text(front: TlsProxy, authority: Authority) 
     for text in (pem, pem.strip().replace("\n", "\\n")):
         with connect(_settings(front.url, text), application_name="tls") as connection:
             assert connection.pgconn.ssl_in_use
+
+
+@pytest.mark.parametrize("end", ["", "shutil.rmtree(tempfile.gettempdir())"])
+def test_file_of_the_certificates_is_deleted_at_exit(
+    front: TlsProxy, authority: Authority, tmp_path: Path, end: str
+) -> None:
+    """The process ends without a message, also if its temporary directory is deleted first."""
+    program = (
+        "import os, shutil, tempfile\n"
+        "from grantwire.database import DatabaseSettings, connect; from grantwire.settings import load\n"
+        "connect(load(DatabaseSettings, os.environ), application_name='tls').close()\n"
+        f"print(os.listdir(tempfile.gettempdir())); {end}"
+    )
+    variables = {**TLS_REQUIRED, "DATABASE_URL": front.url, "DATABASE_TLS_CA": authority.file.read_text()}
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**variables, "PYTHONPATH": PYTHONPATH, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.fullmatch(r"\['grantwire-\w+\.pem'\]\n", process.stdout)
+    assert process.stderr == ""
+    assert not folder.exists() or list(folder.iterdir()) == []
 
 
 def test_certificate_of_unknown_authority_is_refused(

@@ -26,6 +26,7 @@ from grantwire.settings import load
 from infra.local.servers.nats_users import TOPOLOGY
 from tests.support.concurrency import run_concurrently
 from tests.support.nats_users import READER, as_admin, as_user, configure
+from tests.support.servers import newest_postgres
 from tests.support.workers.relay_support import budget, worker_environ
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
     from grantwire.runtime.worker import WorkerRuntime
+
+pytestmark = newest_postgres
 
 RUNTIMES = {"relay": RelayRuntime, "bridge": BridgeRuntime, "recorder": RecorderRuntime}
 

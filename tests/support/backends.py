@@ -76,7 +76,7 @@ class Embedded:
 
     def nats(self) -> Nats:
         """Return the NATS server of the development environment, with the users of a deployment."""
-        return NatsWithUsers(STATE / "nats")
+        return NatsWithUsers(in_memory(STATE) / "nats")
 
 
 class External:

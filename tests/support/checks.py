@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pytest
+
 from functions.check_entitlement.handler import handler
 from grantwire.runtime.check import CheckRuntime
 from tests.support.client import Response, event
@@ -14,7 +16,7 @@ from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
     import psycopg
@@ -94,3 +96,12 @@ class CheckClient:
     def _get(self, path: str, user_id: str, sku: str, **parts: Any) -> Response:
         names = {"user_id": quote(user_id, safe=""), "stock_keeping_unit": quote(sku, safe="")}
         return self.send("GET", path, pathParameters=names, **parts)
+
+
+@pytest.fixture
+def client(database_url: str, rows: psycopg.Connection[Any]) -> Iterator[CheckClient]:
+    """A caller, with an audit of three months in 2024, no changes and no entitlements."""
+    rows.execute("TRUNCATE entitlements, entitlement_audit, idempotency_keys, outbox_events")
+    rows.execute("SELECT entitlement_audit_ensure_partitions(2, '2024-01-15')")
+    with CheckClient(database_url) as client:
+        yield client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,8 +25,12 @@ _TEMPLATE = "grantwire_template"
 _PASSWORD = uuid.uuid4().hex
 
 
+@cache
 def clusters() -> dict[str, Callable[[], Cluster]]:
-    """Return a factory for each PostgreSQL that the tests run on, by name."""
+    """Return a factory for each PostgreSQL that the tests run on, by name.
+
+    A factory is always the same object: pytest would start another server for another one.
+    """
     return select_backend().clusters()
 
 
@@ -34,7 +39,7 @@ def nats() -> Nats:
     return select_backend().nats()
 
 
-# For a test of a client, not of the server: one PostgreSQL is enough.
+# For a test of a client, of NATS or of metrics: one PostgreSQL is enough. Its SQL has other tests on every PostgreSQL.
 newest_postgres = pytest.mark.parametrize(
     "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
 )
@@ -48,6 +53,7 @@ class Databases:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._connection = psycopg.connect(cluster.url("postgres"), autocommit=True)
         self._template = f"{_TEMPLATE}_{uuid.uuid4().hex[:8]}"
         self._login = f"grantwire_test_{uuid.uuid4().hex[:8]}"
         self._clients_login = f"{self._login}_clients"
@@ -89,6 +95,7 @@ class Databases:
         """Drop the template and the login roles. The group roles stay: other databases may use them."""
         self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), self._template)
         self._admin(sql.SQL("DROP ROLE {}, {}"), self._login, self._clients_login)
+        self._connection.close()
 
     def _clone(self, template: str) -> str:
         name = f"gw_{uuid.uuid4().hex[:12]}"
@@ -98,13 +105,8 @@ class Databases:
 
     def _restrict(self, database: str) -> None:
         """Let only the owner and the login roles connect, as in a deployment."""
-        names = {"database": sql.Identifier(database), "logins": sql.SQL(", ").join(self._logins())}
-        with psycopg.connect(self.cluster.url("postgres"), autocommit=True) as connection:
-            connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC").format(**names))
-            connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {database} TO {logins}").format(**names))
-
-    def _logins(self) -> list[sql.Identifier]:
-        return [sql.Identifier(self._login), sql.Identifier(self._clients_login)]
+        self._admin(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC"), database)
+        self._admin(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}, {}"), database, self._login, self._clients_login)
 
     def _create(self, name: str, template: str) -> None:
         self._admin(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"), name, template)
@@ -113,5 +115,4 @@ class Databases:
         self._run(statement.format(*map(sql.Identifier, names)))
 
     def _run(self, statement: sql.Composed) -> None:
-        with psycopg.connect(self.cluster.url("postgres"), autocommit=True) as connection:
-            connection.execute(statement)
+        self._connection.execute(statement)

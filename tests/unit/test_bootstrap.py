@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from infra.local.main import COMMANDS, Needs
+from infra.local.paths import CACHE
 from infra.local.toolchain import interpreter
+from infra.local.toolchain.environments import python_environment
 from tests.support.paths import ROOT
 
 # -I and -S: neither the environment nor the interpreter's site-packages add anything to the path.
@@ -101,3 +103,12 @@ def test_wrong_python_version_is_refused_with_the_version_to_install(monkeypatch
     assert re.match(
         r"Grantwire needs Python 3\.11; .*\nDebian, Ubuntu: apt install python3\.11-venv", refusal.value.args[0]
     )
+
+
+def test_programs_keep_their_byte_code_in_the_state_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the environment forbids byte code: otherwise each program would compile all that it imports."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    program = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=True)
+    assert result.stdout == f"False {CACHE / 'python'}\n"

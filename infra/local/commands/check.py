@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+import time
 from typing import TYPE_CHECKING
 
 from infra.local.deployment.sam import UNREACHABLE_ENDPOINT, aws_environment
 from infra.local.errors import CommandError
 from infra.local.paths import CACHE, CHECKOUT, PACKAGES, STATE
+from infra.local.progress import tail
 from infra.local.system import programs
-from infra.local.system.processes import Launch
+from infra.local.system.processes import Launch, defer_interrupts
 from infra.local.toolchain import browser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from infra.local.progress import Progress
 
@@ -46,34 +51,77 @@ CHECKS = {
 }
 
 
+# Most checks keep one core busy. They start in the order above, the short ones first.
+AT_ONCE = min(2, os.cpu_count() or 1)
+POLL_SECONDS = 0.05
+SUMMARY_LINES = 20
+# What pytest says at its end: the tests that failed, why the coverage is too low, and the counts.
+PYTEST_SUMMARY = re.compile(r"(FAILED|ERROR|FAIL) |\d+ (passed|failed|errors?|skipped)\b.* in [\d.]+s")
+
+
 def check(arguments: Sequence[str], progress: Progress) -> int:
     """Run all checks, or the named ones, also after a failure; return 1 if any failed."""
     selected = {name: CHECKS[name] for name in CHECKS if not arguments or name in arguments}
     if "console" in selected and browser.find_browser() is None:
         progress.print_line(f"console: skipped. {browser.MISSING}")
         del selected["console"]
-    failed = [name for name, command in selected.items() if not _passes(name, command, progress)]
+    failed = run_checks(selected, progress)
+    for name, log in failed.items():
+        progress.print_line("\n".join([f"\n{name} failed:", *(f"    {line}" for line in summarize(log))]))
     progress.print_line(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.")
     return 1 if failed else 0
 
 
-def _passes(name: str, command: Sequence[str], progress: Progress) -> bool:
-    log = STATE / "checks" / f"{name.replace(' ', '-')}.log"
-    log.unlink(missing_ok=True)
-    launch = Launch(
-        command=[programs.program_path(command[0]), *command[1:]],
-        environment=_environment(),
-        log=log,
-        directory=CHECKOUT,
-    )
+def run_checks(commands: Mapping[str, Sequence[str]], progress: Progress) -> dict[str, Path]:
+    """Run all commands, several at the same time, and return the logs of those that failed; an interrupt stops them."""
+    failed: dict[str, Path] = {}
+    waiting = list(commands.items())
+    running: list[_Check] = []
     try:
-        with progress.step(f"{name}: {' '.join(command)}"):
-            log.parent.mkdir(parents=True, exist_ok=True)
-            programs.run(launch, problem=f"{name} failed.")
-    except CommandError as error:
-        progress.print_error(error)
-        return False
-    return True
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                with defer_interrupts():
+                    running.append(_Check(*waiting.pop(0), progress))
+            for ended in [check for check in running if check.program.poll() is not None]:
+                running.remove(ended)
+                if not ended.report(progress):
+                    failed[ended.name] = ended.program.log
+            time.sleep(POLL_SECONDS)
+    finally:
+        for check in running:
+            check.program.stop()
+            progress.end_step(check.step, succeeded=False)
+    return {name: failed[name] for name in commands if name in failed}
+
+
+class _Check:
+    """A check that runs."""
+
+    def __init__(self, name: str, command: Sequence[str], progress: Progress) -> None:
+        self.name = name
+        log = STATE / "checks" / f"{name.replace(' ', '-')}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        self.step = progress.begin_step(f"{name}: {' '.join(command)}")
+        program = programs.program_path(command[0])
+        self.program = programs.Program(
+            Launch(command=[program, *command[1:]], environment=_environment(), log=log, directory=CHECKOUT)
+        )
+
+    def report(self, progress: Progress) -> bool:
+        """Print the result of the ended program, with the end of its log if it failed; return whether it succeeded."""
+        succeeded = self.program.poll() == 0
+        progress.end_step(self.step, succeeded=succeeded)
+        if not succeeded:
+            progress.print_error(CommandError(f"{self.name} failed.", log=self.program.log))
+        return succeeded
+
+
+def summarize(log: Path) -> list[str]:
+    """Return the lines of a log that say what failed: the summary of pytest, or else the last lines."""
+    lines = [line for line in tail(log, sys.maxsize) if line.strip()]
+    summary = [line for line in lines if PYTEST_SUMMARY.match(line)]
+    return (summary or lines)[-SUMMARY_LINES:]
 
 
 def _environment() -> dict[str, str]:

@@ -90,6 +90,11 @@ class NatsServer(Server):
             self.stop()
         super().start()
 
+    def destroy(self) -> None:
+        """Stop the server and delete its data. It is killed, because it would first write the state of every stream."""
+        self.kill()
+        super().destroy()
+
     def _prepare(self) -> None:
         self.users.write()
 

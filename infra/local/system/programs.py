@@ -23,6 +23,33 @@ def program_path(name: str) -> Path:
     return Path(sys.executable).with_name(name)
 
 
+class Program:
+    """A program with its output in a log. Start it inside `defer_interrupts`, and later `wait` for it or `stop` it."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.log = launch.log
+        self._child = spawn(launch)
+        self.process = identify(self._child.pid)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the program runs."""
+        return self._child.poll()
+
+    def wait(self) -> int:
+        """Wait for the end of the program and return its exit code; an interrupt stops its whole process group."""
+        try:
+            return self._child.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop the whole process group of the program, if it still runs."""
+        if self.process:
+            stop_process(self.process, signal_number=signal.SIGTERM, timeout=5)
+        self._child.wait()
+
+
 def run(launch: Launch, *, problem: str, hint: str = "", record: Path | None = None) -> None:
     """Run a program and wait for its end; an interrupt stops its whole process group.
 
@@ -34,17 +61,11 @@ def run(launch: Launch, *, problem: str, hint: str = "", record: Path | None = N
     with defer_interrupts():
         if record is not None:
             stop_recorded(record)
-        child = spawn(launch)
-        process = identify(child.pid)
-        if record is not None and process is not None:
-            files.write_record(record, process._asdict())
+        program = Program(launch)
+        if record is not None and program.process is not None:
+            files.write_record(record, program.process._asdict())
     try:
-        code = child.wait()
-    except BaseException:
-        if process:
-            stop_process(process, signal_number=signal.SIGTERM, timeout=5)
-        child.wait()
-        raise
+        code = program.wait()
     finally:
         if record is not None:
             record.unlink(missing_ok=True)

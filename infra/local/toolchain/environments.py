@@ -122,8 +122,12 @@ def is_active() -> bool:
 
 
 def python_environment() -> dict[str, str]:
-    """Return this process's environment, with byte code kept in the state folder and not next to the sources."""
-    return {**os.environ, "PYTHONPYCACHEPREFIX": str(CACHE / "python")}
+    """Return this process's environment, with byte code kept in the state folder and not next to the sources.
+
+    So PYTHONDONTWRITEBYTECODE, which many images set, has no purpose here; every program would compile its imports.
+    """
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**variables, "PYTHONPYCACHEPREFIX": str(CACHE / "python")}
 
 
 def command_path() -> Path:

@@ -14,6 +14,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
 from grantwire_idempotency import RequestIdentity, StoredResponse, TransactionGuard, request_hash
 from grantwire_idempotency.errors import BadRequestError, GrantwireError, InternalError, KeyConflictError
+from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
+__all__ = ["database_url"]
+
 IDENTITY = RequestIdentity.create("shop", "POST /orders", "k1", {"total": 5})
 
 
 @pytest.fixture
 def orders(rows: Rows) -> Rows:
-    """Create a table for the effects."""
+    """Create a table for the effects, and forget the requests of other tests."""
+    rows.execute("DROP TABLE IF EXISTS orders")
+    rows.execute("TRUNCATE idempotency_keys, guarded_transactions")
     rows.execute("CREATE TABLE orders (total int)")
     rows.execute("GRANT SELECT, INSERT ON orders TO grantwire_functions")
     return rows

@@ -37,9 +37,6 @@ if __name__ == "__main__":
         executors.Fence.end = _hang_in_second_call(executors.Fence.end)  # type: ignore[method-assign]
     else:
         Republisher.publish = _hang_in_second_call(Republisher.publish)  # type: ignore[method-assign]
-    runtime = OperatorCommandsRuntime.build(os.environ)
-    for executor in runtime.worker._executors.values():  # type: ignore[attr-defined]  # noqa: SLF001 - see above
-        if hasattr(executor, "_dead_letters"):
-            object.__setattr__(executor._dead_letters, "batch_size", 3)  # noqa: SLF001 - small batches
+    runtime = OperatorCommandsRuntime.build(os.environ, batch_size=3)
     runtime.run(Budget(time.monotonic() + 60, until_idle=True))
     sys.exit("the test did not kill this process")

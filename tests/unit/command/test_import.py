@@ -19,8 +19,9 @@ from grantwire_cli.bulk.fields import LineError, derive_key, parse_item
 from grantwire_cli.bulk.imports import Source, run_import
 from grantwire_cli.bulk.lines import Format
 from grantwire_cli.bulk.results import ResultFile
-from grantwire_cli.bulk.sending import Sender
+from grantwire_cli.bulk.sending import WINDOW, Sender
 from grantwire_cli.errors import CommandError
+from infra.local.system.processes import wait_until
 from tests.support.fake_api import FakeApi, Fault, Reply, error
 
 if TYPE_CHECKING:
@@ -334,39 +335,47 @@ class GeneratedFile(io.RawIOBase):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._number = 0
+        self.number = 0
 
     def seek(self, _offset: int, _whence: int = 0) -> int:
         """Begin again."""
-        self._number = 0
+        self.number = 0
         return 0
 
     def readline(self, _size: int | None = -1) -> bytes:
         """Return the next line."""
-        if self._number == self._count:
+        if self.number == self._count:
             return b""
-        self._number += 1
-        return json.dumps(LINE | {"user_id": f"u_{self._number}"}).encode() + b"\n"
+        self.number += 1
+        return json.dumps(LINE | {"user_id": f"u_{self.number}"}).encode() + b"\n"
 
 
 @pytest.mark.parametrize("step", ["validate", "send"])
 def test_import_needs_constant_memory(home: Path, step: str) -> None:
-    """K7: ten times the lines need the same memory."""
+    """K7: four times the lines need the same memory."""
+    concurrency = 2
 
     def peak(count: int) -> int:
-        source: Any = Source(GeneratedFile(count), Format.jsonl, "n")  # type: ignore[arg-type]
+        file = GeneratedFile(count)
+        source: Any = Source(file, Format.jsonl, "n")  # type: ignore[arg-type]
         object.__setattr__(source, "state", lambda: (0, 0))
         results = ResultFile(home / f"{count}.jsonl")
         api: Any = RecordingApi()
-        api.send = lambda *_arguments, body: Response(
-            200, {}, {"results": [{"status_code": 200, "response": {}} for _item in body["items"]]}
-        )
+        window = min(count, concurrency * WINDOW * MAX_ITEMS)
+
+        def send(*_arguments: Any, body: Any) -> Response:
+            assert wait_until(lambda: file.number >= window, 60)  # the peak, however fast the threads are
+            return Response(200, {}, {"results": [{"status_code": 200, "response": {}} for _item in body["items"]]})
+
+        api.send = send
         tracemalloc.start()
         try:
             if step == "validate":
                 assert source.validate().lines == count
             else:
-                run_import(source, results, Sender(api, concurrency=2, patience=60, notify=lambda _text: None))
+                run_import(
+                    source, results, Sender(api, concurrency=concurrency, patience=60, notify=lambda _text: None)
+                )
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

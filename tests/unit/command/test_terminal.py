@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,13 +20,14 @@ from tests.support.fake_api import TOKEN, FakeApi, Reply
 from tests.support.ops_examples import COMMAND_ID, DETAIL, TRACE, status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.fake_api import Call
 
 PROGRAM = (sys.executable, "-m", "grantwire_cli")
 LINES = 3000
+HELD_AFTER = 500  # lines
 REVOKE = ("entitlements", "revoke", "u_1", "item1", "--reason", "refund")
 
 
@@ -142,17 +142,29 @@ def test_trace_on_a_narrow_terminal_breaks_lines_between_words(api: FakeApi) -> 
     assert "DEAD_LETTER" in text
 
 
+class HeldApi:
+    """An installation that executes some batches and then keeps their responses back, until `release`."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self._released = threading.Event()
+        self.release = self._released.set
+        self._serve = api._batch  # noqa: SLF001  # the route's own function
+        api.routes[("POST", "/v1/entitlements/batches")] = self._batch
+
+    def _batch(self, call: Call) -> Reply:
+        reply = self._serve(call.body)
+        if len(self.api.applied) > HELD_AFTER:
+            self._released.wait(60)
+        return reply
+
+
 @pytest.fixture
-def slow_api(api: FakeApi) -> FakeApi:
-    """An installation that takes a moment for each batch."""
-    serve = api._batch  # noqa: SLF001  # the route's own function
-
-    def batch(call: Call) -> Reply:
-        time.sleep(0.01)
-        return serve(call.body)
-
-    api.routes[("POST", "/v1/entitlements/batches")] = batch
-    return api
+def held_api(api: FakeApi) -> Iterator[HeldApi]:
+    """An installation that keeps responses back."""
+    held = HeldApi(api)
+    yield held
+    held.release()
 
 
 @pytest.fixture
@@ -168,10 +180,13 @@ def large_file(home: Path) -> Path:
 
 def start_import(api: FakeApi, file: Path) -> subprocess.Popen[str]:
     """Start an import, and return when some of its lines have taken effect."""
+    # A program inherits ignored signals, and a shell starts `make test &` with SIGINT ignored.
+    inherited = signal.signal(signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         [*PROGRAM, "import", str(file), "--yes"], env=environment(api), stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: len(api.applied) > 500 or process.poll() is not None)
+    signal.signal(signal.SIGINT, inherited)
+    wait_until(lambda: len(api.applied) > HELD_AFTER or process.poll() is not None)
     assert process.poll() is None
     return process
 
@@ -183,19 +198,21 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGKILL, -signal.SIGKILL)])
-def test_interrupted_or_killed_import_continues(slow_api: FakeApi, large_file: Path, number: int, code: int) -> None:
+def test_interrupted_or_killed_import_continues(held_api: HeldApi, large_file: Path, number: int, code: int) -> None:
     """K7: each line takes effect once, and the result file of the repeated command is complete."""
-    with start_import(slow_api, large_file) as process:
+    api = held_api.api
+    with start_import(api, large_file) as process:
         process.send_signal(number)
+        held_api.release()
         _, errors = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in errors
     results = large_file.with_name("large.jsonl.results.jsonl")
     finished = len(results.read_text().splitlines())
-    assert len(slow_api.applied) < LINES
+    assert len(api.applied) < LINES
     again = subprocess.run(
         [*PROGRAM, "import", str(large_file), "--yes", "--json"],
-        env=environment(slow_api),
+        env=environment(api),
         capture_output=True,
         text=True,
         check=False,
@@ -204,5 +221,5 @@ def test_interrupted_or_killed_import_continues(slow_api: FakeApi, large_file: P
     counts = json.loads(again.stdout)
     assert counts["applied"] + counts["replayed"] == LINES
     assert [json.loads(line)["line"] for line in results.read_text().splitlines()] == list(range(1, LINES + 1))
-    assert len(slow_api.applied) == len(set(slow_api.applied)) == LINES
+    assert len(api.applied) == len(set(api.applied)) == LINES
     assert finished < LINES

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import tempfile
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -95,7 +97,7 @@ def _tls_parameters(settings: DatabaseSettings) -> dict[str, str]:
         return {}
     return {
         "sslmode": "verify-full",
-        "sslrootcert": settings.tls_ca.file or _write_certificate(settings.tls_ca.text or "").name,
+        "sslrootcert": settings.tls_ca.file or _write_certificate(settings.tls_ca.text or ""),
         "ssl_min_protocol_version": "TLSv1.2",
         "gssencmode": "disable",  # libpq would use GSSAPI encryption instead of TLS
     }
@@ -110,9 +112,9 @@ def _parse_host(host: str | None) -> dict[str, str]:
 
 
 @cache
-def _write_certificate(certificate: str) -> tempfile._TemporaryFileWrapper[str]:
+def _write_certificate(certificate: str) -> str:
     """Write a certificate to a file, because libpq accepts no text; the file is deleted when the process exits."""
-    file = tempfile.NamedTemporaryFile("w", prefix="grantwire-", suffix=".pem")  # noqa: SIM115
-    file.write(certificate)
-    file.flush()
-    return file
+    with tempfile.NamedTemporaryFile("w", prefix="grantwire-", suffix=".pem", delete=False) as file:
+        file.write(certificate)
+    atexit.register(Path(file.name).unlink, missing_ok=True)  # its directory may be deleted first
+    return file.name

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from grantwire.dead_letters.kinds import DeadLetterUpdate
     from grantwire.dead_letters.republish import Republisher
 
+BATCH_SIZE = 500  # dead letters that one transaction changes
+
 NOT_OPEN = "not open: already closed, or unknown id"
 _TOO_OLD = "too old: the inbox may no longer know the event, so it could take effect twice; use force to redrive it"
 _NOT_AUDITED = "too old: the audit no longer has the event; check that it is genuine, then use force to redrive it"
@@ -97,7 +99,7 @@ class DeadLetters:
     database: Database
     republisher: Republisher | None
     inbox_retention: timedelta
-    batch_size: int = 500
+    batch_size: int = BATCH_SIZE
 
     def execute(
         self,

@@ -187,6 +187,9 @@ async def _open(settings: NatsSettings, endpoint: NatsEndpoint, name: str, on_er
                 list(endpoint.servers),
                 name=name,
                 allow_reconnect=False,
+                # Even so, nats-py tries each server 60 times. It may lose the cancellation by the timeout below, which
+                # then waits for all of them.
+                max_reconnect_attempts=1,
                 connect_timeout=timeout,  # type: ignore[arg-type]  # nats-py accepts fractions
                 error_cb=on_error,
                 inbox_prefix=settings.inbox_prefix,

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.dead_letters.redrive import DeadLetters
+from grantwire.dead_letters.redrive import BATCH_SIZE, DeadLetters
 from grantwire.dead_letters.republish import Republisher
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
@@ -43,8 +43,11 @@ class OperatorCommandsRuntime(WorkerRuntime):
     __slots__ = ()
 
     @classmethod
-    def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; connections are opened on first use, to NATS only if needed."""
+    def build(cls, environ: Mapping[str, str], *, batch_size: int = BATCH_SIZE) -> Self:
+        """Build the runtime from environment variables; connections are opened on first use, to NATS only if needed.
+
+        A command on dead letters changes `batch_size` of them in one transaction.
+        """
         settings = load(OperatorCommandsSettings, environ)
         name = "grantwire-commands"
         database, lease_database = (Database(settings.database, application_name=name) for _ in range(2))
@@ -52,7 +55,8 @@ class OperatorCommandsRuntime(WorkerRuntime):
         # Batches run in a thread, so the connection to NATS has an event loop of its own.
         runner = asyncio.Runner()
         republisher = Republisher(nats, Publisher(nats), runner)
-        dead_letters = DeadLetterExecutor(DeadLetters(database, republisher, timedelta(days=settings.retention_days)))
+        retention = timedelta(days=settings.retention_days)
+        dead_letters = DeadLetterExecutor(DeadLetters(database, republisher, retention, batch_size))
         worker = CommandWorker(
             database,
             lease_database,
