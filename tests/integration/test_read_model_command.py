@@ -110,13 +110,13 @@ def test_make_rebuild_from_stream_prints_progress(
     _set_environment(monkeypatch, environ)
     arguments = ["--source", "stream", "--stream", environ["ENTITLEMENT_NATS_STREAM"], "--reason", "damaged"]
     assert cli.rebuild([*arguments, "--dry-run"], Progress()) == 0
-    assert "4 events would be projected, 1 messages skipped, 0 of them not genuine." in capsys.readouterr().out
+    assert "4 events would be projected, 1 message skipped, 0 of them not genuine." in capsys.readouterr().out
     assert read_model_rows(rows) == []
     assert cli.rebuild([*arguments, "--from-sequence", "2"], Progress()) == 0
     assert capsys.readouterr().out.splitlines() == [
         "… message 2 of 5",
         "… message 4 of 5",
-        "3 events projected, which changed the read model 3 times, 1 messages skipped, 0 of them not genuine.",
+        "3 events projected, which changed the read model 3 times, 1 message skipped, 0 of them not genuine.",
         "Messages 2 to 5 of 5.",
     ]
     assert read_model_rows(rows) == [entitlement("u", 4)]

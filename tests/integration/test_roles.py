@@ -98,7 +98,7 @@ PRIVILEGES = {
         "SELECT INSERT DELETE",
         {
             "UPDATE": "attempt_count discarded_at last_error lease_until locked_at locked_by next_retry_at "
-            "published_at ready status"
+            "published_at ready status stream_sequence"
         },
     ),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),

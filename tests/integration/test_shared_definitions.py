@@ -97,7 +97,7 @@ def test_dead_letter_has_every_column_that_a_notification_carries(rows: Rows) ->
     )
     assert set(SHARED_COLUMNS) == (notification & dead_letter) - {"status", "attempt_count", "last_error"}
     assert notification - dead_letter == {
-        *("next_retry_at", "locked_by", "locked_at", "lease_until", "created_at", "sent_at"),
+        *("next_retry_at", "locked_by", "locked_at", "lease_until", "created_at", "sent_at", "responses"),
     }
 
 
