@@ -112,7 +112,7 @@ class FakeApi:
         if call.method == "POST" and call.path in OPERATIONS:
             return self._change(OPERATIONS[call.path], call.key, call.body)
         if call.method == "POST" and call.path == "/v1/entitlements/batches":
-            return self._batch(call.body)
+            return self.execute_batch(call.body)
         parts = call.path.split("/")
         if call.method == "GET" and parts[:3] == ["", "v1", "users"] and parts[4:] == ["entitlements"]:
             return self._list(unquote(parts[3]), call.query)
@@ -143,7 +143,8 @@ class FakeApi:
         self.entitlements[name] = changed
         return Reply(200, {"user_id": name[0], "stock_keeping_unit": name[1], **changed})
 
-    def _batch(self, body: dict[str, Any]) -> Reply:
+    def execute_batch(self, body: dict[str, Any]) -> Reply:
+        """Respond to a batch, as the route does."""
         if not 1 <= len(body["items"]) <= MAX_ITEMS:
             return error(400, "BAD_REQUEST", "items must have between 1 and 100 entries")
         if len(json.dumps(body).encode()) > MAX_BATCH_BYTES:
