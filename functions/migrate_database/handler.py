@@ -1,7 +1,6 @@
 """Migrate the database to the schema that this function was built with."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from grantwire.database import connect
@@ -9,14 +8,11 @@ from grantwire.database.migrations import apply, limit_audit_retention, read_sch
 from grantwire.entrypoints.task import TaskHandler
 from grantwire.runtime.migration import MigrationRuntime
 
-MIGRATIONS = Path(__file__).with_name("migrations")
-SQL = Path(__file__).with_name("sql")
-
 
 def handle(_event: Mapping[str, Any], rt: MigrationRuntime, _source: str) -> dict[str, Any]:
-    """Apply the missing migrations, and store the minimum retention of the audit."""
+    """Apply the missing migrations and the changed functions, and store the minimum retention of the audit."""
     with connect(rt.database, application_name="grantwire-migrate") as connection:
-        applied = apply(connection, read_schema(MIGRATIONS, SQL))
+        applied = apply(connection, read_schema())
         limit_audit_retention(connection, rt.audit_months)
     return {"applied": applied}
 

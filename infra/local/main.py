@@ -103,7 +103,7 @@ COMMANDS = {
         "local.commands.check",
         Needs.CURRENT,
     ),
-    "schema": Command("write infra/schema.sql from the migrations", "local.commands.generate", Needs.CURRENT),
+    "schema": Command("write infra/sql/schema.sql from the other SQL files", "local.commands.generate", Needs.CURRENT),
     "wheel": Command(
         "build the wheels of the idempotency library and of the grantwire command",
         "local.commands.generate",

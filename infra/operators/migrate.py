@@ -10,7 +10,6 @@ import os
 import sys
 
 from infra.local.layer import STATEMENT_TIMEOUT, add_layer_to_path
-from infra.local.paths import CHECKOUT
 
 
 def main() -> None:
@@ -22,10 +21,9 @@ def main() -> None:
     from grantwire.settings import load  # noqa: PLC0415
 
     settings = load(DatabaseSettings, {"DATABASE_STATEMENT_TIMEOUT": STATEMENT_TIMEOUT, **os.environ})
-    schema = read_schema(CHECKOUT / "infra" / "migrations", CHECKOUT / "infra" / "sql")
     with connect(settings, application_name="grantwire-migrate") as connection:
         try:
-            applied = apply(connection, schema)
+            applied = apply(connection, read_schema())
         except GrantwireError as error:
             sys.exit(str(error))
     print(f"applied: {', '.join(applied) or 'nothing new'}")

@@ -43,8 +43,8 @@ VALUES (%s, 'EntitlementGranted', %s, %s, %s::jsonb, '1-0-0', true)
 _AUDIT = """
 INSERT INTO entitlement_audit
        (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, version, status,
-        purchase_id)
-VALUES (%s, 'local', 'GRANT', 'APPLIED', %s, %s, '1-0-0', %s::jsonb, %s, 'ACTIVE', %s)
+        purchase_id, changed_at)
+VALUES (%s, 'local', 'GRANT', 'APPLIED', %s, %s, '1-0-0', %s::jsonb, %s, 'ACTIVE', %s, now())
 """
 _STORE = """
 INSERT INTO idempotency_keys AS k VALUES ('local', %s, %s, %s, 200, %s, now(), now() + interval '24 hours')

@@ -39,9 +39,9 @@ SELECT event_id, 'EntitlementGranted', entitlement_aggregate_key(user_id, 'item1
 _FILL_AUDIT: LiteralString = """
 INSERT INTO entitlement_audit
        (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail, version, status,
-        purchase_id, transaction_id)
+        purchase_id, changed_at, transaction_id)
 SELECT event_id, 'local', 'GRANT', 'APPLIED', payload->>'user_id', payload->>'stock_keeping_unit', trace_id, '{}',
-       aggregate_version, 'ACTIVE', payload->>'source_id', (row_number() OVER ())::text::xid8
+       aggregate_version, 'ACTIVE', payload->>'source_id', now(), (row_number() OVER ())::text::xid8
   FROM outbox_events
 """
 
@@ -58,7 +58,7 @@ _EVENTS: LiteralString = "SELECT payload, aggregate_key, trace_id FROM outbox_ev
 
 
 def encode_message(payload: dict[str, Any], aggregate_key: str, trace_id: str) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the data of an event as the relay publishes it (SPEC N1, O3)."""
+    """Return the headers and the data of an event as the relay publishes it (N1, O3)."""
     event = EntitlementEvent(**{name: value for name, value in payload.items() if name != "occurred_at"})
     event.occurred_at.FromJsonString(payload["occurred_at"])
     headers = {

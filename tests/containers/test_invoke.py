@@ -23,7 +23,6 @@ from tests.support.client import BATCHES, ENTITLEMENTS, EXTENSIONS, GRANTS, INBO
 from tests.support.contract import assert_matches_contract
 from tests.support.dead_letters import Pipeline, budget, event_headers
 from tests.support.nats_users import as_user
-from tests.support.paths import MIGRATIONS, SQL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -227,8 +226,8 @@ def test_migrate_database_creates_the_schema(sandbox: Sandbox, databases: Databa
     """S1: in an empty database, with the files of its build."""
     url = databases.empty()
     applied = sandbox.invoke("migrate_database", environ | {"DATABASE_URL": url})["applied"]
-    schema = read_schema(MIGRATIONS, SQL)
-    assert applied == [file.name for file in (*schema.migrations, *schema.functions)]
+    schema = read_schema()
+    assert applied == [file.name for file in (*schema.migrations, *schema.definitions)]
     with Client(url) as client:
         assert client.grant("p_456").status == 200
     databases.drop(url)

@@ -14,13 +14,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from grantwire.database.migrations import read_schema
 from infra.local.deployment.sam import STACK_NAME
 from tests.e2e.aws import client, invoke, wait_for_log
 from tests.e2e.callers import create_caller
 from tests.e2e.http import Http
 from tests.support.checks import CHECK, CHECKS, HISTORY
 from tests.support.client import CHANGE, GRANTS, item
-from tests.support.paths import MIGRATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,7 +210,7 @@ def test_deployed_migration_function_creates_the_schema_once(stack: EmbeddedStac
     assert invoke(stack, "migrate-database") == {"applied": []}
     with _empty_database(stack) as url, _migrating(stack, url):
         applied = invoke(stack, "migrate-database")["applied"]
-        assert {file.name for file in MIGRATIONS.glob("*.sql")} <= set(applied)
+        assert applied == [file.name for file in (*read_schema().migrations, *read_schema().definitions)]
         assert invoke(stack, "migrate-database") == {"applied": []}
         assert _schema(url) == _schema(stack.database_url)
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from infra.local.deployment.template import load_template, logical_names
-from tests.support.paths import LIBRARY, MIGRATIONS, ROOT, SQL
+from tests.support.paths import LIBRARY, ROOT, SQL
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -90,13 +90,14 @@ def test_built_template_has_no_anchors_aliases_or_merge_keys(stack: EmbeddedStac
 
 
 def test_build_contains_the_migrations(stack: EmbeddedStack) -> None:
-    """The links in the function's folder become files in the build. The layer has those of the library."""
-    function = stack.deployment.build / LOGICAL_NAMES["migrate_database"]
-    library = stack.deployment.build / "CoreLayer" / "python" / "grantwire_idempotency" / "sql"
+    """The link in the layer becomes files in the build. The layer also has those of the library."""
+    layer = stack.deployment.build / "CoreLayer" / "python"
     for shipped, source in (
-        (function / "migrations", MIGRATIONS),
-        (function / "sql", SQL),
-        (library, ROOT / "layers" / "idempotency" / "src" / "grantwire_idempotency" / "sql"),
+        (layer / "grantwire" / "database" / "sql", SQL),
+        (
+            layer / "grantwire_idempotency" / "sql",
+            ROOT / "layers" / "idempotency" / "src" / "grantwire_idempotency" / "sql",
+        ),
     ):
         assert not shipped.is_symlink()
         assert _contents(shipped) == _contents(source)

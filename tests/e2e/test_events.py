@@ -35,8 +35,8 @@ DELIVERY_TIMEOUT_SECONDS = 75.0
 
 AUDIT = """
 INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
-                               status)
-VALUES (%s, 'e2e', 'GRANT', 'APPLIED', %s, 'item1', '{}', %s, 'ACTIVE')
+                               status, changed_at)
+VALUES (%s, 'e2e', 'GRANT', 'APPLIED', %s, 'item1', '{}', %s, 'ACTIVE', now())
 """
 ENQUEUE = "SELECT outbox_enqueue(%s, 'EntitlementGranted', %s, %s, %s, NULL)"
 REPAIR_PAYLOAD = "UPDATE outbox_events SET payload = jsonb_set(payload, '{version}', '1') WHERE event_id = %s"

@@ -30,7 +30,7 @@ def _in_seconds(seconds: float) -> str:
 
 
 def test_entitlement_starts_and_ends_by_itself(http: Http, user: str) -> None:
-    """K3, K4, S3: its status follows the clock, and each event of time becomes a notification, in order."""
+    """K3, K4, S3: its status follows the clock, and each time event becomes a notification, in order."""
     http.grant(f"{user}-0", user_id="")  # a bad request, but it starts the function's process
     granted = http.grant(f"{user}-1", user_id=user, starts_at=_in_seconds(4), expires_at=_in_seconds(8))
     assert granted.status == 200, granted.body

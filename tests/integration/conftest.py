@@ -15,7 +15,6 @@ from infra.local.servers.postgres import PostgresServer
 from tests.support.client import Client
 from tests.support.migrations import migrate
 from tests.support.nats_users import NatsWithUsers, configured
-from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE, Databases, clusters, nats
 from tests.support.valkey import ValkeyServer
 from tests.support.workers.bridge_stream import Stream
@@ -103,7 +102,7 @@ def server() -> Iterator[PostgresServer]:
     """Embedded PostgreSQL for tests that stop, kill or freeze their server."""
     server = PostgresServer(STATE / "private", settings={"fsync": "off"})
     server.start()
-    migrate(server.url(), MIGRATIONS)
+    migrate(server.url())
     yield server
     server.destroy()
 

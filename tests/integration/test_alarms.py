@@ -103,8 +103,9 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
                AS n (user_id, next_retry_at, created_at)""")
     rows.execute("""
         INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail,
-                                       occurred_at)
-        VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', now() + interval '10 years')""")
+                                       version, status, changed_at, occurred_at)
+        VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', 1, 'ACTIVE', now(),
+                now() + interval '10 years')""")
     rows.execute("INSERT INTO user_entitlements VALUES ('u', 'never granted', 'ACTIVE', 1, now())")
     rows.execute(
         "INSERT INTO client_buckets VALUES (%s, 0, now() + interval '1 hour')",
@@ -145,8 +146,9 @@ def _hold_back_the_change_feed(environ: Mapping[str, str], rows: Rows, owner_url
         holder.execute("SELECT pg_current_xact_id()")
         rows.execute("""
             INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit,
-                                           detail, version, status, occurred_at)
-            SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', 1, 'ACTIVE', now() - interval '2 min'""")
+                                           detail, version, status, changed_at, occurred_at)
+            SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', 1, 'ACTIVE', now(),
+                   now() - interval '2 min'""")
         return _collect_metrics("expire_entitlements", UNTIL_IDLE, environ)
 
 

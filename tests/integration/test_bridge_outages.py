@@ -15,7 +15,6 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.migrations import migrate
 from tests.support.nats_users import configured
-from tests.support.paths import MIGRATIONS
 from tests.support.workers.bridge_stream import Stream, event
 from tests.support.workers.relay_support import worker_environ
 
@@ -39,7 +38,7 @@ def environ(server: PostgresServer, nats_url: str, request: pytest.FixtureReques
     name = f"gw_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    migrate(server.url(name), MIGRATIONS)
+    migrate(server.url(name))
     environ = worker_environ(server.url(name), nats_url) | ACK_WAIT | {"NOTIFICATION_NATS_FETCH": request.param}
     yield configured(environ)
     server.start()

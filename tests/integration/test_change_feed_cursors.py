@@ -20,7 +20,6 @@ from infra.local.servers.postgres import UNSAFE, PostgresServer
 from tests.support.changes import FeedClient
 from tests.support.client import Client
 from tests.support.migrations import migrate
-from tests.support.paths import MIGRATIONS
 from tests.support.run import STATE
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def test_copy_of_the_database_refuses_old_cursors(databases: Databases, feed: Fe
 def test_dump_that_replaces_the_tables_refuses_old_cursors(server: PostgresServer) -> None:
     """K9: in the same database, where only the table of the audit is another one."""
     with _second_database(server) as url, _second_database(server) as backup:
-        migrate(url, MIGRATIONS)
+        migrate(url)
         with Client(url) as client, FeedClient(url) as feed:
             cursors = read_cursors(feed, client)
             _copy(server, url, backup)
@@ -150,7 +149,7 @@ def test_recovery_to_an_earlier_time_refuses_old_cursors() -> None:
     server = PostgresServer(STATE / "timeline", settings=UNSAFE | {"checkpoint_timeout": "1h"})
     try:
         server.start()
-        migrate(server.url(), MIGRATIONS)
+        migrate(server.url())
         with Client(server.url()) as client, FeedClient(server.url()) as feed:
             cursors = read_cursors(feed, client)
         server.stop()
@@ -219,8 +218,9 @@ def _insert(rows: Rows, user_id: str, month: str) -> None:
     """Insert an applied change into a month, in a transaction of its own."""
     rows.execute(
         """INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail,
-                                          version, status, occurred_at)
-           VALUES (gen_random_uuid(), 'c', 'GRANT', 'APPLIED', %s, 's', '{}', 1, 'ACTIVE', %s::timestamptz)""",
+                                          version, status, changed_at, occurred_at)
+           SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', %s, 's', '{}', 1, 'ACTIVE', time, time
+             FROM CAST(%s AS timestamptz) AS time""",
         (user_id, f"{month}-15"),
     )
 

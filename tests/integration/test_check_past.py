@@ -119,16 +119,6 @@ def test_refused_operations_are_not_changes(client: CheckClient, rows: Rows) -> 
     assert client.check(at="2024-01-13T00:00:00Z").json["version"] == 1
 
 
-def test_rows_without_typed_columns_are_read(client: CheckClient, rows: Rows) -> None:
-    """K8: the previous release wrote the version to `detail`, and the operation gave the status."""
-    write_audit(rows, occurred_at=GRANTED, detail='{"reason": "r", "version": 1}')
-    write_audit(rows, occurred_at=REVOKED, operation="REVOKE", detail='{"reason": "r", "version": 2}')
-    write_entitlement(rows, version=3, updated_at=GRANTED_AGAIN)
-    states = [client.check(at=at).json for at in (GRANTED, REVOKED)]
-    assert [(state["version"], state["status"]) for state in states] == [(1, "ACTIVE"), (2, "REVOKED")]
-    assert client.check(at="2024-01-05T00:00:00Z").json["status"] == "NONE"
-
-
 def test_never_granted_item_was_not_granted_in_the_past(client: CheckClient) -> None:
     """K8: 200 for every valid name, as now."""
     assert client.check("unknown", at="2024-02-01T00:00:00Z").json["reason"]["code"] == "NOT_GRANTED"

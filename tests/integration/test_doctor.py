@@ -66,12 +66,12 @@ def test_server_that_does_not_wait_for_the_disk_is_a_problem(owner_url: str) -> 
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("DELETE FROM schema_migrations WHERE name = '0001_roles.sql'", "not applied: 0001_roles.sql"),
+        ("DELETE FROM schema_migrations WHERE name = 'roles.sql'", "not applied: roles.sql"),
         (
-            "UPDATE schema_functions SET checksum = 'x' WHERE name = 'change_entitlement.sql'",
+            "UPDATE schema_definitions SET checksum = 'x' WHERE name LIKE '%change_entitlement.sql'",
             "applied with other content",
         ),
-        ("DROP TABLE schema_functions", "the database has no schema"),
+        ("DROP TABLE schema_definitions", "the database has no schema"),
         ("REVOKE SELECT ON entitlements FROM grantwire_functions", "grantwire_functions lacks privileges"),
         ("GRANT SELECT ON entitlement_audit TO grantwire_functions", "grantwire_functions has more privileges"),
     ],

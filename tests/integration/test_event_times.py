@@ -43,14 +43,6 @@ TIMES = {"starts_at": START, "expires_at": END}
 MICROSECOND = timedelta(microseconds=1)
 NOTHING_ELSE = {"duplicates": 0, "terminated": 0, "not_genuine": 0, "returned": 0}
 
-# The functions of the previous release call the SQL functions without the times.
-_FIND_GENUINE_BEFORE = """
-SELECT genuine_events(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[], %s::bytea[])
-"""
-_PROJECT_BEFORE = """
-SELECT user_entitlements_project(%s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[])
-"""
-
 
 def with_times(version: int, starts_at: datetime | None = START, expires_at: datetime | None = END) -> Entitlement:
     """Return an entitlement with these times."""
@@ -194,33 +186,6 @@ def test_dead_letter_and_redrive_keep_the_times(database_url: str, rows: Rows, e
         redrive(tx, [before["notification_id"]])
     (after,) = rows.execute("SELECT starts_at, expires_at, payload FROM notifications").fetchall()
     assert after == {**TIMES, "payload": before["payload"]}
-
-
-def test_functions_of_the_previous_release_still_record_events(database_url: str, rows: Rows) -> None:
-    """G1, P1: during a deployment, without times. An event with times is not genuine for them: they would lose them."""
-    plain, timed = (decode_payload(event(occurred_at=NOW, **times).SerializeToString()) for times in ({}, TIMES))
-    audit_payloads(rows, [plain, timed])
-    names = ("event_id", "user_id", "stock_keeping_unit", "event_type", "version", "occurred_at")
-    with psycopg.connect(database_url) as functions:
-        columns = [[payload[name] for payload in (plain, timed)] for name in names]
-        assert functions.execute(_FIND_GENUINE_BEFORE, [*columns, [b"", b""]]).fetchall() == [([1],)]
-        projected = [[plain[name]] for name in names[1:]]
-        assert functions.execute(_PROJECT_BEFORE, projected).fetchall() == [(1,)]
-    (row,) = read_model_rows(rows)
-    assert (row.status, row.starts_at, row.expires_at) == ("ACTIVE", None, None)
-
-
-def test_old_audit_row_makes_no_event_with_times_genuine(database_url: str, rows: Rows) -> None:
-    """G1: a row without version and status is from before times existed; an event without times still is genuine."""
-    sent: dict[str, Any] = {"event_id": str(uuid.uuid4()), "occurred_at": NOW, "version": 7}
-    rows.execute(
-        "INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail)"
-        " VALUES (%s, 'c', 'GRANT', 'APPLIED', 'u_123', 'item1', %s::jsonb)",
-        (sent["event_id"], '{"version": 7}'),
-    )
-    assert is_genuine(database_url, **sent)
-    assert not is_genuine(database_url, **sent, expires_at=END)
-    assert not is_genuine(database_url, **sent, event_type="EntitlementExtended")
 
 
 def _rfc3339(times: Mapping[str, datetime]) -> dict[str, str]:

@@ -160,18 +160,6 @@ def test_event_far_from_its_audit_row_is_genuine(client: Client, environ: dict[s
     assert read_model(rows) == [("u_123", "REVOKED", 2)]
 
 
-def test_event_of_the_previous_release_is_genuine(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """G1: its audit row has the version in `detail`, because it was written before the functions were replaced."""
-    sent = event(version=7, event_type="EntitlementRevoked")
-    rows.execute(
-        "INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail)"
-        " VALUES (%s, 'c', 'REVOKE', 'APPLIED', 'u_123', 'item1', %s::jsonb)",
-        (sent.event_id, '{"version": 7}'),
-    )
-    stream.publish_forged(sent, forge(sent, version=8))
-    assert drain(environ) == {"recorded": 1, "duplicates": 0, "terminated": 1, "not_genuine": 1, "returned": 0}
-
-
 def test_rebuild_from_the_stream_ignores_forged_events(
     client: Client, environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:

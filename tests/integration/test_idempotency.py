@@ -287,7 +287,8 @@ def test_sql_functions_restore_lock_timeout(database_url: str, rows: Rows) -> No
     finish = "SELECT idempotency_finish('c', 'r', %s, %s, 200, '{}', interval '1 h')"
     change = """
         SELECT outcome FROM change_entitlement(
-          'c', 'r', %s, %s, interval '1 h', 50, %s, 'u_1', 'item1', 'purchase', 'p_1', gen_random_uuid(), NULL)"""
+          'c', 'r', %s, %s, interval '1 h', 50, %s, 'u_1', 'item1', 'purchase', 'p_1', gen_random_uuid(), NULL, NULL,
+          NULL, NULL, '0', '0', NULL)"""
     with psycopg.connect(database_url, autocommit=True) as session, _unfinished_request(rows, "held"):
         session.execute("SET lock_timeout = '12345ms'")
         outcomes = []
@@ -297,12 +298,12 @@ def test_sql_functions_restore_lock_timeout(database_url: str, rows: Rows) -> No
             (begin, ("guarded", "h")),
             (begin, ("guarded", "other")),
             (begin, ("held", "h")),
-            (change, ("k1", "h", "ACTIVE")),
-            (change, ("k1", "h", "ACTIVE")),
-            (change, ("k1", "other", "ACTIVE")),
-            (change, ("k2", "h", "ACTIVE")),
-            (change, ("k3", "h", "REVOKED")),
-            (change, ("held", "h", "ACTIVE")),
+            (change, ("k1", "h", "GRANT")),
+            (change, ("k1", "h", "GRANT")),
+            (change, ("k1", "other", "GRANT")),
+            (change, ("k2", "h", "GRANT")),
+            (change, ("k3", "h", "REVOKE")),
+            (change, ("held", "h", "GRANT")),
         ]:
             outcomes += session.execute(statement, parameters).fetchall()
             assert session.execute("SHOW lock_timeout").fetchall() == [("12345ms",)]

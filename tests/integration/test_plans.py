@@ -71,8 +71,8 @@ SELECT 'u' || n %% 10, 's' || n, 'ACTIVE', 1, now(), now() - interval '1 day', n
 """
 _INSERT_AUDIT = """
 INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
-                               status, occurred_at, expires_at)
-SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{}', 1, 'ACTIVE', %(day)s::timestamptz,
+                               status, changed_at, occurred_at, expires_at)
+SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{}', 1, 'ACTIVE', now(), %(day)s::timestamptz,
        CASE n %% 2 WHEN 0 THEN %(day)s::timestamptz + interval '30 days' END
   FROM generate_series(1, %(count)s) n
 """
@@ -93,12 +93,15 @@ SELECT 'timed' || n, 'item1', CASE WHEN n %% 2 = 0 AND n > %(due)s THEN 'EXPIRED
        n %% 2 = 1 AND n > %(due)s
   FROM generate_series(1, %(count)s) n
 """
-_RECORD_DUE = "SELECT started, expiring, expired FROM entitlements_record_due(100, '0', '72 hours', 't', false)"
+_RECORD_DUE = (
+    "SELECT started, expiring, expired FROM entitlements_record_due(100, '0', '72 hours', 't', false, '{0,0,0}')"
+)
 # Changes of one entitlement in each of three months, one in each second.
 _INSERT_AUDITED_CHANGES = """
 INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
-                               status, occurred_at)
+                               status, changed_at, occurred_at)
 SELECT gen_random_uuid(), 'c', 'GRANT', 'APPLIED', 'u', 'item1', '{}', (month - 1) * 3000 + n, 'ACTIVE',
+       make_timestamptz(2031, month, 15, 0, 0, 0, 'UTC') + n * interval '1 second',
        make_timestamptz(2031, month, 15, 0, 0, 0, 'UTC') + n * interval '1 second'
   FROM generate_series(1, 3) month, generate_series(1, %(count)s) n
 """
@@ -529,9 +532,9 @@ def _tuples_read(rows: Rows) -> Counter[str]:
 @pytest.mark.parametrize(
     ("ask", "index"),
     [
-        ("SELECT trace_changes(NULL, NULL, %(u)s, NULL, NULL, NULL, 51) AS found", "purchase_id_occurred_at"),
-        ("SELECT trace_changes(NULL, NULL, NULL, %(u)s, NULL, NULL, 51) AS found", "trace_id_occurred_at"),
-        ("SELECT trace_changes(NULL, NULL, NULL, NULL, %(u)s, NULL, 51) AS found", "expr_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, %(u)s, NULL, NULL, NULL, 51, NULL) AS found", "purchase_id_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, NULL, %(u)s, NULL, NULL, 51, NULL) AS found", "trace_id_occurred_at"),
+        ("SELECT trace_changes(NULL, NULL, NULL, NULL, %(u)s, NULL, 51, NULL) AS found", "expr_occurred_at"),
         (
             "SELECT trace_changes(NULL, NULL, NULL, NULL, NULL, NULL, 51, %(u)s) AS found",
             "correlation_id_occurred_at",

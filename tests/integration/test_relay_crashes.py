@@ -15,7 +15,6 @@ from psycopg.rows import dict_row
 from infra.local.servers.postgres import PostgresServer
 from tests.support.migrations import migrate
 from tests.support.nats_users import configured
-from tests.support.paths import MIGRATIONS
 from tests.support.servers import STATE
 from tests.support.workers.relay_support import (
     drain,
@@ -129,7 +128,7 @@ def test_outcomes_lost_in_a_postgresql_crash_cause_no_duplicate(nats_url: str) -
     server = PostgresServer(STATE / "forgetful", settings={"fsync": "off", "wal_writer_delay": "10s"})
     server.start()
     try:
-        migrate(server.url(), MIGRATIONS)
+        migrate(server.url())
         environ = configured(worker_environ(server.url(), nats_url))
         with psycopg.connect(server.url(), autocommit=True) as connection:
             enqueue_many(connection, aggregates=5, each=3)

@@ -149,8 +149,9 @@ def _insert_audit_rows(rows: Rows, *times: str) -> None:
     rows.execute(
         """
         INSERT INTO entitlement_audit
-               (operation_id, occurred_at, caller, operation, outcome, user_id, stock_keeping_unit, detail)
-        SELECT gen_random_uuid(), time, 'c', 'GRANT', 'APPLIED', 'u', 's', '{}'
+               (operation_id, occurred_at, caller, operation, outcome, user_id, stock_keeping_unit, detail,
+                version, status, changed_at)
+        SELECT gen_random_uuid(), time, 'c', 'GRANT', 'APPLIED', 'u', 's', '{}', 1, 'ACTIVE', time
           FROM unnest(%s::timestamptz[]) time""",
         (list(times),),
     )

@@ -27,7 +27,7 @@ from tests.support.client import Client
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import budget
 from tests.support.migrations import migrate
-from tests.support.paths import MIGRATIONS
+from tests.support.paths import SQL
 from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
 
@@ -103,7 +103,8 @@ PRIVILEGES = {
     ),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),
     "processed_messages": (ALL, {}),
-    "schema_migrations": ("", {"SELECT": "name"}),
+    "schema_definitions": ("", {"SELECT": "checksum name"}),
+    "schema_migrations": ("", {"SELECT": "checksum name"}),
     "status_samples": ("SELECT INSERT DELETE", {"UPDATE": "sent"}),
     "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at expires_at starts_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
@@ -126,7 +127,7 @@ CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
         {"INSERT": "action action_id actor batch client_id count dry_run kind reason selection source"},
     ),
 }
-OWNER_ONLY = {"audit_retention", "schema_functions"}
+OWNER_ONLY = {"audit_retention"}
 OWNER_ONLY_FUNCTIONS = {
     "api_clients_keep_revocation",
     "installation_renew",
@@ -223,8 +224,8 @@ FORBIDDEN = [
     "INSERT INTO audit_retention (keep_months) VALUES (1)",
     "SELECT * FROM schema_migrations",
     "DELETE FROM schema_migrations",
-    "SELECT * FROM schema_functions",
-    "DELETE FROM schema_functions",
+    "SELECT * FROM schema_definitions",
+    "DELETE FROM schema_definitions",
     "SELECT is_schema_owner()",
     "SELECT * FROM pg_authid",
     "SELECT pg_read_file('/etc/hostname')",
@@ -259,7 +260,8 @@ FORBIDDEN_FOR_CLIENTS = [
     "SELECT * FROM dead_letters",
     "SELECT * FROM user_entitlements",
     "SELECT * FROM schema_migrations",
-    "SELECT change_entitlement('c', 'r', 'k', 'h', '1h', 0, 'ACTIVE', 'u', 's', 'r', 'p', gen_random_uuid(), NULL)",
+    "SELECT change_entitlement('c', 'r', 'k', 'h', '1h', 0, 'GRANT', 'u', 's', 'r', 'p', gen_random_uuid(), NULL, NULL,"
+    " NULL, NULL, '0', '0', NULL)",
     "SELECT entitlement_audit_drop_oldest(1)",
     "SELECT * FROM operator_actions",
     "UPDATE operator_actions SET actor = 'other'",
@@ -390,8 +392,9 @@ def test_revocation_is_final_for_every_role(rows: Rows, clients_url: str, change
 def test_administrative_actions_are_append_only_for_every_role(rows: Rows) -> None:
     """G4: the owner's own statements are refused, too, unless the owner disables the trigger."""
     rows.execute("""
-        INSERT INTO operator_actions (action_id, batch, actor, reason, action, kind, selection, dry_run, count)
-        VALUES (gen_random_uuid(), 0, 'ann', 'damaged', 'rebuild', 'read_model', '{}', false, 0)""")
+        INSERT INTO operator_actions (action_id, batch, actor, reason, source, action, kind, selection, dry_run,
+                                      count)
+        VALUES (gen_random_uuid(), 0, 'ann', 'damaged', 'a test', 'rebuild', 'read_model', '{}', false, 0)""")
     for replication_role in ("origin", "replica"):
         rows.execute(sql.SQL("SET session_replication_role = {}").format(sql.SQL(replication_role)))
         for statement in (
@@ -402,7 +405,7 @@ def test_administrative_actions_are_append_only_for_every_role(rows: Rows) -> No
             with pytest.raises(psycopg.errors.RestrictViolation, match="operator_actions is append-only"):
                 rows.execute(statement.encode())
     (row,) = rows.execute("SELECT actor, source FROM operator_actions").fetchall()
-    assert row == {"actor": "ann", "source": "not recorded"}
+    assert row == {"actor": "ann", "source": "a test"}
 
 
 _ACTION = """
@@ -452,7 +455,7 @@ def test_audit_row_has_a_maximum_size(
     insert = """
         INSERT INTO entitlement_audit
                (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, correlation_id)
-        VALUES (gen_random_uuid(), %s, 'GRANT', 'APPLIED', 'u', 's', %s, %s)"""
+        VALUES (gen_random_uuid(), %s, 'GRANT', 'IDEMPOTENCY_KEY_CONFLICT', 'u', 's', %s, %s)"""
     functions.execute(insert, ("c" * 128, "{}", "r" * 128))
     with pytest.raises(psycopg.errors.CheckViolation, match=constraint):
         functions.execute(insert, (caller, detail, correlation_id))
@@ -502,7 +505,7 @@ def test_audit_row_cannot_be_backdated(functions: Connection, rows: Rows) -> Non
     before = datetime.now(UTC) - timedelta(minutes=5)
     functions.execute("""
         INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail)
-        VALUES (gen_random_uuid(), 'unknown', 'GRANT', 'APPLIED', 'u', 's', '{}')""")
+        VALUES (gen_random_uuid(), 'unknown', 'GRANT', 'IDEMPOTENCY_KEY_CONFLICT', 'u', 's', '{}')""")
     (row,) = rows.execute("SELECT occurred_at FROM entitlement_audit").fetchall()
     assert row["occurred_at"] > before
 
@@ -548,7 +551,7 @@ def test_role_can_create_a_partition_for_rows_in_default(functions: Connection, 
     rows.execute("""
         INSERT INTO entitlement_audit
                (operation_id, occurred_at, caller, operation, outcome, user_id, stock_keeping_unit, detail)
-        VALUES (gen_random_uuid(), '2001-02-03', 'c', 'GRANT', 'APPLIED', 'u', 's', '{}')""")
+        VALUES (gen_random_uuid(), '2001-02-03', 'c', 'GRANT', 'IDEMPOTENCY_KEY_CONFLICT', 'u', 's', '{}')""")
     assert _ensure_partitions(functions, 0, "2001-02-15") == ["entitlement_audit_y2001m02"]
     assert _ensure_partitions(functions, 12, None)[-1] == _partition(-12)
     (row,) = rows.execute("SELECT tableoid::regclass::text AS name FROM entitlement_audit").fetchall()
@@ -627,7 +630,7 @@ def test_missing_role_error_has_the_statement_to_run(databases: Databases) -> No
 def test_owner_without_attributes_can_migrate_if_the_role_exists(databases: Databases) -> None:
     """The functions then work in this database."""
     with _unprivileged_owner(databases) as url:
-        assert migrate(url, MIGRATIONS)
+        assert migrate(url)
         with Client(databases.url_for_functions(url)) as client:
             assert client.grant("k").status == 200
             assert client.revoke("k2").status == 200
@@ -679,12 +682,13 @@ def test_roles_of_the_local_stack_connect_to_no_other_database(server: PostgresS
 
 
 def _create_role(name: str) -> bytes:
-    """Return the statement of the migration that creates the role, with another name."""
-    text = (MIGRATIONS / "0001_roles.sql").read_text()
+    """Return the statement of the baseline that creates the roles, for one role of another name."""
+    text = (SQL / "roles.sql").read_text()
     statement = re.search(r"^DO \$\$.*?^\$\$;", text, re.MULTILINE | re.DOTALL)
     assert statement is not None
-    assert "CREATE ROLE grantwire_functions" in statement[0]
-    return statement[0].replace("grantwire_functions", name).encode()
+    roles = "'grantwire_functions', 'grantwire_clients'"
+    assert statement[0].count("grantwire_") == roles.count("grantwire_") == 2
+    return statement[0].replace(roles, f"'{name}'").encode()
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from grantwire.read_model.from_record import rebuild
 from grantwire.read_model.model import project
 from grantwire.settings import load
 from tests.support.concurrency import run_concurrently
-from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
@@ -35,7 +34,6 @@ DIFFERENCES = "SELECT * FROM user_summaries_differences"
 SUMMARIES = "SELECT * FROM user_summaries ORDER BY user_id"
 OPERATOR = Operator("ann", "tests", "tests")
 RANDOM_SEED = 20260108
-MIGRATIONS = ROOT / "infra"
 
 
 @pytest.fixture
@@ -125,19 +123,6 @@ def test_concurrent_bridges_and_rebuilds_keep_the_summaries_correct(database_url
     run_concurrently(5, lambda number: bridge(number) if number else damage_and_rebuild())
     assert rows.execute(DIFFERENCES).fetchall() == []
     assert count_deadlocks(rows) == 0
-
-
-def test_summaries_are_filled_when_the_triggers_are_created(database_url: str, rows: Rows) -> None:
-    """G6: a database with a read model gets its summaries with the migration, before another change can be made."""
-    project_versions(database_url, ("u1", "a", 1), ("u1", "b", 2))
-    expected = rows.execute(SUMMARIES).fetchall()
-    for event in ("inserted", "updated", "deleted", "truncated"):
-        rows.execute(f"DROP TRIGGER user_entitlements_{event} ON user_entitlements")
-    rows.execute("DELETE FROM user_summaries")
-    rows.execute((MIGRATIONS / "sql" / "after_functions.sql").read_text())
-    assert rows.execute(SUMMARIES).fetchall() == expected
-    project_versions(database_url, ("u1", "a", 2))
-    assert rows.execute(DIFFERENCES).fetchall() == []
 
 
 def test_batches_that_change_users_in_opposite_order_do_not_deadlock(database_url: str, rows: Rows) -> None:

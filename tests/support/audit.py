@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _INSERT = """
 INSERT INTO entitlement_audit
        (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version, status, purchase_id,
-        starts_at, expires_at)
+        starts_at, expires_at, changed_at)
 SELECT e.event_id, 'tests', e.operation, 'APPLIED', e.user_id, e.sku, '{}', e.version,
-       entitlement_status_after(e.event_type), 'p_456', e.starts_at, e.expires_at
+       entitlement_status_after(e.event_type), 'p_456', e.starts_at, e.expires_at, now()
   FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::timestamptz[],
               %s::timestamptz[])
        AS e (event_id, event_type, user_id, sku, version, operation, starts_at, expires_at)

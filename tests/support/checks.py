@@ -53,6 +53,9 @@ def write_audit(rows: psycopg.Connection[Any], **values: Any) -> None:
     """Write a row of the audit as the owner; `values` replace those of an applied grant."""
     defaults = {"caller": "tests", "operation": "GRANT", "outcome": "APPLIED", "detail": '{"reason": "purchase"}'}
     columns = ("version", "status", "purchase_id", "changed_at", "starts_at", "expires_at")
+    if values.get("outcome", "APPLIED") == "APPLIED":
+        status = "REVOKED" if values.get("operation") == "REVOKE" else "ACTIVE"
+        values = {"version": 1, "status": status, "changed_at": values["occurred_at"]} | values
     rows.execute(_INSERT_AUDIT, defaults | dict.fromkeys(columns) | values)
 
 

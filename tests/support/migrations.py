@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 from psycopg.rows import tuple_row
 
-from grantwire.database.migrations import apply, read_schema
-from tests.support.paths import MIGRATIONS, SQL
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from grantwire.database.migrations import Schema, apply, read_schema
 
 
-def migrate(url: str, migrations: Path = MIGRATIONS, sql: Path = SQL) -> list[str]:
-    """Apply the migrations and SQL functions that the database lacks, and return the names of the applied ones."""
+def migrate(url: str, schema: Schema | None = None) -> list[str]:
+    """Apply the SQL files that the database lacks, by default the checkout's; return the names of the applied ones."""
     with psycopg.connect(
         url, autocommit=True, row_factory=tuple_row, application_name="grantwire-migrate"
     ) as connection:
-        return apply(connection, read_schema(migrations, sql))
+        return apply(connection, schema or read_schema())

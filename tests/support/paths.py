@@ -7,6 +7,5 @@ LAYER = ROOT / "layers" / "core" / "python"
 LIBRARY = ROOT / "layers" / "idempotency" / "src"
 # For a subprocess that imports tests and the packages of the layer.
 PYTHONPATH = f"{ROOT}:{LAYER}:{LIBRARY}"
-MIGRATIONS = ROOT / "infra" / "migrations"
 SQL = ROOT / "infra" / "sql"
 FUNCTIONS = ROOT / "functions"

@@ -13,7 +13,6 @@ from psycopg import sql
 
 from tests.support.backends import Cluster, Nats, select_backend
 from tests.support.migrations import migrate
-from tests.support.paths import MIGRATIONS
 from tests.support.run import STATE
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Databases:
         self._login = f"grantwire_test_{uuid.uuid4().hex[:8]}"
         self._clients_login = f"{self._login}_clients"
         self._create(self._template, "template1")
-        migrate(cluster.url(self._template), MIGRATIONS)
+        migrate(cluster.url(self._template))
         for login, group in ((self._login, "grantwire_functions"), (self._clients_login, "grantwire_clients")):
             create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}")
             self._run(create.format(sql.Identifier(login), sql.Literal(_PASSWORD), sql.Identifier(group)))

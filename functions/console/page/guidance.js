@@ -7,8 +7,8 @@ export const GUIDANCE = {
   },
   SCHEMA_DIFFERS: {
     title: "The database has another schema version than the code",
-    works: "Most functions work, because migrations are compatible with the code before them.",
-    todo: "Invoke migrate_database, which applies the migrations of this deployment.",
+    works: "Most functions work, because a new schema is compatible with the code before it.",
+    todo: "Invoke migrate_database, which applies the schema of this deployment.",
   },
   WORKER_LATE: {
     title: "Workers have not run",

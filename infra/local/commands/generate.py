@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def schema(_arguments: Sequence[str], progress: Progress) -> int:
-    """Write infra/schema.sql from the migrations."""
+    """Write infra/sql/schema.sql from the other SQL files."""
     from infra.local.stack.schema import write_schema  # noqa: PLC0415  # each command imports only what it needs
 
-    with progress.step("Writing infra/schema.sql"):
+    with progress.step("Writing infra/sql/schema.sql"):
         write_schema()
     return 0
 

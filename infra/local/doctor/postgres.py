@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
-from infra.local.paths import CHECKOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +28,7 @@ SELECT current_setting('max_connections')::integer - current_setting('superuser_
 _SCHEMA = """
 SELECT 'schema_migrations', name, checksum FROM schema_migrations
 UNION ALL
-SELECT 'schema_functions', name, checksum FROM schema_functions
+SELECT 'schema_definitions', name, checksum FROM schema_definitions
 """
 
 # What the functions' role must and must not have; tests/integration/test_roles.py has the complete list.
@@ -126,14 +125,14 @@ def _check_schema(connection: Connection[Any], migrate: str) -> Iterator[Finding
     """Compare the applied migrations and functions with the files of this checkout, then the privileges."""
     from grantwire.database.migrations import read_schema  # noqa: PLC0415  # importable only with the layer
 
-    ((exists,),) = connection.execute("SELECT to_regclass('schema_functions') IS NOT NULL").fetchall()
+    ((exists,),) = connection.execute("SELECT to_regclass('schema_definitions') IS NOT NULL").fetchall()
     if not exists:
         yield problem("schema", "the database has no schema", migrate)
         return
-    schema = read_schema(CHECKOUT / "infra" / "migrations", CHECKOUT / "infra" / "sql")
+    schema = read_schema()
     applied = {(kind, name): checksum for kind, name, checksum in connection.execute(_SCHEMA).fetchall()}
     files = {("schema_migrations", file.name): file.checksum for file in schema.migrations}
-    files |= {("schema_functions", file.name): file.checksum for file in schema.functions}
+    files |= {("schema_definitions", file.name): file.checksum for file in schema.definitions}
     missing = sorted(name for kind, name in files if (kind, name) not in applied)
     changed = sorted(
         name for kind, name in files if applied.get((kind, name), files[(kind, name)]) != files[(kind, name)]
@@ -146,7 +145,7 @@ def _check_schema(connection: Connection[Any], migrate: str) -> Iterator[Finding
         message = f"the database has {', '.join(newer[:5])}, which this checkout lacks"
         yield warning("schema", message, "use the checkout of the release that is deployed")
     if not missing and not changed:
-        yield ok("schema", f"{len(schema.migrations)} migrations and {len(schema.functions)} SQL files are applied")
+        yield ok("schema", f"{len(files)} SQL files are applied, version {schema.version}")
     yield from _check_privileges(connection, migrate)
 
 

@@ -1,4 +1,4 @@
-"""infra/schema.sql: the result of all migrations and SQL functions, as pg_dump writes it."""
+"""infra/sql/schema.sql: the result of all SQL files, as pg_dump writes it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _NOISE = re.compile(r"--|SET |SELECT pg_catalog\.set_config|\\|$")
 
 
 def write_schema() -> None:
-    """Write infra/schema.sql, using a temporary server.
+    """Write infra/sql/schema.sql, using a temporary server.
 
     Raises CommandError if PostgreSQL has another major version than MAJOR.
     """
     with tempfile.TemporaryDirectory(dir=STATE, prefix="schema-") as folder:
         server = PostgresServer(Path(folder) / "postgres", settings=UNSAFE)
         if server.major != MAJOR:
-            problem = f"infra/schema.sql must be written by PostgreSQL {MAJOR}, but this is PostgreSQL {server.major}."
+            problem = (
+                f"infra/sql/schema.sql must be written by PostgreSQL {MAJOR}, but this is PostgreSQL {server.major}."
+            )
             raise CommandError(problem, hint=f"Set GRANTWIRE_POSTGRES_BIN to the programs of PostgreSQL {MAJOR}.")
         server.start()
         try:
@@ -37,7 +39,7 @@ def write_schema() -> None:
             text = dump_schema(server.installation.binaries, database.owner_url(server))
         finally:
             server.destroy()
-        (CHECKOUT / "infra" / "schema.sql").write_text(text)
+        (CHECKOUT / "infra" / "sql" / "schema.sql").write_text(text)
 
 
 def dump_schema(binaries: Path, url: str) -> str:

@@ -33,9 +33,9 @@ _METHOD = (
 # A new month is not needed: all changes are in the current one, as those that consumers read mostly are.
 _FILL: LiteralString = """
 INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
-                               status, purchase_id)
+                               status, purchase_id, changed_at)
 SELECT gen_random_uuid(), 'local', 'GRANT', 'APPLIED', 'u' || n, 'item1', '{"reason": "purchase"}', 1, 'ACTIVE',
-       'p' || n
+       'p' || n, now()
   FROM generate_series(%s::integer, %s::integer) n
 """
 _FILL_BATCH = 100

@@ -43,9 +43,9 @@ WITH ended AS (
   RETURNING *, gen_random_uuid() AS event_id),
 audited AS (
   INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, detail, version,
-                                 status, purchase_id, expires_at)
+                                 status, purchase_id, expires_at, changed_at)
   SELECT event_id, 'grantwire', 'EXPIRE', 'APPLIED', user_id, stock_keeping_unit, '{"reason": "schedule"}', version,
-         status, purchase_id, expires_at
+         status, purchase_id, expires_at, updated_at
     FROM ended)
 INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, ready)
 SELECT event_id, 'EntitlementExpired', entitlement_aggregate_key(user_id, stock_keeping_unit), version,

@@ -24,7 +24,7 @@ ADVICE = {
         "grantwire up; then grantwire status --watch",
     ),
     "SCHEMA_DIFFERS": Advice(
-        "Most functions: a migration is compatible with the code before it.",
+        "Most functions: a new schema is compatible with the code before it.",
         "sam remote invoke MigrateDatabaseFunction --stack-name NAME",
         "grantwire up",
     ),

@@ -1,12 +1,14 @@
-"""Applies the database schema from SQL files: each migration once and in order, then all SQL functions.
+"""Applies the database schema from SQL files: the baseline, then numbered migrations, then all functions and views.
 
-Migrations are numbered, forward-only files: tables, indexes, views, roles and privileges. Each is applied in its own
-transaction, those of the idempotency library first. The table `schema_migrations` stores their names and checksums. If
-an applied file was changed or is missing, nothing is applied, because the database would no longer match the files.
+The baseline is the schema of release 1.0.0: roles, and the tables, indexes and privileges of each capability. It is
+edited in place until that release. Migrations are numbered, forward-only files that change what exists since. Each file
+of both is applied once, in its own transaction, the tables of the idempotency library first. `schema_migrations` has
+their names and checksums. If an applied file was changed or is missing, nothing is applied, because the database would
+no longer match the files.
 
-Each SQL function has its own file, which is edited in place. All of them are applied in one transaction, in the order
-of `order.txt` and followed by `after_functions.sql`. This happens if one of these files changed or a migration was
-applied. The table `schema_functions` stores their names and checksums.
+Functions, views and triggers are definitions: each has its own file, which is edited in place. All of them are applied
+in one transaction if one of these files changed or a migration was applied. `schema_definitions` has their names and
+checksums.
 
 Concurrent runs wait for each other, with an advisory lock for each transaction.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +34,21 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 _LIBRARY = "grantwire_idempotency"
-# The prefix of the library's files in the database: the library has its own numbers.
+# The prefix of the library's files in the database: the library has its own baseline and its own numbers.
 _LIBRARY_PREFIX = "idempotency/"
 
 _MIGRATION_FILE_NAME = re.compile(r"\d{4}_[a-z0-9_]+\.sql")
 
-# The first migration of databases that were created before the migrations were merged into one baseline.
-_FIRST_BEFORE_BASELINE = "0001_idempotency_keys.sql"
+# How the names of the baseline's files begin.
+_FIRST = "roles.sql"
+_BASELINE = (_FIRST, "tables/", f"{_LIBRARY_PREFIX}0001_")
+
+# A function or view that exists with other arguments, another result or other columns cannot be replaced.
+_SIGNATURE_CHANGED = frozenset({"42P13", "42725", "42P16", "42723"})
+_SIGNATURE_HINT = (
+    "\nIts arguments, result or columns have changed: drop the old one in a numbered migration. Before release 1.0.0,"
+    " start with an empty database instead (local stack: `make clean`, then `make up`)."
+)
 
 # While a migration waits for a lock, all later statements on the table wait behind it: fail instead, and run it again.
 _SET_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '5s'"
@@ -47,12 +58,12 @@ _TAKE_LOCK = "SELECT pg_advisory_xact_lock(x'67776d6967726174'::bigint)"
 
 _CREATE_TABLES = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
-    name       text        PRIMARY KEY,
+    name       text        COLLATE "C" PRIMARY KEY,
     checksum   text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE TABLE IF NOT EXISTS schema_functions (
-    name       text        PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS schema_definitions (
+    name       text        COLLATE "C" PRIMARY KEY,
     checksum   text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 )
@@ -62,12 +73,12 @@ _SELECT_MIGRATIONS = "SELECT name, checksum FROM schema_migrations"
 
 _RECORD_MIGRATION = "INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)"
 
-_SELECT_FUNCTIONS = "SELECT name, checksum FROM schema_functions"
+_SELECT_DEFINITIONS = "SELECT name, checksum FROM schema_definitions"
 
-_DELETE_FUNCTIONS = "DELETE FROM schema_functions"
+_DELETE_DEFINITIONS = "DELETE FROM schema_definitions"
 
-_RECORD_FUNCTIONS = """
-INSERT INTO schema_functions (name, checksum) SELECT * FROM unnest(%(names)s::text[], %(checksums)s::text[])
+_RECORD_DEFINITIONS = """
+INSERT INTO schema_definitions (name, checksum) SELECT * FROM unnest(%(names)s::text[], %(checksums)s::text[])
 """
 
 _DELETE_AUDIT_RETENTION = "DELETE FROM audit_retention"
@@ -90,69 +101,82 @@ class SqlFile:
         """The SHA-256 of the content, in hexadecimal."""
         return hashlib.sha256(self.sql).hexdigest()
 
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the file belongs to the baseline, which is edited in place until release 1.0.0."""
+        return self.name.startswith(_BASELINE)
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All SQL files in the order in which they are applied; the last of `functions` is `after_functions.sql`."""
+    """All SQL files in the order in which they are applied; `migrations` begins with the baseline."""
 
     migrations: tuple[SqlFile, ...]
-    functions: tuple[SqlFile, ...]
+    functions: tuple[SqlFile, ...] = ()
+    views: tuple[SqlFile, ...] = ()
+
+    @property
+    def definitions(self) -> tuple[SqlFile, ...]:
+        """The files that are all applied again when one of them has changed: functions, views and triggers."""
+        return (*self.functions, *self.views)
+
+    @property
+    def version(self) -> str:
+        """The version of the schema, as the SQL function operations_status computes it from the applied files."""
+        numbers = [file.name[:4] for file in self.migrations if _MIGRATION_FILE_NAME.fullmatch(file.name)]
+        lines = sorted(f"{file.name} {file.checksum}" for file in (*self.migrations, *self.definitions))
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return f"{max(numbers, default='baseline')}-{digest[:12]}"
 
 
-def read_schema(migrations: Traversable, sql: Traversable) -> Schema:
-    """Read the migrations and functions of the idempotency library and of the service, the library's first.
+@cache
+def read_schema() -> Schema:
+    """Read the SQL files of this build, those of the idempotency library first."""
+    return read_schema_from(resources.files(__package__).joinpath("sql"))
 
-    `sql` is the folder `infra/sql`.
-    """
+
+def read_schema_from(sql: Traversable) -> Schema:
+    """Read the files of the idempotency library, and those of the service in the folder `sql`."""
     library = resources.files(_LIBRARY).joinpath("sql")
+    migrations = _read_files(sql.joinpath("migrations"))
+    if invalid := [file.name for file in migrations if not _MIGRATION_FILE_NAME.fullmatch(file.name)]:
+        raise InternalError(f"not named like 0001_what_it_does.sql: {', '.join(invalid)}")
+    numbers = [file.name[:4] for file in migrations]
+    if duplicates := {number for number in numbers if numbers.count(number) > 1}:
+        raise InternalError(f"migration numbers used twice: {', '.join(sorted(duplicates))}")
     return Schema(
-        (*read_migrations(library.joinpath("tables"), _LIBRARY_PREFIX), *read_migrations(migrations)),
         (
-            *read_functions(library.joinpath("functions"), _LIBRARY_PREFIX),
-            *read_functions(sql.joinpath("functions")),
-            SqlFile("after_functions.sql", sql.joinpath("after_functions.sql").read_bytes()),
+            *_read_files(library.joinpath("tables"), _LIBRARY_PREFIX),
+            SqlFile(_FIRST, sql.joinpath(_FIRST).read_bytes()),
+            *_read_files(sql.joinpath("tables"), "tables/"),
+            *migrations,
+        ),
+        (
+            *_read_files(library.joinpath("functions"), f"{_LIBRARY_PREFIX}functions/"),
+            *(
+                file
+                for folder in sorted(sql.joinpath("functions").iterdir(), key=lambda entry: entry.name)
+                if folder.is_dir()
+                for file in _read_files(folder, f"functions/{folder.name}/")
+            ),
+        ),
+        (
+            *_read_files(sql.joinpath("views"), "views/"),
+            SqlFile("triggers.sql", sql.joinpath("triggers.sql").read_bytes()),
         ),
     )
 
 
-def read_migrations(directory: Traversable, prefix: str = "") -> list[SqlFile]:
-    """Read migrations in the order of their numbers, which must be unique."""
-    files = _sql_files(directory)
-    if not files:
-        raise InternalError(f"no migrations in {directory}")
-    if invalid := [name for name in files if not _MIGRATION_FILE_NAME.fullmatch(name)]:
-        raise InternalError(f"not named like 0001_what_it_does.sql: {', '.join(invalid)}")
-    numbers = [name[:4] for name in files]
-    if duplicates := {number for number in numbers if numbers.count(number) > 1}:
-        raise InternalError(f"migration numbers used twice: {', '.join(sorted(duplicates))}")
-    return [SqlFile(prefix + name, content) for name, content in files.items()]
-
-
-def read_functions(directory: Traversable, prefix: str = "") -> list[SqlFile]:
-    """Read SQL functions in the order of `order.txt`, which must list each file once."""
-    files = _sql_files(directory)
-    lines = directory.joinpath("order.txt").read_text("utf-8").splitlines()
-    listed = [f"{line.strip()}.sql" for line in lines if line.strip() and not line.startswith("#")]
-    for problem, names in (
-        ("listed twice", {name for name in listed if listed.count(name) > 1}),
-        ("listed, but there is no such file", set(listed) - files.keys()),
-        ("not listed", files.keys() - set(listed)),
-    ):
-        if names:
-            raise InternalError(f"order.txt in {directory} is wrong; {problem}: {', '.join(sorted(names))}")
-    return [SqlFile(prefix + name, files[name]) for name in listed]
-
-
 def apply(connection: Connection, schema: Schema) -> list[str]:
-    """Apply pending migrations and changed functions; return the names of the applied files.
+    """Apply the pending migrations and the changed definitions; return the names of the applied files.
 
-    Raises InternalError, which names the file, if one fails. Migrations before it stay applied; functions are unchanged
-    until all of them succeed.
+    Raises InternalError, which names the file, if one fails. Migrations before it stay applied; definitions are
+    unchanged until all of them succeed.
     """
     applied = []
     while (name := _apply_next(connection, schema.migrations)) is not None:
         applied.append(name)
-    return applied + _apply_functions(connection, schema.functions)
+    return applied + _apply_definitions(connection, schema)
 
 
 def limit_audit_retention(connection: Connection, months: int | None) -> None:
@@ -178,25 +202,30 @@ def _apply_next(connection: Connection, migrations: Sequence[SqlFile]) -> str | 
         logger.info("applying migration", migration=pending.name)
         _execute(connection, pending)
         connection.execute(_RECORD_MIGRATION, (pending.name, pending.checksum))
-        # The migration may have dropped a function, so apply all of them again.
-        connection.execute(_DELETE_FUNCTIONS)
+        # The migration may have dropped a function or a view, so apply all of them again.
+        connection.execute(_DELETE_DEFINITIONS)
     return pending.name
 
 
-def _apply_functions(connection: Connection, functions: Sequence[SqlFile]) -> list[str]:
-    """Apply all functions in one transaction if any of them changed; return the names of the applied files."""
-    checksums = {function.name: function.checksum for function in functions}
+def _apply_definitions(connection: Connection, schema: Schema) -> list[str]:
+    """Apply all definitions in one transaction if any of them changed; return the names of the applied files."""
+    checksums = {file.name: file.checksum for file in schema.definitions}
     with connection.transaction():
         _prepare(connection)
-        applied: dict[str, str] = dict(connection.execute(_SELECT_FUNCTIONS).fetchall())
+        applied: dict[str, str] = dict(connection.execute(_SELECT_DEFINITIONS).fetchall())
         if applied == checksums:
             return []
         changed = sorted(name for name, _ in applied.items() ^ checksums.items())
-        logger.info("applying SQL functions", changed=list(dict.fromkeys(changed)))
-        for function in functions:
-            _execute(connection, function)
-        connection.execute(_DELETE_FUNCTIONS)
-        connection.execute(_RECORD_FUNCTIONS, {"names": list(checksums), "checksums": list(checksums.values())})
+        logger.info("applying SQL definitions", changed=list(dict.fromkeys(changed)))
+        # A function can be created before what it uses. Its body is checked when all of them exist.
+        connection.execute("SET LOCAL check_function_bodies = off")
+        for file in schema.definitions:
+            _execute(connection, file)
+        connection.execute("SET LOCAL check_function_bodies = on")
+        for file in schema.functions:
+            _execute(connection, file)
+        connection.execute(_DELETE_DEFINITIONS)
+        connection.execute(_RECORD_DEFINITIONS, {"names": list(checksums), "checksums": list(checksums.values())})
     return list(checksums)
 
 
@@ -211,23 +240,27 @@ def _execute(connection: Connection, file: SqlFile) -> None:
     try:
         connection.execute(file.sql, prepare=False)  # a file has several statements
     except psycopg.Error as error:
-        raise InternalError(f"migration {file.name} failed and was rolled back: {error}") from error
+        hint = _SIGNATURE_HINT if error.sqlstate in _SIGNATURE_CHANGED else ""
+        raise InternalError(f"{file.name} failed and was rolled back: {error}{hint}") from error
 
 
 def _check_history(applied: Mapping[str, str], migrations: Sequence[SqlFile]) -> None:
     """Raise InternalError if the applied migrations do not match the files."""
-    if _FIRST_BEFORE_BASELINE in applied:
+    files = {file.name: file.checksum for file in migrations}
+    missing = {name for name in applied if name not in files}
+    edited = {name for name in applied if name in files and applied[name] != files[name]}
+    is_complete = not missing or _FIRST in applied
+    if not is_complete or any(name.startswith(_BASELINE) for name in missing | edited):
         raise InternalError(
-            "this database was made before the migrations became one baseline and cannot be upgraded: start with an"
-            " empty database. On the local stack run `make clean`, which deletes everything under .grantwire: the"
-            " database with its entitlements and clients, the event streams, logs and tools. Then run `make up`."
+            "this database was made from another baseline of the schema and was not changed"
+            f" (different: {_summarize(missing | edited)}): start with an empty database; on the local stack,"
+            " `make clean` deletes this one with everything else under .grantwire, and `make up` creates a new one"
         )
-    files = {migration.name: migration.checksum for migration in migrations}
-    if missing := sorted(applied.keys() - files.keys()):
-        raise InternalError(f"applied to the database, but its file is missing: {', '.join(missing)}")
-    if edited := sorted(name for name in applied if applied[name] != files[name]):
+    if missing:
+        raise InternalError(f"applied to the database, but its file is missing: {', '.join(sorted(missing))}")
+    if edited:
         raise InternalError(
-            f"edited after it was applied: {', '.join(edited)}; restore it and write a new migration instead"
+            f"edited after it was applied: {', '.join(sorted(edited))}; restore it and write a new migration instead"
         )
     if late := [name for name in files if name not in applied and name < _last_applied(applied, name)]:
         raise InternalError(
@@ -235,13 +268,22 @@ def _check_history(applied: Mapping[str, str], migrations: Sequence[SqlFile]) ->
         )
 
 
+def _summarize(names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first
+
+
 def _last_applied(applied: Iterable[str], name: str) -> str:
-    """Return the last applied migration with the same prefix as `name`: library and service have their own numbers."""
+    """Return the last applied migration with the same prefix as `name`: library and service have their own numbers.
+
+    Files of the baseline have no order.
+    """
     prefix = name.rpartition("/")[0]
-    return max((other for other in applied if other.rpartition("/")[0] == prefix), default="")
+    numbered = (other for other in applied if not other.startswith(_BASELINE) and other.rpartition("/")[0] == prefix)
+    return "" if name.startswith(_BASELINE) else max(numbered, default="")
 
 
-def _sql_files(directory: Traversable) -> dict[str, bytes]:
-    """Return the content of each SQL file by name, sorted by name."""
-    files = {file.name: file for file in directory.iterdir() if file.name.endswith(".sql")}
-    return {name: files[name].read_bytes() for name in sorted(files)}
+def _read_files(folder: Traversable, prefix: str = "") -> list[SqlFile]:
+    """Read the SQL files of a folder, sorted by name."""
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return [SqlFile(prefix + file.name, file.read_bytes()) for file in files]

@@ -49,8 +49,7 @@ def _problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[
     if stream["state"] == "DOWN":
         yield "NATS_UNAVAILABLE", f"the bridge cannot use NATS: {stream['reason']}"
     if not schema["matches"]:
-        version = schema["version"] or "none"
-        yield "SCHEMA_DIFFERS", f"the last migration is {version}, but this code needs {schema['expected']}"
+        yield "SCHEMA_DIFFERS", f"the schema is {schema['version']}, but this code needs {schema['expected']}"
     yield from _worker_problems(status["workers"])
     yield from _flow_problems(status, settings)
     yield from _repair_problems(status)

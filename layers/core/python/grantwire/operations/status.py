@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from grantwire.database.migrations import read_schema
 from grantwire.operations.problems import find_problems, is_late
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from grantwire.database import Database
     from grantwire.operations.problems import ProblemSettings
 
-# The last migration of this release, which the status compares with the database. A test compares it with the files.
-EXPECTED_MIGRATION = "0040"
 # Where counts stop.
 _CAP = 10_000
 _BRIDGE = "bridge_events"
@@ -54,6 +53,7 @@ class Statuses:
 
 def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
     by_name = {worker["worker"]: worker for worker in workers}
+    expected = read_schema().version
     outbox, notifications, commands = (dict(counts[name]) for name in ("outbox", "notifications", "commands"))
     return {
         "leases": {
@@ -67,11 +67,7 @@ def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[s
         "dead_letters": counts["dead_letters"],
         "read_model": _describe_read_model(by_name.get(_SWEEP)),
         "partitions": counts["partitions"],
-        "schema": {
-            "version": counts["version"],
-            "expected": EXPECTED_MIGRATION,
-            "matches": counts["version"] == EXPECTED_MIGRATION,
-        },
+        "schema": {"version": counts["version"], "expected": expected, "matches": counts["version"] == expected},
         "commands": commands,
         "workers": workers,
     }

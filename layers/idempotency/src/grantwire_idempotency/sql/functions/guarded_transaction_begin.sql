@@ -1,4 +1,4 @@
--- Protects the transaction of a guard (SPEC C18, C19) until guarded_transaction_end: a COMMIT in between fails, and a
+-- Protects the transaction of a guard (C18, C19) until guarded_transaction_end: a COMMIT in between fails, and a
 -- second guard in the same transaction raises SQLSTATE GW002.
 CREATE OR REPLACE FUNCTION guarded_transaction_begin(p_guard text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

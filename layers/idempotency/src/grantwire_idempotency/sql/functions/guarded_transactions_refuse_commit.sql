@@ -1,4 +1,4 @@
--- Refuses the COMMIT of a transaction whose guard has not ended it (SPEC C19). A deferred trigger runs at the COMMIT, and
+-- Refuses the COMMIT of a transaction whose guard has not ended it (C19). A deferred trigger runs at the COMMIT, and
 -- its error rolls the whole transaction back.
 CREATE OR REPLACE FUNCTION guarded_transactions_refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Decides how to handle a request with an idempotency key (SPEC I1-I8). The decision is one of:
+-- Decides how to handle a request with an idempotency key (I1-I8). The decision is one of:
 --   PROCEED                   the key is free, and this transaction has locked it: do the work, call idempotency_finish
 --   REPLAYED                  the same request has a stored response: status_code and body
 --   IDEMPOTENCY_KEY_CONFLICT  the key was used for another request

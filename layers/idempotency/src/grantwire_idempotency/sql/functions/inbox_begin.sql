@@ -1,4 +1,4 @@
--- Records a message in the transaction of its effect (SPEC C18). The decision is one of:
+-- Records a message in the transaction of its effect (C18). The decision is one of:
 --   NEW          the message is recorded: write its rows in this transaction, then call inbox_finish and COMMIT
 --   DUPLICATE    the message, or a later version of its entity, is recorded; stored_result is its result
 --   IN_PROGRESS  another transaction has held the key for longer than p_lock_wait_ms, or a worker has claimed it

@@ -1,4 +1,4 @@
--- Claims a key (SPEC C1, C4). The decision is one of:
+-- Claims a key (C1, C4). The decision is one of:
 --   NEW          the key is claimed for p_token until p_ttl from now
 --   DUPLICATE    the key is completed at this mark or a later one; stored_result is its result
 --   IN_PROGRESS  another run has claimed the key, and its claim expires after free_in
@@ -8,7 +8,6 @@
 -- COMMITTED it waits for a concurrent transaction and then sees what that one committed. If the INSERT changes nothing,
 -- the loop reads the row again to find the reason.
 -- CREATE OR REPLACE cannot change the columns that an older version returned.
-DROP FUNCTION IF EXISTS processed_message_check(text, text, bigint, text, text, interval, timestamptz);
 CREATE OR REPLACE FUNCTION processed_message_check(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
     p_now timestamptz,

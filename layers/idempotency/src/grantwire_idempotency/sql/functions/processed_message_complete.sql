@@ -1,7 +1,6 @@
 -- Completes a key and returns true, or returns false if the claim of p_token has expired or the key is taken (see
 -- processed_message_taken). Returns true again for the claim that has already completed the key. The key stays completed
 -- for p_ttl, and its result for p_result_ttl.
-DROP FUNCTION IF EXISTS processed_message_complete(text, text, bigint, text, text, text, interval, timestamptz);
 CREATE OR REPLACE FUNCTION processed_message_complete(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval,
     p_result_ttl interval, p_now timestamptz

@@ -1,0 +1,59 @@
+-- Executes a batch: calls change_entitlement for each item, in order, in one transaction (K6). Element n of each
+-- array belongs to item n. `outcomes`, `status_codes` and `bodies` have what change_entitlement returned for each item.
+--
+-- All keys are locked first (idempotency_lock_keys). An item whose key another transaction holds for longer than
+-- p_lock_wait_ms gets REQUEST_IN_PROGRESS, and the others are executed. A wait for a row ends after p_lock_wait_ms, and
+-- all waits end p_wait_ms after the start of the statement; then the statement fails with SQLSTATE 55P03, and nothing
+-- was changed.
+--
+-- With p_atomic, the first refused item ends the batch: everything before it is rolled back, and nothing is stored, not
+-- even the refusal. `refused` is then its position, and the three arrays end with this item.
+--
+-- All items have the correlation id of the batch.
+CREATE OR REPLACE FUNCTION change_entitlements(
+    p_caller text, p_ttl interval, p_lock_wait_ms integer, p_wait_ms integer, p_atomic boolean,
+    p_trace_id text, p_source_address inet, p_grace interval, p_notice interval,
+    p_routes text[], p_keys text[], p_request_hashes text[], p_operations text[], p_user_ids text[], p_skus text[],
+    p_reasons text[], p_purchase_ids text[], p_operation_ids uuid[], p_starts_at timestamptz[],
+    p_expires_at timestamptz[], p_correlation_id text,
+    OUT outcomes text[], OUT status_codes integer[], OUT bodies text[], OUT refused integer
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
+    held     integer[];
+    result   record;
+BEGIN
+    held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+
+    -- The block is a subtransaction. The exception rolls it back; variables keep their values.
+    BEGIN
+        FOR item IN 1 .. cardinality(p_keys) LOOP
+            IF item = ANY (held) THEN
+                SELECT 'REQUEST_IN_PROGRESS' AS outcome, NULL::integer AS status_code, NULL::text AS body INTO result;
+            ELSE
+                SELECT c.outcome, c.status_code, c.body INTO result FROM change_entitlement(
+                    p_caller, p_routes[item], p_keys[item], p_request_hashes[item], p_ttl,
+                    -- Zero would mean to wait without a limit.
+                    least(p_lock_wait_ms,
+                          greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000))::integer,
+                    p_operations[item], p_user_ids[item], p_skus[item], p_reasons[item], p_purchase_ids[item],
+                    p_operation_ids[item], p_trace_id, p_source_address, p_starts_at[item], p_expires_at[item],
+                    p_grace, p_notice, p_correlation_id) c;
+            END IF;
+            outcomes[item]     := result.outcome;
+            status_codes[item] := result.status_code;
+            bodies[item]       := result.body;
+            -- A key conflict and a request in progress have no status code.
+            IF p_atomic AND coalesce(result.status_code, 409) >= 400 THEN
+                refused := item;
+                RAISE EXCEPTION 'item % of an atomic batch was refused', item USING ERRCODE = 'GW002';
+            END IF;
+        END LOOP;
+    EXCEPTION WHEN SQLSTATE 'GW002' THEN
+        NULL;
+    END;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION change_entitlements FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION change_entitlements TO grantwire_functions;

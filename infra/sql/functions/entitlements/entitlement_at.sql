@@ -1,0 +1,67 @@
+-- Returns the recorded state of an entitlement at the past time p_at (K8), or a `refusal` for the caller. All other
+-- results are NULL if the entitlement was not granted yet. The refusal names the limit: the time now, the beginning of the
+-- audit, or the first change of this entitlement that the audit still has.
+--
+-- The last change until p_at decides. If it is the current state, it is read from `entitlements`. Otherwise it is the last
+-- applied change in the audit. The audit row is written a moment after the change, in the same transaction; a minute covers
+-- that moment.
+--
+-- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
+-- reads the applied changes of one entitlement, from the newest one on, in the index entitlement_audit_history. The planner
+-- settings force index scans, because a plan made while the partitions have few rows would read them completely.
+CREATE OR REPLACE FUNCTION entitlement_at(
+    p_user_id text, p_sku text, p_at timestamptz, p_now timestamptz,
+    OUT refusal text, OUT status text, OUT version bigint, OUT starts_at timestamptz, OUT expires_at timestamptz,
+    OUT updated_at timestamptz
+) LANGUAGE plpgsql STABLE SECURITY DEFINER
+  SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    audit_begin timestamptz := entitlement_audit_begin();
+    first_kept  record;
+BEGIN
+    IF p_at > p_now THEN
+        refusal := 'at must not be later than now, ' || rfc3339(p_now);
+    ELSIF p_at < audit_begin THEN
+        refusal := 'at must not be earlier than ' || rfc3339(audit_begin) || ', the beginning of the recorded history';
+    END IF;
+    IF refusal IS NOT NULL THEN
+        RETURN;
+    END IF;
+
+    SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
+      INTO status, version, starts_at, expires_at, updated_at
+      FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
+    IF NOT FOUND OR updated_at <= p_at THEN
+        RETURN;
+    END IF;
+
+    SELECT a.status, a.version, a.starts_at, a.expires_at, a.changed_at
+      INTO status, version, starts_at, expires_at, updated_at
+      FROM entitlement_audit a
+     WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
+       AND a.occurred_at <= p_at + interval '1 minute' AND a.changed_at <= p_at
+     ORDER BY a.occurred_at DESC LIMIT 1;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+
+    SELECT a.version, a.changed_at INTO first_kept
+      FROM entitlement_audit a
+     WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
+     ORDER BY a.occurred_at LIMIT 1;
+    IF first_kept.version IS DISTINCT FROM 1 THEN
+        refusal := 'at must not be earlier than ' || rfc3339(coalesce(first_kept.changed_at, p_now))
+                || ', the first change in the recorded history of this entitlement';
+    END IF;
+END
+$$;
+
+-- A SECURITY DEFINER function must find only the tables of this schema, never a temporary table of its caller.
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION entitlement_at SET search_path = %I, pg_temp', current_schema());
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION entitlement_at FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION entitlement_at TO grantwire_functions;

@@ -1,0 +1,70 @@
+-- Records starts, notices and ends whose time has come, of at most p_limit entitlements of each kind, and returns how
+-- many events of each were recorded (K4). All zero means that nothing is due, or that other transactions hold what
+-- is due.
+--
+-- Several workers can run at once. SKIP LOCKED leaves a row to the transaction that holds it: another worker, which
+-- records it, or a change, which records what is due before it decides. entitlement_record_due checks the row again,
+-- after it was locked.
+--
+-- With p_isolate, an entitlement whose events PostgreSQL refuses does not hold back the others: it is counted as failed,
+-- and `error` has the reason of the last one. Then p_limit must be at most 20, because each entitlement takes a
+-- subtransaction, and a transaction with more than 64 of them slows down all others. Those that failed stay the first ones
+-- that are due. So the next call leaves out as many: p_skip and `failed_of` have a number for starts, ends and notices.
+--
+-- enable_seqscan is off because a plan made while the table is empty would use a sequential scan.
+CREATE OR REPLACE FUNCTION entitlements_record_due(
+    p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean,
+    p_skip integer[],
+    OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text,
+    OUT failed_of integer[]
+) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    moment timestamptz := clock_timestamp();
+    due    record;
+    before entitlements;
+    after  entitlements;
+BEGIN
+    started := 0;
+    expiring := 0;
+    expired := 0;
+    failed := 0;
+    failed_of := '{0,0,0}';
+    -- What is due in two ways is listed twice, and nothing is left to record the second time.
+    FOR due IN
+        (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
+          WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
+        UNION ALL
+        (SELECT 2, user_id, stock_keeping_unit FROM entitlements
+          WHERE status = 'ACTIVE' AND expires_at <= moment - p_grace ORDER BY expires_at
+          LIMIT p_limit OFFSET p_skip[2])
+        UNION ALL
+        (SELECT 3, user_id, stock_keeping_unit FROM entitlements
+          WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
+    LOOP
+        SELECT e.* INTO before FROM entitlements e
+         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
+           FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        IF p_isolate THEN
+            BEGIN
+                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+            EXCEPTION WHEN OTHERS THEN
+                failed := failed + 1;
+                failed_of[due.kind] := failed_of[due.kind] + 1;
+                error := SQLERRM || ' (' || SQLSTATE || ')';
+                CONTINUE;
+            END;
+        ELSE
+            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+        END IF;
+        started  := started + (before.start_pending AND NOT after.start_pending)::integer;
+        expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
+                                AND after.status = 'ACTIVE')::integer;
+        expired  := expired + (before.status = 'ACTIVE' AND after.status = 'EXPIRED')::integer;
+    END LOOP;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION entitlements_record_due FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION entitlements_record_due TO grantwire_functions;
