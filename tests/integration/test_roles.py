@@ -260,8 +260,8 @@ FORBIDDEN_FOR_CLIENTS = [
     "SELECT * FROM dead_letters",
     "SELECT * FROM user_entitlements",
     "SELECT * FROM schema_migrations",
-    "SELECT change_entitlement('c', 'r', 'k', 'h', '1h', 0, 'GRANT', 'u', 's', 'r', 'p', gen_random_uuid(), NULL, NULL,"
-    " NULL, NULL, '0', '0', NULL)",
+    """SELECT change_entitlement('c', 'r', 'k', 'h', '1h', 0, 'GRANT', 'u', 's', 'r', 'p', gen_random_uuid(), NULL,
+                                 NULL, NULL, NULL, '0', '0', NULL)""",
     "SELECT entitlement_audit_drop_oldest(1)",
     "SELECT * FROM operator_actions",
     "UPDATE operator_actions SET actor = 'other'",
