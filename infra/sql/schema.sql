@@ -1399,7 +1399,7 @@ CREATE TABLE public.processed_messages (
     result text,
     result_until timestamp with time zone,
     failed_until timestamp with time zone,
-    fence bigint NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
     CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_mark IS NULL) OR (claimed_by IS NOT NULL)))),
     CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
     CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
@@ -1416,7 +1416,7 @@ COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was la
 COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN public.processed_messages.completed_mark IS 'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
 COMMENT ON COLUMN public.processed_messages.result_until IS 'When the result expires, if that is before the end of the completion. NULL: with the completion.';
-COMMENT ON COLUMN public.processed_messages.fence IS 'Fencing number of the last claim: higher than that of every earlier claim on the key.';
+COMMENT ON COLUMN public.processed_messages.fence IS 'Fencing number of the last claim: higher than that of every earlier claim on the key; 0 if there was none.';
 CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$

@@ -49,7 +49,7 @@ CREATE TABLE processed_messages (
     result          text,
     result_until    timestamptz,
     failed_until    timestamptz,
-    fence           bigint      NOT NULL,
+    fence           bigint      NOT NULL DEFAULT 0,
     CONSTRAINT processed_messages_key_length CHECK (char_length(idempotency_key) BETWEEN 1 AND 256),
     CONSTRAINT processed_messages_id_length CHECK (char_length(message_id) <= 256),
     CONSTRAINT processed_messages_type_length CHECK (char_length(message_type) <= 100),
@@ -79,7 +79,7 @@ COMMENT ON COLUMN processed_messages.completed_mark IS
 COMMENT ON COLUMN processed_messages.result_until IS
     'When the result expires, if that is before the end of the completion. NULL: with the completion.';
 COMMENT ON COLUMN processed_messages.fence IS
-    'Fencing number of the last claim: higher than that of every earlier claim on the key.';
+    'Fencing number of the last claim: higher than that of every earlier claim on the key; 0 if there was none.';
 
 -- Distributed locks (C7): one row for each lock that is held, with a lease that expires if the owner does not extend it.
 -- Releasing a lock deletes its row. Another owner can take over a row with an expired lease, and a cleanup deletes such a row
