@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   python -m grantwire_idempotency schema                          print everything as one script
-  python -m grantwire_idempotency schema --after 3                print what version 3 does not have
+  python -m grantwire_idempotency schema --after 1                print what version 1 does not have
   python -m grantwire_idempotency schema --apply                  apply to the database of DATABASE_URL
   python -m grantwire_idempotency schema --apply --role app       and let the role app use it
 
