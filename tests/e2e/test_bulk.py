@@ -53,6 +53,7 @@ def test_killed_import_is_resumed_and_exported(
         "grant": 298,
         "revoke": 1,
         "extend": 1,
+        "removed_ends": 0,
         "dry_run": True,
     }
     with psycopg.connect(stack.database_url, autocommit=True) as tx:

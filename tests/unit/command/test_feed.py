@@ -90,6 +90,18 @@ def test_part_of_another_installation_is_not_continued(grantwire: Run, snapshot:
     assert len(snapshot.calls) == 3
 
 
+def test_export_whose_part_is_shorter_than_its_position_begins_again(
+    grantwire: Run, snapshot: FakeApi, home: Path
+) -> None:
+    """K7: after a crash of the machine the position can be ahead of the part; the gap must not become NUL bytes."""
+    position = {"after": "1", "bytes": 1000, "count": 10, "format": "jsonl", "source": snapshot.url}
+    (home / "all.jsonl.part").write_text("{}\n")
+    (home / "all.jsonl.part.json").write_text(json.dumps(position))
+    assert grantwire("export", str(home / "all.jsonl"), "--json").json["entitlements"] == 30
+    lines = (home / "all.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == entitlements(0, 30)
+
+
 def change(number: int) -> dict[str, object]:
     """Return a change of the feed."""
     return {

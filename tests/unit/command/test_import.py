@@ -16,7 +16,7 @@ from grantwire_cli.api import Response
 from grantwire_cli.bulk import fields
 from grantwire_cli.bulk.batches import MAX_BYTES, MAX_ITEMS, make_batches
 from grantwire_cli.bulk.fields import LineError, derive_key, parse_item
-from grantwire_cli.bulk.imports import Source, run_import
+from grantwire_cli.bulk.imports import Source, Validation, run_import
 from grantwire_cli.bulk.lines import Format
 from grantwire_cli.bulk.results import ResultFile
 from grantwire_cli.bulk.sending import WINDOW, Sender
@@ -173,6 +173,23 @@ def test_dry_run_and_missing_confirmation_send_nothing(grantwire: Run, api: Fake
     assert list(purchases.parent.glob("*.results.jsonl")) == []
 
 
+def test_end_is_removed_only_by_the_word_none(grantwire: Run, api: FakeApi, home: Path) -> None:
+    """K7: an empty expires_at of an extension is refused and not sent; removals are counted before they are made."""
+    file = home / "renewals.csv"
+    lines = [f"{HEADING},expires_at", "extend,u_1,i,r,p_1,2027-01-01T00:00:00Z", "extend,u_2,i,r,p_2,"]
+    file.write_text("\n".join(lines))
+    refused = grantwire("import", str(file), "--yes")
+    assert refused.code == 1
+    assert "renewals.csv:3: an extension must have expires_at: the new end, or the word none" in refused.err
+    assert api.calls == []
+    file.write_text("\n".join(lines) + "none")
+    counted = grantwire("import", str(file), "--dry-run", "--json")
+    assert (counted.code, counted.json["extend"], counted.json["removed_ends"]) == (0, 2, 1)
+    assert "2 lines (2 extend; 1 end removed)" in grantwire("import", str(file)).err
+    grantwire("import", str(file), "--yes")
+    assert [item["expires_at"] for item in api.calls[0].body["items"]] == ["2027-01-01T00:00:00Z", None]
+
+
 def test_invalid_file_is_refused_with_its_line_numbers(grantwire: Run, api: FakeApi, home: Path) -> None:
     """K7: every line is validated before the first one is sent."""
     file = home / "bad.csv"
@@ -212,6 +229,16 @@ def test_file_that_is_empty_or_has_another_encoding_is_named(
     assert problem in result.err
 
 
+@pytest.mark.parametrize("extension", ["csv", "jsonl"])
+def test_byte_order_mark_is_ignored(grantwire: Run, api: FakeApi, home: Path, extension: str) -> None:
+    """K7: spreadsheets write one at the beginning of a file; it is no part of the first field."""
+    text = f"{HEADING}\ngrant,u_1,i,r,p\n" if extension == "csv" else json.dumps(LINE)
+    file = home / f"purchases.{extension}"
+    file.write_text(text, encoding="utf-8-sig")
+    assert grantwire("import", str(file), "--yes").code == 0
+    assert [item["user_id"] for item in api.calls[0].body["items"]] == ["u_1"]
+
+
 @pytest.mark.parametrize(
     "text", ["", "operation,user_id\n", f"{HEADING},extra\n", f"{HEADING},reason\n", "\x00\x01\x02", f"{HEADING}\n"]
 )
@@ -233,6 +260,12 @@ def test_unusable_heading_is_explained(grantwire: Run, home: Path, text: str) ->
         ({"starts_at": "2027-01-02T00:00:00Z", "expires_at": "2027-01-01T00:00:00Z"}, "must be after starts_at"),
         ({"operation": "revoke", "expires_at": "2027-01-01T00:00:00Z"}, "a revoke has no expires_at"),
         ({"operation": "extend", "starts_at": "2027-01-01T00:00:00Z"}, "an extension has no starts_at"),
+        ({"operation": "extend"}, "an extension must have expires_at: the new end, or the word none to remove the end"),
+        ({"operation": "extend", "expires_at": None}, "an extension must have expires_at"),
+        ({"operation": "extend", "expires_at": "None"}, "expires_at must be a time with a zone"),
+        ({"expires_at": "none"}, "expires_at must be a time with a zone"),
+        ({"starts_at": []}, "starts_at must be a time with a zone"),
+        ({"idempotency_key": []}, "idempotency_key must have"),
         ({"idempotency_key": "a, b"}, "idempotency_key must have"),
         ({"idempotency_key": " a"}, "idempotency_key must have"),
         ({"idempotency_key": "k" * 256}, "idempotency_key must have"),
@@ -322,7 +355,7 @@ def test_lines_of_one_entitlement_keep_their_order(home: Path) -> None:
     results = ResultFile(home / "r.jsonl")
     sender = Sender(api, concurrency=8, patience=60, notify=lambda _text: None)
     with _source(home, text) as source:
-        run_import(source, results, sender)
+        run_import(source, source.validate(), results, sender)
     results.close()
     assert api.overlaps == 0
     assert api.most > 1
@@ -373,9 +406,8 @@ def test_import_needs_constant_memory(home: Path, step: str) -> None:
             if step == "validate":
                 assert source.validate().lines == count
             else:
-                run_import(
-                    source, results, Sender(api, concurrency=concurrency, patience=60, notify=lambda _text: None)
-                )
+                sender = Sender(api, concurrency=concurrency, patience=60, notify=lambda _text: None)
+                run_import(source, Validation((0, 0)), results, sender)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -385,13 +417,98 @@ def test_import_needs_constant_memory(home: Path, step: str) -> None:
     assert peak(4_000) < peak(1_000) * 1.2 + 100_000
 
 
-def test_file_that_changes_during_the_import_is_noticed(home: Path) -> None:
-    """K7: neither a line that is no longer valid nor an added one is sent as if it had been validated."""
-    with _source(home, json.dumps(LINE) + "\n") as source:
-        assert source.validate().invalid == 0
-        (home / "source.jsonl").write_text(json.dumps(LINE | {"operation": "sell"}) + "\n")
-        with pytest.raises(CommandError, match="has changed since the validation"):
-            list(source.items())
+@pytest.mark.parametrize("moment", ["before the first batch", "between two batches", "after the last batch"])
+@pytest.mark.parametrize("change", ["added", "changed", "invalid"])
+def test_file_that_changes_after_its_validation_is_noticed(home: Path, change: str, moment: str) -> None:
+    """K7: no line is sent that was not validated, whether it was added or changed, and the import fails."""
+    api: Any = RecordingApi()
+    sent: list[str] = []
+    # Each line is a batch, because all are of one entitlement, and too long to be read before it is needed.
+    padding = " " * io.DEFAULT_BUFFER_SIZE
+    lines = [json.dumps(LINE | {"purchase_id": str(number)}) + padding for number in range(3)]
+    changed = {
+        "added": [*lines, json.dumps(LINE | {"purchase_id": "added"})],
+        "changed": [*lines[:2], json.dumps(LINE | {"purchase_id": "changed"})],
+        "invalid": [*lines[:2], json.dumps(LINE | {"operation": "sell"})],
+    }[change]
+    change_after = {"before the first batch": 0, "between two batches": 1, "after the last batch": 3}[moment]
+
+    def write() -> None:
+        (home / "source.jsonl").write_text("".join(f"{line}\n" for line in changed))
+
+    def send(*_arguments: Any, body: Any) -> Response:
+        sent.extend(item["purchase_id"] for item in body["items"])
+        if len(sent) == change_after:
+            write()
+        return Response(200, {}, {"results": [{"status_code": 200, "response": {}} for _item in body["items"]]})
+
+    api.send = send
+    results = ResultFile(home / "r.jsonl")
+    with _source(home, "".join(f"{line}\n" for line in lines)) as source:
+        validation = source.validate()
+        if change_after == 0:
+            write()
+        with pytest.raises(CommandError) as raised:
+            run_import(source, validation, results, Sender(api, concurrency=1, patience=60, notify=print))
+    results.close()
+    assert raised.value.code == "FILE_CHANGED"
+    assert sent == ["0", "1", "2"][: len(sent)]
+    assert change_after <= len(sent) <= change_after + 1  # the next line may have been read before the change
+
+
+def test_results_are_in_the_file_before_the_next_batch_of_an_entitlement_is_sent(home: Path) -> None:
+    """K7: a kill loses no result that the import has; results wait for no later batch, and for no full buffer."""
+    file = home / "r.jsonl"
+    api: Any = RecordingApi()
+    recorded: list[int] = []
+
+    def send(*_arguments: Any, body: Any) -> Response:
+        if len(body["items"]) == 1:  # the second batch waits for the results of the first one; the third has to wait
+            wait_until(lambda: file.read_bytes().count(b"\n") >= MAX_ITEMS, 20)
+            recorded.append(file.read_bytes().count(b"\n"))
+        return Response(200, {}, {"results": [{"status_code": 200, "response": {}} for _item in body["items"]]})
+
+    api.send = send
+    users = [*range(MAX_ITEMS), "last", "last"]
+    results = ResultFile(file)
+    with _source(home, "".join(json.dumps(LINE | {"user_id": f"u_{user}"}) + "\n" for user in users)) as source:
+        run_import(source, source.validate(), results, Sender(api, concurrency=2, patience=60, notify=print))
+    results.close()
+    assert recorded == [MAX_ITEMS, MAX_ITEMS + 1]
+
+
+def test_pause_that_the_installation_asks_for_is_not_shortened_by_another_thread() -> None:
+    """K7: while all threads pause for Retry-After, another one has a fault without it, and would wait less than 1 s."""
+    now, delays, sent = 0.0, list[float](), list[tuple[str, float]]()
+    in_flight, pausing = threading.Barrier(2, timeout=60), threading.Barrier(2, timeout=60)
+    first_pauses = threading.Event()
+
+    def send(*_arguments: Any, body: Any) -> Response:
+        user = body["items"][0]["user_id"]
+        sent.append((user, now))
+        if [name for name, _time in sent].count(user) > 1:
+            return Response(200, {}, {"results": [{"status_code": 200, "response": {}} for _item in body["items"]]})
+        in_flight.wait()
+        if user == "u_1":
+            return Response(429, {"retry-after": "30"}, {"code": "RATE_LIMITED"})
+        assert first_pauses.wait(60)
+        return Response(503, {}, {"code": "UNAVAILABLE"})
+
+    def sleep(_stop: threading.Event, delay: float) -> bool:
+        nonlocal now
+        delays.append(delay)
+        first_pauses.set()
+        pausing.wait()  # both threads are in their pause
+        now = 30.0
+        return False
+
+    api: Any = RecordingApi()
+    api.send = send
+    sender = Sender(api, concurrency=2, patience=60, notify=lambda _text: None, clock=lambda: now, sleep=sleep)
+    batches = [next(make_batches([(number, LINE | {"user_id": f"u_{number}"})])) for number in (1, 2)]
+    assert len(list(sender.send_all(iter(batches)))) == 2
+    assert delays == [30.0, 30.0]
+    assert sorted(sent) == [("u_1", 0.0), ("u_1", 30.0), ("u_2", 0.0), ("u_2", 30.0)]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ OPERATIONS = ("grant", "revoke", "extend")
 REQUIRED = ("operation", "user_id", "stock_keeping_unit", "reason", "purchase_id")
 OPTIONAL = ("idempotency_key", "starts_at", "expires_at")
 TIMES = ("starts_at", "expires_at")
+NO_END = "none"  # the expires_at of an extension that removes the end
 MAX_LENGTHS = {"user_id": 128, "stock_keeping_unit": 128, "reason": 64, "purchase_id": 128}
 
 # As in openapi.yaml, which a test compares.
@@ -36,6 +37,8 @@ class LineError(ValueError):
 def parse_item(fields: Mapping[str, Any], import_name: str) -> dict[str, Any]:
     """Return the item of a batch for the fields of one line. An empty optional field counts as missing.
 
+    An extension that removes the end says so (`NO_END`), because an empty field is more often a mistake.
+
     Raises LineError that names the field and the rule.
     """
     if unknown := sorted(set(fields) - {*REQUIRED, *OPTIONAL}):
@@ -45,8 +48,13 @@ def parse_item(fields: Mapping[str, Any], import_name: str) -> dict[str, Any]:
         raise LineError(f"operation must be one of {', '.join(OPERATIONS)}, not {item['operation']!a}")
     item |= _times(item["operation"], fields)
     key = fields.get("idempotency_key")
-    item["idempotency_key"] = derive_key(import_name, item) if key in {None, ""} else _check_key(key)
+    item["idempotency_key"] = derive_key(import_name, item) if _is_missing(key) else _check_key(key)
     return item
+
+
+def removes_end(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is an extension that removes the end."""
+    return item["operation"] == "extend" and item["expires_at"] is None
 
 
 def derive_key(import_name: str, item: Mapping[str, Any]) -> str:
@@ -72,22 +80,37 @@ def _text(name: str, value: object) -> str:
 
 def _times(operation: str, fields: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the times of a line in UTC: optional for a grant, none for a revoke, the end for an extension."""
-    given = {name: fields[name] for name in TIMES if fields.get(name) not in {None, ""}}
-    times: dict[str, str | None] = {}
-    for name, value in given.items():
-        try:
-            times[name] = format_time(parse_rfc3339(value))
-        except (TypeError, ValueError):
-            raise LineError(f"{name} must be a time with a zone, such as 2027-01-31T00:00:00Z, not {value!a}") from None
-    if operation == "revoke" and times:
-        raise LineError(f"a revoke has no {next(iter(times))}")
+    given = {name: fields[name] for name in TIMES if not _is_missing(fields.get(name))}
+    if operation == "revoke" and given:
+        raise LineError(f"a revoke has no {next(iter(given))}")
     if operation == "extend":
-        if "starts_at" in times:
-            raise LineError("an extension has no starts_at")
-        return {"expires_at": times.get("expires_at")}  # without a value, the end is removed
+        return _new_end(given)
+    times: dict[str, str | None] = {name: _parse_time(name, value) for name, value in given.items()}
     if len(times) == len(TIMES) and parse_rfc3339(given["expires_at"]) <= parse_rfc3339(given["starts_at"]):
         raise LineError("expires_at must be after starts_at")
     return times
+
+
+def _new_end(given: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the end of an extension; the API removes the end if it is null."""
+    if "starts_at" in given:
+        raise LineError("an extension has no starts_at")
+    if "expires_at" not in given:
+        raise LineError(f"an extension must have expires_at: the new end, or the word {NO_END} to remove the end")
+    if given["expires_at"] == NO_END:
+        return {"expires_at": None}
+    return {"expires_at": _parse_time("expires_at", given["expires_at"])}
+
+
+def _parse_time(name: str, value: object) -> str:
+    try:
+        return format_time(parse_rfc3339(value))  # type: ignore[arg-type]  # JSON may have a value of any type
+    except (TypeError, ValueError):
+        raise LineError(f"{name} must be a time with a zone, such as 2027-01-31T00:00:00Z, not {value!a}") from None
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value == ""
 
 
 def _check_key(key: object) -> str:

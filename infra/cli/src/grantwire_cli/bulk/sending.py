@@ -12,6 +12,7 @@ import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from http import HTTPStatus
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.api import error_of, pause_before
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from grantwire_cli.api import Api, Response
     from grantwire_cli.bulk.batches import Batch
+
+    Window = deque[tuple[Batch, Future[list[dict[str, Any]]]]]
 
 PATH = "/v1/entitlements/batches"
 TEMPORARY = {HTTPStatus.TOO_MANY_REQUESTS, *range(500, 600)}
@@ -45,12 +48,14 @@ class Sender:
         patience: float,
         notify: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
         self._api = api
         self._concurrency = concurrency
         self._patience = patience
         self._notify = notify
         self._clock = clock
+        self._sleep = sleep
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._resume_at = 0.0
@@ -59,32 +64,31 @@ class Sender:
         self._is_limited = False
 
     def send_all(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, list[dict[str, Any]]]]:
-        """Yield each batch with its results, in order.
+        """Yield each batch with its results, in order, as soon as it and all before it are finished.
 
+        A batch is sent when no unfinished one has one of its entitlements, and the finished ones have been yielded.
         Raises UnavailableError if the installation stays unavailable, AccessError or CommandError if it refuses a
         batch as a whole. What was yielded is final.
         """
         pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="import")
-        window: deque[tuple[Batch, Future[list[dict[str, Any]]]]] = deque()
+        window: Window = deque()
         try:
             for batch in batches:
-                self._wait_for_entitlements(window, batch)
+                while True:
+                    conflicts = _unfinished_with_entitlements_of(batch, window)
+                    while window and window[0][1].done():  # the results of what is finished come before the next batch
+                        yield self._take(window)
+                    if not conflicts and len(window) < self._concurrency * WINDOW:
+                        break
+                    wait([*conflicts, *(future for _, future in islice(window, 1))], return_when=FIRST_COMPLETED)
                 window.append((batch, pool.submit(self._send, batch)))
-                while window and (window[0][1].done() or len(window) > self._concurrency * WINDOW):
-                    yield self._take(window)
             while window:
                 yield self._take(window)
         finally:
             self._stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _wait_for_entitlements(self, window: deque[tuple[Batch, Future[list[dict[str, Any]]]]], batch: Batch) -> None:
-        """Wait until no unfinished batch has an entitlement of this one."""
-        for earlier, future in window:
-            if not future.done() and not batch.entitlements.isdisjoint(earlier.entitlements):
-                wait([future], return_when=FIRST_COMPLETED)
-
-    def _take(self, window: deque[tuple[Batch, Future[list[dict[str, Any]]]]]) -> tuple[Batch, list[dict[str, Any]]]:
+    def _take(self, window: Window) -> tuple[Batch, list[dict[str, Any]]]:
         batch, future = window.popleft()
         return batch, future.result()
 
@@ -132,7 +136,7 @@ class Sender:
     def _wait_for_turn(self) -> None:
         """Wait while all threads pause. Raises Stopped at the end of the import."""
         while (delay := self._resume_at - self._clock()) > 0:
-            if self._stop.wait(delay):
+            if self._sleep(self._stop, delay):
                 raise Stopped
         if self._stop.is_set():
             raise Stopped
@@ -158,6 +162,12 @@ class Sender:
         if self._clock() - self._last_result > self._patience:
             hint = "Run the same command again to continue where it stopped."
             raise UnavailableError(str(error), hint=hint, code=error.code) from error
+
+
+def _unfinished_with_entitlements_of(batch: Batch, window: Window) -> list[Future[list[dict[str, Any]]]]:
+    """Return the unfinished batches that have an entitlement of this one."""
+    unfinished = [(earlier, future) for earlier, future in window if not future.done()]
+    return [future for earlier, future in unfinished if not batch.entitlements.isdisjoint(earlier.entitlements)]
 
 
 def _results_of(response: Response, count: int) -> list[dict[str, Any]]:

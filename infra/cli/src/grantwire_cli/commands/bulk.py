@@ -66,8 +66,9 @@ def import_(
     """Grant, revoke and extend what a file lists. The whole file is validated before anything is sent.
 
     Fields: operation (grant, revoke, extend), user_id, stock_keeping_unit, reason, purchase_id, and optionally
-    starts_at, expires_at and idempotency_key. Without a key, the line's content and the import's name make one, so
-    that two equal lines are one operation. An interrupted import continues if you run the same command again.
+    starts_at, expires_at and idempotency_key. An extension must have expires_at: the new end, or the word none to
+    remove the end. Without a key, the line's content and the import's name make one, so that two equal lines are one
+    operation. An interrupted import continues if you run the same command again.
     The exit code is 5 if lines were refused; the result file says why.
     """
     with _open(file) as opened:
@@ -77,14 +78,13 @@ def import_(
             validation = source.validate(advance)
         _check(session, file, validation)
         if dry_run:
-            session.output.record(
-                {"file": str(file), "lines": validation.lines, **validation.operations, "dry_run": True}
-            )
+            counts = {"lines": validation.lines, **validation.operations, "removed_ends": validation.removed_ends}
+            session.output.record({"file": str(file), **counts, "dry_run": True})
             return ExitCode.OK
         if results is None and file == STDIN:
             raise typer.BadParameter("Name the result file with --results.")
-        counts = ", ".join(f"{count} {operation}" for operation, count in validation.operations.items())
-        session.confirm(f"Import {count_of(validation.lines, 'line')} ({counts}) into {session.target.title}?", yes=yes)
+        lines = f"{count_of(validation.lines, 'line')} ({_describe(validation)})"
+        session.confirm(f"Import {lines} into {session.target.title}?", yes=yes)
         path = results or file.with_name(f"{file.name}.results.jsonl")
         return _send(session, source, validation, path, concurrency=concurrency, patience=patience)
 
@@ -128,7 +128,7 @@ def _send(
     started_at = time.monotonic()
     try:
         with _progress(session, "Importing", validation.lines, "lines") as advance:
-            run_import(source, results, sender, advance)
+            run_import(source, validation, results, sender, advance)
     except KeyboardInterrupt:
         session.note("Interrupted. Run the same command again to continue.")
         raise
@@ -138,6 +138,13 @@ def _send(
     rate = round(validation.lines / seconds, 1)
     session.output.record({"lines": validation.lines, **results.counts, "lines_per_second": rate, "results": str(path)})
     return ExitCode.NEGATIVE if results.counts["refused"] else ExitCode.OK
+
+
+def _describe(validation: Validation) -> str:
+    """Return the number of lines of each operation, and of extensions that remove the end."""
+    operations = ", ".join(f"{count} {operation}" for operation, count in validation.operations.items())
+    removed = validation.removed_ends
+    return f"{operations}; {count_of(removed, 'end')} removed" if removed else operations
 
 
 def _check(session: Session, file: Path, validation: Validation) -> None:
