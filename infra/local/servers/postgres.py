@@ -14,7 +14,7 @@ from infra.local.servers.installations import Installation, find_installation, l
 from infra.local.servers.server import Server
 from infra.local.system import files, unprivileged
 from infra.local.system.ports import HOST
-from infra.local.system.processes import Launch, command_line
+from infra.local.system.processes import Launch, command_line, program_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,8 +166,10 @@ class PostgresServer(Server):
         lines = self._lock_file()
         if self.is_alive() or len(lines) <= 3 or not lines[0].isdigit():  # noqa: PLR2004
             return
-        if str(self._data) in command_line(int(lines[0])):
-            self._save_record(int(lines[0]), int(lines[3]))
+        pid = int(lines[0])
+        # Another program may have this id now, such as one that shows a file of this folder.
+        if program_name(pid) == "postgres" and str(self._data) in command_line(pid):
+            self._save_record(pid, int(lines[3]))
 
     def _lock_file(self) -> list[str]:
         try:

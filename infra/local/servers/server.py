@@ -185,7 +185,7 @@ class Server(ABC):
             return
         process = ProcessId(record["pid"], record["started"])
         ended_on_signal = stop_process(process, signal_number=signal_number, timeout=timeout)
-        stop_orphans(process.pid, str(self.state))
+        stop_orphans(process, str(self.state))
         if self._child is not None:
             self._child.wait(timeout=5)
             self._child = None

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()  # elsewhere `ps` is used, which small Linux images lack
+ORPHAN_TIMEOUT_SECONDS = 3.0
 
 
 class ProcessId(NamedTuple):
@@ -96,42 +97,61 @@ def command_line(pid: int) -> str:
     return b" ".join(arguments).decode(errors="replace").strip()
 
 
+def program_name(pid: int) -> str:
+    """Return the file name of a process's program, or an empty string if it does not exist."""
+    if not HAS_PROC:
+        return Path(_ps(pid, "comm")).name
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def stop_process(process: ProcessId, *, signal_number: signal.Signals, timeout: float) -> bool:
-    """Signal a process and its group; send SIGKILL if the process still runs after `timeout` seconds.
+    """Signal a process and the group that it leads; send SIGKILL to what still runs after `timeout` seconds.
 
-    Return True if the first signal was enough.
+    Return True if the first signal was enough for the process itself.
     """
-    for number, seconds in ((signal_number, timeout), (signal.SIGKILL, 5)):
-        if is_alive(process):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            if wait_until(lambda: not is_alive(process), seconds):
-                return number == signal_number
-    return False
+    ended = False
+    if is_alive(process):
+        _signal_with_group(process, signal_number)
+        ended = wait_until(lambda: not is_alive(process), timeout)
+        if ended:
+            stop_orphans(process, timeout=min(timeout, ORPHAN_TIMEOUT_SECONDS))
+        else:
+            _signal_with_group(process, signal.SIGKILL)
+            wait_until(lambda: not is_alive(process), 5)
+    return ended
 
 
-def stop_orphans(group: int, marker: str) -> None:
-    """Stop the remaining processes of a group whose leader has ended.
+def stop_orphans(leader: ProcessId, marker: str = "", *, timeout: float = ORPHAN_TIMEOUT_SECONDS) -> None:
+    """Stop the remaining processes of the group of a detached program that has ended.
 
-    The system may have reused the group id, so only processes with `marker` in their command line are signalled.
+    The system may have reused the id of the program, and so of its group and session, after all of them had ended. Then
+    no process is signalled. If it has also ended again, `marker` in the command line shows which processes are ours.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        orphans = [identify(pid) for pid in group_members(group) if marker in command_line(pid)]
+        if identify(leader.pid) not in {None, leader}:
+            return
+        orphans = [identify(pid) for pid in group_members(leader.pid) if marker in command_line(pid)]
         for process in filter(None, orphans):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-        if wait_until(lambda: not any(is_alive(process) for process in orphans if process), 3):  # noqa: B023
+        if wait_until(lambda: not any(is_alive(process) for process in orphans if process), timeout):  # noqa: B023
             return
 
 
-def group_members(group: int) -> list[int]:
-    """Return the process ids of a process group."""
+def group_members(leader: int) -> list[int]:
+    """Return the ids of the processes in the group and the session that a detached program leads, or led.
+
+    The groups of a user's shell are not of this kind: their session is that of the shell.
+    """
     if HAS_PROC:
         pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-        return [pid for pid in pids if _stat(pid)[2:3] == [str(group)]]
+        return [pid for pid in pids if _stat(pid)[2:4] == [str(leader)] * 2]
     ps = subprocess.run(["ps", "-A", "-o", "pid=,pgid="], capture_output=True, text=True, check=False)  # noqa: S607
     pairs = (line.split() for line in ps.stdout.splitlines())
-    return [int(pid) for pid, pgid in pairs if int(pgid) == group]
+    return [int(pid) for pid, pgid in pairs if int(pgid) == leader and _session(int(pid)) == leader]
 
 
 def wait_for(poll: Callable[[], T], timeout: float, every: float = 0.02) -> T:
@@ -171,8 +191,24 @@ def defer_interrupts() -> Iterator[None]:
             signal.raise_signal(deferred[0])
 
 
+def _signal_with_group(process: ProcessId, number: signal.Signals) -> None:
+    """Signal a running process, and its group if it leads one. It may have been started in the group of a shell."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, number)
+        else:
+            os.kill(process.pid, number)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
 def _stat(pid: int) -> list[str]:
-    """Return the fields after the process name, which may contain spaces: state, parent, group, ..."""
+    """Return the fields after the process name, which may contain spaces: state, parent, group, session, ..."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
