@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from infra.local import progress
 from infra.local.commands import down
 from infra.local.containers import compose
 from infra.local.containers.compose import FILE, LICENSED_IMAGE, Compose
@@ -19,6 +22,8 @@ from infra.local.progress import Progress
 from infra.local.servers.nats_users import TOPOLOGY, WORKERS
 from infra.local.stack import database, selection
 from infra.local.stack.localstack import LocalStackStack
+from infra.local.system.locks import hold_lock
+from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -309,10 +314,16 @@ def test_stop_works_without_docker(
 def test_checkout_has_one_stack_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: str, requested: str
 ) -> None:
-    """Both stacks write the same stack.json."""
+    """Both stacks write the same stack.json. The other stack may come up while this one waits for its turn."""
     monkeypatch.setattr(selection, "STATE", tmp_path)
-    (tmp_path / "stack.json").write_text(json.dumps({"stack": up}))
+    monkeypatch.setattr(progress, "ANNOUNCE_AFTER_SECONDS", 0.0)
+    output = io.StringIO()
+    with ThreadPoolExecutor() as pool:
+        with hold_lock(tmp_path / "stack.lock", Progress()):
+            waiting = pool.submit(selection.select_stack(requested, Progress(output)).up)
+            assert wait_until(lambda: "Waiting for another command" in output.getvalue() or waiting.done(), 60)
+            (tmp_path / "stack.json").write_text(json.dumps({"stack": up}))
+            assert not waiting.done()
+        with pytest.raises(CommandError, match=f"{up} stack is up"):
+            waiting.result(60)
     assert selection.current_stack(Progress()).kind == up
-    assert selection.select_stack(up, Progress()).kind == up
-    with pytest.raises(CommandError, match=f"{up} stack is up"):
-        selection.select_stack(requested, Progress())

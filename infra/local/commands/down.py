@@ -10,7 +10,7 @@ from infra.local.errors import CommandError
 from infra.local.paths import STATE
 from infra.local.servers.group import ServerGroup, destroy_servers_below
 from infra.local.system import memory, unprivileged
-from infra.local.system.locks import hold_lock
+from infra.local.system.locks import hold_lock, stack_lock
 from infra.local.toolchain import environments
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def stop(progress: Progress, *, volumes: bool = False) -> None:
     ServerGroup(STATE, progress=progress).down()
     compose = Compose(STATE / "localstack")
     if compose.may_have_containers() or (volumes and compose.may_have_volumes()):
-        with hold_lock(compose.state / "stack.lock", progress):
+        with hold_lock(stack_lock(STATE), progress):
             _stop_containers(compose, progress, volumes=volumes)
 
 

@@ -12,7 +12,7 @@ from infra.local.servers.emulator import EmulatorServer
 from infra.local.servers.nats import NatsServer
 from infra.local.servers.postgres import PostgresServer
 from infra.local.system import programs
-from infra.local.system.locks import hold_lock
+from infra.local.system.locks import hold_lock, stack_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class ServerGroup:
         """Stop the programs and servers that this checkout started; keep their data."""
         if not self.state.exists():
             return
-        with hold_lock(self.state / "stack.lock", self.progress):
+        with hold_lock(stack_lock(self.state), self.progress):
             for record in self.state.glob("*/tool.json"):
                 programs.stop_recorded(record)
             for server in reversed(self.servers):

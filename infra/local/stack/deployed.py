@@ -15,10 +15,11 @@ from infra.local.errors import CommandError
 from infra.local.servers.group import TITLES
 from infra.local.servers.nats_users import Names
 from infra.local.stack import database
+from infra.local.stack.description import running_kind
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT, development_token
 from infra.local.stack.streams import configure_streams
 from infra.local.system import files
-from infra.local.system.locks import hold_lock
+from infra.local.system.locks import hold_lock, stack_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,9 +156,11 @@ class DeployedStack(ABC):
     def up(self) -> None:
         """Start the servers, migrate, configure the streams, deploy changes, and return when the API responds.
 
-        Raises CommandError, with the log of the failed step, if the stack does not come up.
+        Raises CommandError if the checkout's other stack is up, or, with the log of the failed step, if this one does
+        not come up.
         """
-        with hold_lock(self.state / "stack.lock", self.progress):
+        with hold_lock(stack_lock(self.description.parent), self.progress):
+            self._check_other_stack()
             self.start()
             with self.progress.step("Migrating the database"):
                 database.create(self.cluster)
@@ -171,6 +174,11 @@ class DeployedStack(ABC):
                 self._wait_until_healthy()
             self._start_workers()
             self._write_description()
+
+    def _check_other_stack(self) -> None:
+        running = running_kind(self.description.parent)
+        if running not in {None, self.kind}:
+            raise CommandError(f"The checkout's {running} stack is up.", hint="Stop it first with `make down`.")
 
     def _parameters_for(self, owner_url: str, nats_url: str, nats_topology_url: str) -> dict[str, str]:
         """Return the template parameters of every local stack, with the addresses that a function uses."""

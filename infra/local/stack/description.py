@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def running_kind(state: Path) -> str | None:
+    """Return the kind of the stack that is up, or None."""
+    kind = files.read_record(state / DESCRIPTION).get("stack")
+    return None if kind is None else str(kind)
+
+
 def read_description(state: Path = STATE) -> dict[str, Any]:
     """Return the description of the running stack.
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
 
 
+def stack_lock(state: Path) -> Path:
+    """Return the lock file of the stack in a state folder. A checkout has one stack at a time, of either kind."""
+    return state / "stack.lock"
+
+
 @contextlib.contextmanager
 def hold_lock(path: Path, progress: Progress) -> Iterator[None]:
     """Hold a lock file inside the block; wait for it, with a progress line, if another process holds it.
