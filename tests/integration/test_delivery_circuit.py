@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.database import Database, DatabaseSettings
-from grantwire.errors import RejectedError, RetryableError
+from grantwire.errors import ReceiverBusyError, RejectedError, RetryableError
 from grantwire.notifications.delivery import Delivery
 from grantwire.notifications.senders import Sender
 from grantwire.observability import metrics
-from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.runtime.delivery import DeliveryRuntime, DeliverySettings
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
@@ -83,7 +83,7 @@ class FakeSender(Sender):
 class DeliveryHarness:
     """A delivery with a controlled sender, clock and circuit breaker, which opens after three failures."""
 
-    def __init__(self, database_url: str, respond: Callable[[Notification], None]) -> None:
+    def __init__(self, database_url: str, respond: Callable[[Notification], None], leases: LeaseSettings) -> None:
         self.respond = respond
         self.sent_ids: list[UUID] = []
         self.now = NOON
@@ -96,7 +96,7 @@ class DeliveryHarness:
             self._database,
             FakeSender(self._send),
             Listener(None, "notifications"),
-            load(LeaseSettings, {"MAX_ATTEMPTS": "3"}),
+            leases,
             "test",
             breaker=self.breaker,
             now=lambda: self.now,
@@ -128,7 +128,7 @@ class DeliveryHarness:
 def harness(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeliveryHarness]:
     """A delivery whose receiver is down; outcomes are written when the whole batch is done."""
     monkeypatch.setattr("grantwire.notifications.delivery_batch._WRITE_INTERVAL_SECONDS", 30)
-    harness = DeliveryHarness(database_url, down)
+    harness = DeliveryHarness(database_url, down, load(LeaseSettings, {"MAX_ATTEMPTS": "3"}))
     yield harness
     harness.close()
 
@@ -191,6 +191,41 @@ def test_outage_counts_no_attempts_and_claims_only_trials(rows: Rows, harness: D
     assert harness.run() == {"sent": 5}
     assert harness.breaker.closed
     assert {row["status"] for row in notifications(rows)} == {"SENT"}
+
+
+def test_receiver_that_is_down_for_20_hours_makes_no_dead_letter(rows: Rows, database_url: str) -> None:
+    """D2: with one change a minute and the default settings, all is sent within 20 minutes after it is back."""
+    leases = load(DeliverySettings, {**PLAINTEXT, "DATABASE_URL": database_url}).leases
+    harness = DeliveryHarness(database_url, down, leases)
+    minutes = 5
+    try:
+        for _ in range(20 * 60 // minutes):
+            add(rows, minutes, at=harness.now)
+            harness.run()
+            harness.now += timedelta(minutes=minutes)
+            harness.seconds += 60 * minutes
+        harness.respond = up
+        for _ in range(20):
+            harness.run()
+            harness.now += timedelta(minutes=1)
+            harness.seconds += 60
+    finally:
+        harness.close()
+    assert dead_letters(rows) == []
+    assert {row["status"] for row in notifications(rows)} == {"SENT"}
+
+
+def test_time_that_the_receiver_names_is_waited_for(rows: Rows, harness: DeliveryHarness) -> None:
+    """D2: the next attempt is not before it, also while the circuit is open; without one the backoff decides."""
+
+    def busy(_: Notification) -> None:
+        raise ReceiverBusyError("receiver responded with status 429", retry_after=600)
+
+    harness.respond = busy
+    add(rows, 4)
+    assert harness.run() == {"retried": 3, "released": 1}
+    due = [row["next_retry_at"] for row in notifications(rows)]
+    assert due[:3] == [NOON + timedelta(minutes=10)] * 3
 
 
 def test_trial_is_claimed_alone(rows: Rows, harness: DeliveryHarness) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire.errors import RejectedError, RetryableError
+from grantwire.errors import ReceiverBusyError, RejectedError, RetryableError
 from grantwire.notifications.senders import SenderSettings, build_sender
 from grantwire.settings import load
 from tests.support.certificates import Authority
@@ -65,6 +65,25 @@ def test_5xx_and_transient_4xx_are_retryable(status: int) -> None:
     """D3: 5xx, 408, 425 and 429; and 401, because a key that is not accepted is no fault of the notification."""
     with Receiver(lambda _: status) as receiver, pytest.raises(RetryableError, match=f"responded with status {status}"):
         send(receiver.url)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("120", 120),
+        ("9999999999", 86400),
+        ("Wed, 18 Nov 2099 00:00:00 GMT", 86400),
+        ("Wed, 18 Nov 2009 00:00:00 GMT", None),
+        ("0", None),
+        ("soon", None),
+        ("-5", None),
+    ],
+)
+def test_retry_after_of_the_receiver_is_reported(value: str, seconds: int | None) -> None:
+    """D2: as a number of seconds or a time, at most a day; an invalid one or one in the past counts as none."""
+    with Receiver(lambda _: 503, **{"Retry-After": value}) as receiver, pytest.raises(RetryableError) as caught:
+        send(receiver.url)
+    assert (caught.value.retry_after if isinstance(caught.value, ReceiverBusyError) else None) == seconds
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])

@@ -11,6 +11,7 @@ from grantwire.errors import ConfigError
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.senders import SenderSettings
 from grantwire.runtime.api import ApiSettings
+from grantwire.runtime.delivery import DeliverySettings
 from grantwire.settings import (
     certificates,
     duration,
@@ -236,3 +237,20 @@ def test_invalid_listen_host_is_a_config_error(host: str) -> None:
     """This includes a URL and a host with credentials."""
     with pytest.raises(ConfigError, match="DATABASE_LISTEN_HOST must be a host"):
         load(DatabaseSettings, {"DATABASE_URL": "postgresql://u@h/d", "DATABASE_LISTEN_HOST": host})
+
+
+def test_defaults_of_a_group_replace_those_of_its_class() -> None:
+    """D2: delivery is more patient than the relay. Variables and tuning still win."""
+    environ = {"DATABASE_URL": "postgresql://h/d"}
+    tuning = {"NOTIFICATION_DELIVERY_TUNING": "max-attempts=7"}
+    default, tuned = (load(DeliverySettings, environ | more) for more in ({}, tuning))
+    assert (default.leases.max_attempts, default.leases.backoff_max) == (300, timedelta(minutes=10))
+    assert (tuned.leases.max_attempts, tuned.leases.backoff_max) == (7, timedelta(minutes=10))
+    assert {v.name: v.default for v in variables(DeliverySettings)}["NOTIFICATION_DELIVERY_MAX_ATTEMPTS"] == "300"
+
+
+def test_delivery_is_retried_for_at_least_a_day() -> None:
+    """D2: also if the random factor is the smallest one each time."""
+    leases = load(DeliverySettings, {"DATABASE_URL": "postgresql://h/d"}).leases
+    delays = [leases.backoff.delay(attempt, lambda: 0.0) for attempt in range(1, leases.max_attempts)]
+    assert sum(delays, timedelta()) > timedelta(hours=24)

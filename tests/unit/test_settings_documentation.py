@@ -11,7 +11,8 @@ from tests.unit.test_hostile_settings import SETTINGS_CLASSES
 
 # Rows of tables: | `NAME`, `OTHER_NAME` | default | …
 ROW = re.compile(r"^\| (?P<names>`[A-Z_]+`(?:, `[A-Z_]+`)*) \| (?P<default>[^|]*?) ?\|", re.MULTILINE)
-PREFIXES = ("ENTITLEMENT_OUTBOX_", "NOTIFICATION_DELIVERY_", "OPERATOR_COMMAND_")
+DELIVERY = "NOTIFICATION_DELIVERY_"
+PREFIXES = ("ENTITLEMENT_OUTBOX_", DELIVERY, "OPERATOR_COMMAND_")
 LEASE_VARIABLES = {variable.name for variable in variables(LeaseSettings)}
 # The documentation describes the default of these in words.
 DESCRIBED = {"DATABASE_LISTEN_HOST", "ENTITLEMENT_AUDIT_RETENTION_MONTHS"}
@@ -23,7 +24,10 @@ def _documented() -> set[tuple[str, str]]:
     for row in ROW.finditer((ROOT / "docs" / "settings.md").read_text()):
         for name in re.findall(r"[A-Z_]+", row["names"]):
             prefixes = PREFIXES if name in LEASE_VARIABLES else ("",)
-            documented |= {(prefix + name, row["default"].strip()) for prefix in prefixes}
+            general, _, of_delivery = row["default"].strip().partition("; delivery ")
+            documented |= {
+                (prefix + name, of_delivery if of_delivery and prefix == DELIVERY else general) for prefix in prefixes
+            }
     return documented
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -180,15 +180,6 @@ def _statements(name: str) -> list[dict[str, Any]]:
         assert otherwise == {"Ref": "AWS::NoValue"}
         statements += [{**statement, "If": condition} for statement in document["Statement"]]
     return statements
-
-
-def _secret_variables(kind: type, prefix: str = "") -> Iterator[str]:
-    """Yield the variables that the settings exclude from their repr."""
-    for item in fields(kind):
-        if "group" in item.metadata:
-            yield from _secret_variables(item.metadata["group"], prefix + item.metadata["prefix"])
-        elif not item.repr:
-            yield prefix + item.metadata["variable"].name
 
 
 def _variables(name: str) -> Iterator[Variable[Any]]:
@@ -463,7 +454,8 @@ def test_concurrency_of_api_functions_can_be_limited() -> None:
 def test_parameters_with_secrets_have_no_echo(name: str) -> None:
     """CloudFormation hides the values that the code keeps out of its logs."""
     environment = RESOURCES[name]["Environment"]["Variables"]
-    values = [environment[variable] for variable in _secret_variables(SETTINGS[name]) if variable in environment]
+    secret = [variable.name for variable in variables(SETTINGS[name]) if variable.secret]
+    values = [environment[variable] for variable in secret if variable in environment]
     secret = set(_references(values)) & PARAMETERS.keys()
     assert bool(secret) == (name not in PUBLIC)
     assert {parameter for parameter in secret if not PARAMETERS[parameter].get("NoEcho")} == set()

@@ -7,6 +7,7 @@
     │   ├── LockHeldError          the lock could not be acquired in time
     │   ├── AmbiguousError         the outcome is unknown; repeat with the same id
     │   ├── LeaseLostError         another worker has the rows; change nothing, continue with other work
+    │   ├── ReceiverBusyError      the receiver said with Retry-After when to call it again
     │   └── CircuitOpenError       a dependency keeps failing and was not called
     ├── RejectedError              never succeeds unchanged; do not retry   (4xx with code · TERM · log and continue)
     │   ├── BadRequestError        BAD_REQUEST
@@ -62,6 +63,7 @@ __all__ = [
     "NotAppliedError",
     "NotFoundError",
     "RateLimitedError",
+    "ReceiverBusyError",
     "RejectedError",
     "RequestInProgressError",
     "RetryableError",
@@ -81,6 +83,10 @@ class RateLimitedError(RetryableError):
     """The caller sent more requests than its limits allow."""
 
     code = "RATE_LIMITED"
+
+
+class ReceiverBusyError(RetryableError):
+    """The receiver of notifications refused one, and said when to send it again."""
 
 
 class UnauthenticatedError(RejectedError):

@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from grantwire.errors import ConfigError
@@ -54,6 +55,7 @@ class Variable(Generic[T]):
     parse: Callable[[str], T]
     default: str | None
     optional: bool
+    secret: bool = False
 
 
 def setting(
@@ -65,7 +67,7 @@ def setting(
     secret: bool = False,
 ) -> Any:
     """Declare a field that is read from the variable `name`; required unless it has a default or is optional."""
-    return field(repr=not secret, metadata={"variable": Variable(name, parse, default, optional)})
+    return field(repr=not secret, metadata={"variable": Variable(name, parse, default, optional, secret)})
 
 
 def tuning(name: str, *properties: str) -> Any:
@@ -97,63 +99,82 @@ def _property_list(prefix: str, properties: Sequence[str]) -> Callable[[str], di
     return parse
 
 
-def group(settings_class: type[T], *, prefix: str = "") -> T:
-    """Declare a field that is a group of settings; `prefix` is prepended to the names of its variables."""
-    return cast("T", field(metadata={"group": settings_class, "prefix": prefix}))
+def group(settings_class: type[T], *, prefix: str = "", defaults: Mapping[str, str] = MappingProxyType({})) -> T:
+    """Declare a field that is a group of settings.
+
+    `prefix` is prepended to the names of its variables; `defaults`, by name without the prefix, replace some defaults.
+    """
+    return cast("T", field(metadata={"group": _Group(settings_class, prefix, defaults)}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group of settings inside another one."""
+
+    settings_class: type
+    prefix: str
+    defaults: Mapping[str, str]
+
+    def within(self, outer: _Group) -> _Group:
+        """Return this group with the full names of its variables."""
+        return replace(self, prefix=outer.prefix + self.prefix)
+
+    def variable(self, declared: Variable[T]) -> Variable[T]:
+        """Return a variable of the group with its full name and its default."""
+        default = self.defaults.get(declared.name, declared.default)
+        return replace(declared, name=self.prefix + declared.name, default=default)
 
 
 def load(settings_class: type[T], environ: Mapping[str, str]) -> T:
     """Return an instance of `settings_class` read from `environ`; raise one ConfigError that names every problem."""
     problems: list[str] = []
-    loaded = _load_group(settings_class, environ, problems)
+    loaded = _load_group(_Group(settings_class, "", {}), environ, problems)
     if problems or loaded is None:
         raise ConfigError(problems)
-    return loaded
+    return cast("T", loaded)
 
 
-def variables(settings_class: type, prefix: str = "") -> Iterator[Variable[Any]]:
+def variables(settings_class: type) -> Iterator[Variable[Any]]:
     """Yield every variable that `settings_class` and its groups read, with its full name."""
-    for item in fields(settings_class):
+    yield from _list_variables(_Group(settings_class, "", {}))
+
+
+def _list_variables(settings: _Group) -> Iterator[Variable[Any]]:
+    for item in fields(settings.settings_class):
         if "group" in item.metadata:
-            yield from variables(item.metadata["group"], prefix + item.metadata["prefix"])
+            yield from _list_variables(item.metadata["group"].within(settings))
         else:
-            yield _add_prefix(item.metadata["variable"], prefix)
+            yield settings.variable(item.metadata["variable"])
 
 
-def _add_prefix(variable: Variable[T], prefix: str) -> Variable[T]:
-    return replace(variable, name=prefix + variable.name)
-
-
-def _load_group(settings_class: type[T], environ: Mapping[str, str], problems: list[str], prefix: str = "") -> T | None:
+def _load_group(settings: _Group, environ: Mapping[str, str], problems: list[str]) -> Any:
+    """Return an instance of the group's class, or None if there are problems."""
     problems_before = len(problems)
     values: dict[str, Any] = {}
-    for item in fields(cast("Any", settings_class)):
+    for item in fields(settings.settings_class):
         if "tuning" in item.metadata:
-            values[item.name] = _read_variable(_add_prefix(item.metadata["variable"], prefix), environ, problems)
-            tuned = {prefix + name: value for name, value in (values[item.name] or {}).items()}
+            values[item.name] = _read_variable(settings.variable(item.metadata["variable"]), environ, problems)
+            tuned = {settings.prefix + name: value for name, value in (values[item.name] or {}).items()}
             environ = tuned | {name: value for name, value in environ.items() if value.strip()}
-    for item in fields(cast("Any", settings_class)):
+    for item in fields(settings.settings_class):
         if item.name in values:
             continue
         if "group" in item.metadata:
-            inner_prefix = prefix + item.metadata["prefix"]
-            values[item.name] = _load_group(item.metadata["group"], environ, problems, inner_prefix)
+            values[item.name] = _load_group(item.metadata["group"].within(settings), environ, problems)
         else:
-            values[item.name] = _read_variable(_add_prefix(item.metadata["variable"], prefix), environ, problems)
+            values[item.name] = _read_variable(settings.variable(item.metadata["variable"]), environ, problems)
     if len(problems) > problems_before:
         return None
-    loaded = settings_class(**values)
+    loaded = settings.settings_class(**values)
     group_problems: Iterable[str] = getattr(loaded, "problems", tuple)()
-    problems.extend(
-        _use_full_names(problem, settings_class, prefix) if prefix else problem for problem in group_problems
-    )
+    problems.extend(_use_full_names(problem, settings) if settings.prefix else problem for problem in group_problems)
     return loaded
 
 
-def _use_full_names(problem: str, settings_class: type, prefix: str) -> str:
+def _use_full_names(problem: str, settings: _Group) -> str:
     """Add the prefix of a group to the variables in a problem, which the group names without it."""
-    names = "|".join(variable.name for variable in variables(settings_class))
-    return re.sub(rf"\b(?:{names})\b", lambda match: prefix + match[0], problem)
+    names = "|".join(variable.name for variable in variables(settings.settings_class))
+    return re.sub(rf"\b(?:{names})\b", lambda match: settings.prefix + match[0], problem)
 
 
 def _read_variable(variable: Variable[T], environ: Mapping[str, str], problems: list[str]) -> T | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future, wait
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from grantwire.errors import CircuitOpenError, RejectedError, RetryableError
+from grantwire.errors import CircuitOpenError, ReceiverBusyError, RejectedError, RetryableError
 from grantwire.notifications.store import LEASE_EXPIRED
 from grantwire.observability import logger
 from grantwire.workers.leases import Completion, Failure, RetryDecision, decide_retry
@@ -126,6 +127,8 @@ class DeliveryBatch:
         else:
             permanent = isinstance(error, RejectedError)
             decision = decide_retry(self._settings, attempts, self._rand, permanent=permanent)
+        if isinstance(error, ReceiverBusyError):
+            decision = decision.not_before(timedelta(seconds=error.retry_after))
         reason = (str(error) or repr(error))[:_MAX_ERROR_LENGTH].replace("\x00", "")
         return Failure(notification.notification_id, decision, reason)
 

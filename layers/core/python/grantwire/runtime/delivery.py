@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+# Attempts after 1 s, 2 s, 4 s and so on up to 8.5 minutes, then every 10 minutes: for about two days, and for at least
+# 24 hours also if the random factor is the smallest one each time. A receiver that is down for a night needs nobody.
+PATIENCE = {"MAX_ATTEMPTS": "300", "BACKOFF_MAX": "10m"}
+
+
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
     """The settings of deliver_notifications."""
 
     database: DatabaseSettings = group(DatabaseSettings)
-    leases: LeaseSettings = group(LeaseSettings, prefix="NOTIFICATION_DELIVERY_")
+    leases: LeaseSettings = group(LeaseSettings, prefix="NOTIFICATION_DELIVERY_", defaults=PATIENCE)
     sender: SenderSettings = group(SenderSettings)
     wakeup: bool = setting("NOTIFICATION_DELIVERY_WAKEUP", flag, default="true")
 

@@ -94,6 +94,10 @@ class RetryDecision:
         """Whether there is no further attempt."""
         return self.retry_after is None
 
+    def not_before(self, delay: timedelta) -> RetryDecision:
+        """Return the decision with a longer delay, if it has a shorter one; a final decision stays final."""
+        return self if self.retry_after is None else RetryDecision(self.attempt_count, max(self.retry_after, delay))
+
 
 def decide_retry(
     settings: LeaseSettings, attempts_before: int, rand: Callable[[], float], *, permanent: bool = False

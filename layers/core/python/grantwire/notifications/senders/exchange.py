@@ -29,6 +29,13 @@ _PORTS = {"http": 80, "https": 443}
 _MAX_BODY_BYTES = 16 * 1024
 
 
+class Reply(NamedTuple):
+    """What matters of a response: its status and its header Retry-After."""
+
+    status: int
+    retry_after: str | None = None
+
+
 class _Deadline:
     """The end of one exchange."""
 
@@ -118,8 +125,8 @@ class _Connection:
         self._http.auto_open = 0
         self._http.sock = cast("socket.socket", self._bounded)
 
-    def post(self, target: str, body: bytes, headers: Mapping[str, str], deadline: _Deadline) -> tuple[int, bool]:
-        """Return the status of the response, and whether the connection can be used again.
+    def post(self, target: str, body: bytes, headers: Mapping[str, str], deadline: _Deadline) -> tuple[Reply, bool]:
+        """Return the reply of the receiver, and whether the connection can be used again.
 
         The status decides about the request. So a body that is too long, too slow or incomplete only ends the
         connection.
@@ -127,13 +134,14 @@ class _Connection:
         self._bounded.deadline = deadline
         self._http.request("POST", target, body, dict(headers))
         response = self._http.getresponse()
+        reply = Reply(response.status, response.getheader("Retry-After"))
         if response.will_close:
-            return response.status, False
+            return reply, False
         try:
             response.read(_MAX_BODY_BYTES)
-            return response.status, response.isclosed()
+            return reply, response.isclosed()
         except (OSError, http.client.HTTPException):
-            return response.status, False
+            return reply, False
         finally:
             response.close()
 
@@ -163,8 +171,8 @@ class ExchangeClient:
         self._idle: list[_Connection] = []
         self._generation = 0
 
-    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """POST to the URL and return the status of the response.
+    def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """POST to the URL and return the reply.
 
         Raises TimeoutError if there is no status before the deadline, and OSError or HTTPException for other faults.
         A request on a kept connection that the receiver closed at the same moment is repeated once on a new one.
@@ -191,10 +199,10 @@ class ExchangeClient:
 
     def _exchange(
         self, connection: _Connection, target: str, body: bytes, headers: Mapping[str, str], deadline: _Deadline
-    ) -> int:
+    ) -> Reply:
         generation, is_reusable = self._generation, False
         try:
-            status, is_reusable = connection.post(target, body, headers, deadline)
+            reply, is_reusable = connection.post(target, body, headers, deadline)
         finally:
             with self._lock:
                 is_kept = is_reusable and generation == self._generation
@@ -202,7 +210,7 @@ class ExchangeClient:
                     self._idle.append(connection)
             if not is_kept:
                 connection.close()
-        return status
+        return reply
 
     def _take(self, origin: _Origin) -> _Connection | None:
         """Return an idle connection to the origin, and close those that cannot be used any more."""

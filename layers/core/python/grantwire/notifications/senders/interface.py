@@ -18,7 +18,8 @@ class Sender(Protocol):
     def send(self, notification: Notification) -> str:
         """Send a notification and return when the receiver has accepted it, with a few words about its response.
 
-        Raises RejectedError if the receiver will never accept it, RetryableError if a later attempt may succeed.
+        Raises RejectedError if the receiver will never accept it, RetryableError if a later attempt may succeed, and
+        ReceiverBusyError if it may succeed only after `retry_after` seconds.
         """
 
     def prepare(self) -> None:

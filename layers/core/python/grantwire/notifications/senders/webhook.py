@@ -4,7 +4,8 @@ The notification id is `webhook-id` and `Idempotency-Key`, and never changes. `w
 attempt, so a retry or a redrive is signed anew. `webhook-signature` has one signature for each key, two during a
 rotation of the key.
 
-2xx means that the receiver has accepted the notification. 401, 408, 425, 429, 5xx and a missing response are retried.
+2xx means that the receiver has accepted the notification. 401, 408, 425, 429, 5xx and a missing response are retried,
+not before the time in the header `Retry-After` if the response has one.
 401 means that the receiver does not accept the signature, so the secret is read again, and a changed one is tried
 immediately. Every other status is permanent. So is a redirect: following it would send personal data to a host that is
 not configured.
@@ -14,13 +15,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from standardwebhooks import Webhook
 
-from grantwire.errors import ConfigError, RejectedError, RetryableError
+from grantwire.errors import ConfigError, ReceiverBusyError, RejectedError, RetryableError
 from grantwire.notifications.senders.interface import Sender
 from grantwire.observability import build_traceparent
 
@@ -28,11 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from grantwire.notifications.senders.endpoint import WebhookEndpoint
-    from grantwire.notifications.senders.exchange import ExchangeClient
+    from grantwire.notifications.senders.exchange import ExchangeClient, Reply
     from grantwire.notifications.store import Notification
 
 _UNAUTHORIZED = 401
 _RETRYABLE_STATUSES = {_UNAUTHORIZED, 408, 425, 429}
+_MAX_RETRY_AFTER_SECONDS = 24 * 60 * 60
 
 
 class EndpointSource(Protocol):
@@ -73,17 +77,17 @@ class WebhookSender(Sender):
     def send(self, notification: Notification) -> str:
         """POST the notification; see the module's docstring for the errors."""
         endpoint = self._endpoint or self._source.read()
-        status = self._post(endpoint, notification)
-        if status == _UNAUTHORIZED and (renewed := self._refresh(endpoint)) is not None:
+        reply = self._post(endpoint, notification)
+        if reply.status == _UNAUTHORIZED and (renewed := self._refresh(endpoint)) is not None:
             self._endpoint = renewed
-            status = self._post(renewed, notification)
-        return _describe_status(status)
+            reply = self._post(renewed, notification)
+        return _describe_reply(reply, self._now())
 
     def close(self) -> None:
         """Close the idle connections."""
         self._client.close()
 
-    def _post(self, endpoint: WebhookEndpoint, notification: Notification) -> int:
+    def _post(self, endpoint: WebhookEndpoint, notification: Notification) -> Reply:
         body = json.dumps(notification.body())
         headers = _headers(notification) | _signature_headers(endpoint, notification, body, self._now())
         try:
@@ -124,11 +128,23 @@ def _signature_headers(
     }
 
 
-def _describe_status(status: int) -> str:
+def _describe_reply(reply: Reply, now: datetime) -> str:
     """Return what the receiver responded; raise if it has not accepted the notification."""
-    response = f"receiver responded with status {status}"
-    if 200 <= status < 300:  # noqa: PLR2004 - HTTP's own numbers
+    response = f"receiver responded with status {reply.status}"
+    if 200 <= reply.status < 300:  # noqa: PLR2004 - HTTP's own numbers
         return response
-    if status in _RETRYABLE_STATUSES or status >= 500:  # noqa: PLR2004
+    if reply.status in _RETRYABLE_STATUSES or reply.status >= 500:  # noqa: PLR2004
+        if seconds := _parse_retry_after(reply.retry_after, now):
+            raise ReceiverBusyError(response, retry_after=seconds)
         raise RetryableError(response)
     raise RejectedError(response)
+
+
+def _parse_retry_after(value: str | None, now: datetime) -> int:
+    """Return the seconds of the header Retry-After, a number or a time; 0 without a valid one. At most a day."""
+    text = (value or "").strip()
+    try:
+        seconds = int(text) if text.isdecimal() else math.ceil((parsedate_to_datetime(text) - now).total_seconds())
+    except (ValueError, TypeError):  # TypeError: a time without a zone
+        return 0
+    return min(max(seconds, 0), _MAX_RETRY_AFTER_SECONDS)
