@@ -316,10 +316,10 @@ def test_functions_read_the_audit_only_through_the_bounded_function(database_url
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT * FROM entitlement_audit")
         for arguments in (
-            "NULL, NULL, NULL, NULL, NULL, NULL, 10",
-            "'u_123', NULL, NULL, NULL, NULL, NULL, 10",
-            "'u_123', 'item1', 'p_456', NULL, NULL, NULL, 10",
-            "'u_123', 'item1', NULL, NULL, NULL, NULL, 101",
+            "NULL, NULL, NULL, NULL, NULL, NULL, 10, NULL",
+            "'u_123', NULL, NULL, NULL, NULL, NULL, 10, NULL",
+            "'u_123', 'item1', 'p_456', NULL, NULL, NULL, 10, NULL",
+            "'u_123', 'item1', NULL, NULL, NULL, NULL, 101, NULL",
             "NULL, NULL, 'p_456', NULL, NULL, NULL, 10, 'r'",
             "NULL, NULL, NULL, NULL, NULL, NULL, 101, 'r'",
         ):

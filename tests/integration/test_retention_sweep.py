@@ -88,7 +88,7 @@ INSERT = {
     "status_samples": """
         INSERT INTO status_samples VALUES (%(at)s, 0, 0, 0, NULL, 0, 0, 0, 0, 0)""",
     "distributed_locks": """
-        INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s)""",
+        INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s, 1)""",
 }
 
 # (policy, retention, whether a row whose age equals the retention is deleted)
