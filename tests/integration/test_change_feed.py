@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _CHANGE = """
 SELECT outcome
-  FROM change_entitlement('tests', 'route', %(key)s, 'v1:0', '1 day', 2000, %(status)s, %(user_id)s, 'item1',
-                          'purchase', 'p_1', gen_random_uuid(), NULL)
+  FROM change_entitlement('tests', 'route', %(key)s, 'v1:0', '1 day', 2000, %(operation)s, %(user_id)s, 'item1',
+                          'purchase', 'p_1', gen_random_uuid(), NULL, NULL, NULL, NULL, '0', '0', NULL)
 """
 _SELECT_APPLIED = "SELECT operation_id::text FROM entitlement_audit WHERE outcome = 'APPLIED'"
 
@@ -42,9 +42,9 @@ def feed(database_url: str) -> Iterator[FeedClient]:
         yield feed
 
 
-def change(connection: psycopg.Connection[Any], user_id: str, status: str = "ACTIVE") -> None:
+def change(connection: psycopg.Connection[Any], user_id: str, operation: str = "GRANT") -> None:
     """Change an entitlement in the transaction of the connection."""
-    parameters = {"key": str(uuid.uuid4()), "status": status, "user_id": user_id}
+    parameters = {"key": str(uuid.uuid4()), "operation": operation, "user_id": user_id}
     row = connection.execute(_CHANGE, parameters).fetchone()
     assert row == ("APPLIED",)
 
@@ -204,7 +204,7 @@ def test_versions_of_one_entitlement_can_appear_in_either_order(
         begin_transaction(early)
         client.grant("k1")
         waiting = feed.changes(start).json
-        change(early, "u_123", "REVOKED")
+        change(early, "u_123", "REVOKE")
     assert waiting["changes"] == []
     changes, _ = feed.follow(waiting["next_after"], 2)
     assert [(change["version"], change["status"]) for change in changes] == [(2, "REVOKED"), (1, "ACTIVE")]
@@ -235,7 +235,7 @@ def test_reader_beside_writers_sees_each_change_once(database_url: str, rows: Ro
                 if number % 2:
                     begin_transaction(connection)
                     time.sleep(0.002 * (number + turn % 3))
-                change(connection, f"w{number}", "REVOKED" if turn % 2 else "ACTIVE")
+                change(connection, f"w{number}", "REVOKE" if turn % 2 else "GRANT")
                 connection.commit()
 
     reader = threading.Thread(target=read)

@@ -81,7 +81,8 @@ def test_5xx_and_transient_4xx_are_retryable(status: int) -> None:
 )
 def test_retry_after_of_the_receiver_is_reported(value: str, seconds: int | None) -> None:
     """D2: as a number of seconds or a time, at most a day; an invalid one or one in the past counts as none."""
-    with Receiver(lambda _: 503, **{"Retry-After": value}) as receiver, pytest.raises(RetryableError) as caught:
+    headers = {"Retry-After": value}
+    with Receiver(lambda _: 503, tls=None, **headers) as receiver, pytest.raises(RetryableError) as caught:
         send(receiver.url)
     assert (caught.value.retry_after if isinstance(caught.value, ReceiverBusyError) else None) == seconds
 

@@ -141,11 +141,15 @@ def test_refused_operation_makes_no_event_genuine(
 
 @pytest.mark.parametrize("age", [timedelta(0), timedelta(days=3)], ids=["near", "far"])
 def test_only_an_applied_row_makes_an_event_genuine(database_url: str, rows: Rows, age: timedelta) -> None:
-    """G1: everything else agrees, in the search around the event's time and in the one without a time."""
+    """G1: everything else agrees, in the search around the event's time and in the one without a time.
+
+    No function writes a refused row with a version, and a constraint forbids it; the search does not rely on that.
+    """
     payload = decode_payload(event(occurred_at=datetime.now(UTC) - age).SerializeToString())
     audit_payloads(rows, [payload])
     with psycopg.connect(database_url, autocommit=True) as functions:
         assert find_genuine(functions, [payload], [b""]) == {0}
+        rows.execute("ALTER TABLE entitlement_audit DROP CONSTRAINT entitlement_audit_applied")
         rows.execute("UPDATE entitlement_audit SET outcome = 'ENTITLEMENT_STATE_CONFLICT'")
         assert find_genuine(functions, [payload], [b""]) == set()
 

@@ -167,7 +167,8 @@ def test_open_events_and_open_dead_letters_are_never_deleted(rows: Rows, sweep: 
     rows.execute("UPDATE notification_dlq SET status = 'OPEN', closed_at = NULL")
     rows.execute("UPDATE notification_nats_dlq SET status = 'OPEN', closed_at = NULL")
     rows.execute(
-        "INSERT INTO operator_actions VALUES (%s, 0, 'a', 'r', 'redrive', 'outbox', '{}', false, '{}', 0, %s)",
+        "INSERT INTO operator_actions"
+        " VALUES (%s, 0, 'a', 'r', 's', 'redrive', 'outbox', '{}', false, NULL, '{}', 0, %s)",
         (uuid.uuid4(), old),
     )
     assert sweep()["deleted"] == {}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _CHANGE = """
 SELECT outcome
-  FROM change_entitlement('tests', 'route', %(key)s, 'v1:0', '1 day', 2000, %(status)s, %(user_id)s, %(sku)s,
-                          'purchase', 'p_1', gen_random_uuid(), NULL)
+  FROM change_entitlement('tests', 'route', %(key)s, 'v1:0', '1 day', 2000, %(operation)s, %(user_id)s, %(sku)s,
+                          'purchase', 'p_1', gen_random_uuid(), NULL, NULL, NULL, NULL, '0', '0', NULL)
 """
 
 
@@ -32,9 +32,9 @@ def feed(database_url: str) -> Iterator[FeedClient]:
         yield feed
 
 
-def change(connection: psycopg.Connection[Any], status: str, user_id: str, sku: str = "item1") -> None:
+def change(connection: psycopg.Connection[Any], operation: str, user_id: str, sku: str = "item1") -> None:
     """Change an entitlement in the transaction of the connection."""
-    connection.execute(_CHANGE, {"key": str(uuid.uuid4()), "status": status, "user_id": user_id, "sku": sku})
+    connection.execute(_CHANGE, {"key": str(uuid.uuid4()), "operation": operation, "user_id": user_id, "sku": sku})
 
 
 def test_entitlement_has_the_fields_of_the_document(feed: FeedClient, client: Client) -> None:
@@ -91,7 +91,7 @@ def test_pages_are_in_the_order_of_the_primary_key(feed: FeedClient, database_ur
     names = [("a", "z"), ("a/b", "x"), ("ab", "é"), ("B", "1"), ('"', "\\"), ("日本", "🎁"), ("a", "a b")]
     with psycopg.connect(database_url) as connection:
         for user_id, sku in names:
-            change(connection, "ACTIVE", user_id, sku)
+            change(connection, "GRANT", user_id, sku)
     for limit in (1, 2, 3, 7, 8):
         entitlements, _ = feed.read_snapshot(limit=limit)
         assert [(item["user_id"], item["stock_keeping_unit"]) for item in entitlements] == sorted(names)
@@ -103,7 +103,7 @@ def test_change_of_a_running_transaction_follows_in_the_feed(
     """K9: the cursor is that of the first page: what no page could see is after it."""
     client.grant("k0", user_id="a")
     with psycopg.connect(database_url) as running:
-        change(running, "ACTIVE", "held")
+        change(running, "GRANT", "held")
         client.grant("k1", user_id="b")
         first = feed.snapshot(limit="1").json
         client.grant("k2", user_id="A, on a page that was read")
@@ -166,7 +166,7 @@ def test_snapshot_and_feed_give_the_exact_table(database_url: str, rows: Rows) -
                 changes, cursor = feed.follow(cursor, 0, limit=5)
                 apply(changes)
             # One more change after all others: everything before it has been read then.
-            rows.execute(_CHANGE, {"key": "last", "status": "ACTIVE", "user_id": "last", "sku": "item1"})
+            rows.execute(_CHANGE, {"key": "last", "operation": "GRANT", "user_id": "last", "sku": "item1"})
             while ("last", "item1") not in state:
                 changes, cursor = feed.follow(cursor, 1)
                 apply(changes)
@@ -175,7 +175,7 @@ def test_snapshot_and_feed_give_the_exact_table(database_url: str, rows: Rows) -
         with psycopg.connect(database_url) as connection:
             for turn in range(each):
                 user_id = f"u{(number * 7 + turn) % users}"
-                change(connection, "REVOKED" if turn % 2 else "ACTIVE", user_id)
+                change(connection, "REVOKE" if turn % 2 else "GRANT", user_id)
                 connection.commit()
                 if turn == each // 3:
                     began.set()

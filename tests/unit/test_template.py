@@ -454,8 +454,8 @@ def test_concurrency_of_api_functions_can_be_limited() -> None:
 def test_parameters_with_secrets_have_no_echo(name: str) -> None:
     """CloudFormation hides the values that the code keeps out of its logs."""
     environment = RESOURCES[name]["Environment"]["Variables"]
-    secret = [variable.name for variable in variables(SETTINGS[name]) if variable.secret]
-    values = [environment[variable] for variable in secret if variable in environment]
+    hidden = [variable.name for variable in variables(SETTINGS[name]) if variable.secret]
+    values = [environment[variable] for variable in hidden if variable in environment]
     secret = set(_references(values)) & PARAMETERS.keys()
     assert bool(secret) == (name not in PUBLIC)
     assert {parameter for parameter in secret if not PARAMETERS[parameter].get("NoEcho")} == set()
