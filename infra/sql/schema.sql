@@ -237,9 +237,9 @@ BEGIN
         VALUES (p_client_id, burst, coalesce(p_now, clock_timestamp()))
             ON CONFLICT (client_id) DO NOTHING;
     END LOOP;
-    -- After the lock, so that time does not run backwards between two calls.
-    moment      := greatest(bucket.filled_at, coalesce(p_now, clock_timestamp()));
-    available   := least(burst, bucket.tokens + rate * extract(epoch FROM moment - bucket.filled_at));
+    -- After the lock, so that time does not run backwards between two concurrent calls.
+    moment      := coalesce(p_now, clock_timestamp());
+    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM moment - bucket.filled_at)));
     granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
     retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;

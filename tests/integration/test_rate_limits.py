@@ -110,6 +110,23 @@ def test_burst_passes_and_then_the_rate(database: CountingDatabase, clock: Clock
     assert spend(limiter) == 100
 
 
+def test_clock_that_was_set_back_neither_blocks_a_client_nor_fills_its_bucket(
+    database: CountingDatabase, clock: Clock
+) -> None:
+    """G6: the client keeps its tokens, gets none for the step, and the rate from the new time on."""
+    limiter = make_limiter(database, clock)
+    limiter.take("c", 70)
+    clock.seconds -= 3600
+    assert spend(limiter) == 30
+    with pytest.raises(RateLimitedError) as refused:
+        limiter.take("c")
+    assert refused.value.retry_after == 1
+    clock.seconds += 2
+    assert spend(limiter) == 20
+    clock.seconds += 3600
+    assert spend(limiter) == 100
+
+
 def test_most_requests_need_no_round_trip(database: CountingDatabase, clock: Clock) -> None:
     """G6: a full bucket gives a tenth of the burst for each call; a refusal is remembered until there are tokens."""
     limiter = make_limiter(database, clock)
