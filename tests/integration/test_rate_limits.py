@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from functions.grant.handler import handler as grant
 from grantwire.clients.limits import CHUNK_SECONDS, LimitSettings, RateLimiter
 from grantwire.clients.scopes import Scope
 from grantwire.clients.store import ClientLimits, Clients
@@ -24,7 +25,7 @@ from grantwire.runtime.check import CheckRuntime
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.support.client import Client, item
+from tests.support.client import GRANTS, Client, event, item
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
@@ -258,6 +259,18 @@ def test_request_above_the_limit_is_429(database_url: str, database: Database, c
         assert len(rows.execute("SELECT FROM entitlement_audit").fetchall()) == 1
         clock.seconds += 1
         assert client.grant("k2", user_id="u_2").status == 200
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("DELETE", GRANTS, 405), ("POST", "/v1/other", 404)])
+def test_request_without_a_route_counts(
+    database_url: str, database: Database, clock: Clock, method: str, path: str, status: int
+) -> None:
+    """G6: a client cannot send any number of requests to a wrong method or path."""
+    with Client(database_url) as client:
+        runtime = ApiRuntime(client.runtime.entitlements, make_limiter(database, clock, LimitSettings(rate=1, burst=2)))
+        handler = grant.with_runtime(runtime)
+        statuses = [handler(event(method, path), None)["statusCode"] for _ in range(3)]
+    assert statuses == [status, status, 429]
 
 
 def test_items_of_a_batch_count_as_requests(database: CountingDatabase, clock: Clock) -> None:
