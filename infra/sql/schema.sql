@@ -1569,7 +1569,7 @@ BEGIN
     RETURN coalesce(found, '[]');
 END
 $$;
-CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) RETURNS jsonb
+CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) RETURNS jsonb
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     AS $$
@@ -1602,15 +1602,16 @@ CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl 
              'stream_sequence', m.stream_seq, 'consumer', m.consumer, 'redrives', m.redrive_count,
              'at', rfc3339(m.advised_at), 'closed_at', rfc3339(m.closed_at))), '[]')
            FROM (SELECT * FROM notification_nats_dlq d WHERE d.event_id = ANY (p_event_ids)
-                  ORDER BY d.advised_at LIMIT 500) AS m),
+                  ORDER BY d.advised_at LIMIT p_limit) AS m),
         'responses', (SELECT coalesce(jsonb_agg(jsonb_build_object(
              'event_id', r.event_id, 'route', k.route, 'status_code', k.status_code, 'body', k.response_body,
              'at', rfc3339(k.created_at), 'expires_at', rfc3339(k.expires_at))), '[]')
-           FROM jsonb_to_recordset(p_requests) AS r (event_id uuid, caller text, fingerprint text, at timestamptz)
+           FROM jsonb_to_recordset(p_requests)
+                AS r (event_id uuid, caller text, route text, fingerprint text, at timestamptz)
           CROSS JOIN LATERAL (
                 SELECT i.route, i.status_code, i.response_body, i.created_at, i.expires_at FROM idempotency_keys i
                  WHERE i.expires_at > r.at + p_ttl - interval '10 seconds' AND i.expires_at <= r.at + p_ttl
-                   AND i.caller = r.caller
+                   AND i.caller = r.caller AND i.route = r.route
                    AND left(encode(sha256(convert_to(i.idempotency_key, 'UTF8')), 'hex'), 12) = r.fingerprint
                  LIMIT 1) AS k))
 $$;
@@ -2602,8 +2603,8 @@ REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now times
 GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;
