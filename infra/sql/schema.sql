@@ -289,12 +289,14 @@ CREATE FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) RETUR
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     AS $$
-    WITH counted AS MATERIALIZED (
-        SELECT d.kind, d.cause, d.since
+    WITH found AS MATERIALIZED (
+        SELECT d.kind, d.cause, d.since, d.number
           FROM unnest(ARRAY['outbox', 'notification', 'nats']) AS k (kind)
          CROSS JOIN LATERAL (
-               SELECT l.kind, l.cause, l.since FROM dead_letters l
-                WHERE l.kind = k.kind ORDER BY l.since DESC LIMIT p_cap) AS d),
+               SELECT l.kind, l.cause, l.since, row_number() OVER (ORDER BY l.since DESC) AS number FROM dead_letters l
+                WHERE l.kind = k.kind ORDER BY l.since DESC LIMIT p_cap + 1) AS d),
+    counted AS (
+        SELECT f.kind, f.cause, f.since FROM found f WHERE f.number <= p_cap),
     groups AS (
         SELECT c.kind, c.cause, count(*) AS count, min(c.since) AS first_at, max(c.since) AS last_at
           FROM counted c
@@ -303,8 +305,7 @@ CREATE FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) RETUR
          LIMIT p_groups)
     SELECT jsonb_build_object(
         'open', (SELECT count(*) FROM counted),
-        'capped', coalesce((SELECT max(k.count) FROM (
-                     SELECT count(*) AS count FROM counted GROUP BY kind) AS k) >= p_cap, false),
+        'capped', EXISTS (SELECT FROM found f WHERE f.number > p_cap),
         'groups', coalesce((SELECT jsonb_agg(jsonb_build_object(
             'kind', g.kind, 'cause', g.cause, 'count', g.count,
             'first_at', rfc3339(g.first_at), 'last_at', rfc3339(g.last_at))
@@ -1070,7 +1071,8 @@ BEGIN
              'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
              'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
              'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
-             'capped', count(*) >= p_cap,
+             'capped', EXISTS (SELECT FROM outbox_events c
+                                WHERE c.published_at IS NULL AND c.discarded_at IS NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM outbox_events f WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS failed),
              'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
@@ -1089,7 +1091,7 @@ BEGIN
              'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
              'held', count(*) FILTER (WHERE n.lease_until >= moment),
              'expired', count(*) FILTER (WHERE n.lease_until < moment),
-             'capped', count(*) >= p_cap,
+             'capped', EXISTS (SELECT FROM notifications c WHERE c.next_retry_at IS NOT NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
              'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),
