@@ -99,12 +99,13 @@ def test_status_counts_each_state(ops: OpsClient, client: Client, rows: Rows) ->
 def test_counts_stop_at_the_cap(
     ops: OpsClient, client: Client, rows: Rows, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """T1: the cost of the status does not depend on the backlog; the response says that there are more, and only then."""
+    """T1: the cost of the status does not depend on the backlog. The response says if there are more."""
     monkeypatch.setattr("grantwire.operations.status._CAP", 3)
     for change in range(number):
         client.grant(f"k{change}", user_id=f"u{change}")
     rows.execute(
-        "INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)"
+        "INSERT INTO notifications"
+        " (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload)"
         " SELECT gen_random_uuid(), event_id, event_type, payload->>'user_id', 'item1', 1, payload FROM outbox_events"
     )
     status = ops.get(STATUS).json

@@ -366,7 +366,8 @@ def test_dead_letters_and_actions_are_limited(
     def add_dead_letter(number: int) -> None:
         rows.execute(
             "INSERT INTO notification_nats_dlq"
-            " (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, event_id, advised_at) VALUES (%s, 's', 'c', %s, 'MSG_TERMINATED', 1, %s, now())",
+            " (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, event_id, advised_at)"
+            " VALUES (%s, 's', 'c', %s, 'MSG_TERMINATED', 1, %s, now())",
             (uuid.UUID(int=number), number, event_id),
         )
 

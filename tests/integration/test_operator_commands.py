@@ -459,12 +459,12 @@ def test_rebuild_and_verify_of_the_read_model(
 
 
 def test_commands_are_listed_newest_first(ops: OpsClient, worker: OperatorCommandsRuntime) -> None:
-    """T1: in pages, with one status or any."""
+    """T1: in pages, with one status or any; a full last page has no next one."""
     accepted = [ops.post(VERIFY, f"k{number}", OPERATOR).json["command_id"] for number in range(5)]
     worker.run(budget())
     accepted.append(ops.post(VERIFY, "last", OPERATOR).json["command_id"])
-    first = ops.get(COMMANDS, limit="4").json
-    second = ops.get(COMMANDS, limit="4", cursor=first["next_cursor"]).json
+    first = ops.get(COMMANDS, limit="3").json
+    second = ops.get(COMMANDS, limit="3", cursor=first["next_cursor"]).json
     assert "next_cursor" not in second
     listed = [command["command_id"] for command in first["commands"] + second["commands"]]
     assert listed == accepted[::-1]
