@@ -237,9 +237,9 @@ BEGIN
         VALUES (p_client_id, burst, coalesce(p_now, clock_timestamp()))
             ON CONFLICT (client_id) DO NOTHING;
     END LOOP;
-    -- After the lock, so that time does not run backwards between two calls.
-    moment      := greatest(bucket.filled_at, coalesce(p_now, clock_timestamp()));
-    available   := least(burst, bucket.tokens + rate * extract(epoch FROM moment - bucket.filled_at));
+    -- After the lock, so that time does not run backwards between two concurrent calls.
+    moment      := coalesce(p_now, clock_timestamp());
+    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM moment - bucket.filled_at)));
     granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
     retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
@@ -289,12 +289,14 @@ CREATE FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) RETUR
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     AS $$
-    WITH counted AS MATERIALIZED (
-        SELECT d.kind, d.cause, d.since
+    WITH found AS MATERIALIZED (
+        SELECT d.kind, d.cause, d.since, d.number
           FROM unnest(ARRAY['outbox', 'notification', 'nats']) AS k (kind)
          CROSS JOIN LATERAL (
-               SELECT l.kind, l.cause, l.since FROM dead_letters l
-                WHERE l.kind = k.kind ORDER BY l.since DESC LIMIT p_cap) AS d),
+               SELECT l.kind, l.cause, l.since, row_number() OVER (ORDER BY l.since DESC) AS number FROM dead_letters l
+                WHERE l.kind = k.kind ORDER BY l.since DESC LIMIT p_cap + 1) AS d),
+    counted AS (
+        SELECT f.kind, f.cause, f.since FROM found f WHERE f.number <= p_cap),
     groups AS (
         SELECT c.kind, c.cause, count(*) AS count, min(c.since) AS first_at, max(c.since) AS last_at
           FROM counted c
@@ -303,8 +305,7 @@ CREATE FUNCTION public.dead_letter_groups(p_cap integer, p_groups integer) RETUR
          LIMIT p_groups)
     SELECT jsonb_build_object(
         'open', (SELECT count(*) FROM counted),
-        'capped', coalesce((SELECT max(k.count) FROM (
-                     SELECT count(*) AS count FROM counted GROUP BY kind) AS k) >= p_cap, false),
+        'capped', EXISTS (SELECT FROM found f WHERE f.number > p_cap),
         'groups', coalesce((SELECT jsonb_agg(jsonb_build_object(
             'kind', g.kind, 'cause', g.cause, 'count', g.count,
             'first_at', rfc3339(g.first_at), 'last_at', rfc3339(g.last_at))
@@ -1070,7 +1071,8 @@ BEGIN
              'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
              'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
              'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
-             'capped', count(*) >= p_cap,
+             'capped', EXISTS (SELECT FROM outbox_events c
+                                WHERE c.published_at IS NULL AND c.discarded_at IS NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM outbox_events f WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS failed),
              'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
@@ -1089,7 +1091,7 @@ BEGIN
              'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
              'held', count(*) FILTER (WHERE n.lease_until >= moment),
              'expired', count(*) FILTER (WHERE n.lease_until < moment),
-             'capped', count(*) >= p_cap,
+             'capped', EXISTS (SELECT FROM notifications c WHERE c.next_retry_at IS NOT NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
              'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),
@@ -1569,7 +1571,7 @@ BEGIN
     RETURN coalesce(found, '[]');
 END
 $$;
-CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) RETURNS jsonb
+CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) RETURNS jsonb
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     AS $$
@@ -1602,15 +1604,16 @@ CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl 
              'stream_sequence', m.stream_seq, 'consumer', m.consumer, 'redrives', m.redrive_count,
              'at', rfc3339(m.advised_at), 'closed_at', rfc3339(m.closed_at))), '[]')
            FROM (SELECT * FROM notification_nats_dlq d WHERE d.event_id = ANY (p_event_ids)
-                  ORDER BY d.advised_at LIMIT 500) AS m),
+                  ORDER BY d.advised_at LIMIT p_limit) AS m),
         'responses', (SELECT coalesce(jsonb_agg(jsonb_build_object(
              'event_id', r.event_id, 'route', k.route, 'status_code', k.status_code, 'body', k.response_body,
              'at', rfc3339(k.created_at), 'expires_at', rfc3339(k.expires_at))), '[]')
-           FROM jsonb_to_recordset(p_requests) AS r (event_id uuid, caller text, fingerprint text, at timestamptz)
+           FROM jsonb_to_recordset(p_requests)
+                AS r (event_id uuid, caller text, route text, fingerprint text, at timestamptz)
           CROSS JOIN LATERAL (
                 SELECT i.route, i.status_code, i.response_body, i.created_at, i.expires_at FROM idempotency_keys i
                  WHERE i.expires_at > r.at + p_ttl - interval '10 seconds' AND i.expires_at <= r.at + p_ttl
-                   AND i.caller = r.caller
+                   AND i.caller = r.caller AND i.route = r.route
                    AND left(encode(sha256(convert_to(i.idempotency_key, 'UTF8')), 'hex'), 12) = r.fingerprint
                  LIMIT 1) AS k))
 $$;
@@ -2603,8 +2606,8 @@ REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now times
 GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.user_entitlements_project(p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.user_entitlements TO grantwire_functions;

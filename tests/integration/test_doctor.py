@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,13 +13,17 @@ import pytest
 from psycopg import sql
 
 from grantwire_cli.checks.findings import Finding, Level
+from infra.local.doctor import postgres
 from infra.local.doctor.nats import check_nats
 from infra.local.doctor.postgres import RULES, check_postgres
+from infra.local.system.processes import wait_until
 from tests.integration.test_topology import change_stream
 from tests.support.nats_users import configure
 from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
+    from typing import LiteralString
+
     from tests.integration.conftest import Rows
 
 # Test servers do not wait for the disk, which doctor must notice.
@@ -92,6 +99,54 @@ def test_clocks_that_differ_are_a_warning(owner_url: str, monkeypatch: pytest.Mo
         found = next(check_postgres(connection, migrate="m"))
     assert (found.check, found.level) == ("clock", Level.WARNING)
     assert "by 30." in found.message
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", "SELECT pg_sleep(600)"], ids=["idle", "active"])
+def test_open_transaction_is_a_warning(
+    owner_url: str, database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, statement: LiteralString
+) -> None:
+    """T4: of the functions, also while it is idle; a session without a transaction is none."""
+
+    def warnings() -> list[tuple[str, str]]:
+        with psycopg.connect(owner_url, autocommit=True) as connection:
+            found = [finding for finding in check_postgres(connection, migrate="m") if finding.level is Level.WARNING]
+        return [(finding.message.partition(" of ")[0], finding.repair) for finding in found]
+
+    def is_in(state: str) -> bool:
+        query = "SELECT FROM pg_stat_activity WHERE pid = %s AND state = %s"
+        return rows.execute(query, (session.info.backend_pid, state)).rowcount == 1
+
+    monkeypatch.setattr(postgres, "LONG_TRANSACTION_SECONDS", 0)
+    session = psycopg.connect(database_url)
+    with closing(session), ThreadPoolExecutor(1) as thread:
+        repair = f"find out what it does; then SELECT pg_terminate_backend({session.info.backend_pid})"
+        running = thread.submit(session.execute, statement)
+        try:
+            assert wait_until(lambda: is_in("active" if "sleep" in statement else "idle in transaction"), 30)
+            assert warnings() == [("a transaction", repair)]
+        finally:
+            session.cancel()
+        with suppress(psycopg.errors.QueryCanceled):
+            running.result()
+        session.rollback()
+        assert warnings() == []
+
+
+def test_transactions_that_cannot_be_seen_are_a_warning(owner_url: str, database_url: str, rows: Rows) -> None:
+    """T4: the owner of the database need not be a superuser, and sees other roles only with a privilege."""
+    role = sql.Identifier(f"doctor_{uuid.uuid4().hex}")
+    rows.execute(sql.SQL("CREATE ROLE {} IN ROLE pg_read_all_data").format(role))
+    try:
+        with psycopg.connect(database_url), psycopg.connect(owner_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("SET ROLE {}").format(role))
+            findings = list(check_postgres(connection, migrate="m"))
+            (found,) = [finding for finding in findings if "cannot see" in finding.message]
+            assert found.level is Level.WARNING
+            rows.execute(found.repair.encode())
+            findings = list(check_postgres(connection, migrate="m"))
+            assert not [finding for finding in findings if "cannot see" in finding.message]
+    finally:
+        rows.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
 def test_streams_are_compared_with_the_settings(database_url: str, nats_url: str) -> None:

@@ -154,6 +154,37 @@ def test_only_an_applied_row_makes_an_event_genuine(database_url: str, rows: Row
         assert find_genuine(functions, [payload], [b""]) == set()
 
 
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=3)], ids=["near", "far"])
+def test_each_forged_field_is_noticed_by_both_searches(database_url: str, rows: Rows, age: timedelta) -> None:
+    """G1, K3: each field alone, in the search around the event's time and in the one without a time."""
+    now = datetime.now(UTC)
+    genuine = {
+        "event_id": str(uuid.uuid4()),
+        "event_type": "EntitlementGranted",
+        "occurred_at": (now - age).isoformat(),
+        "user_id": "u_1",
+        "stock_keeping_unit": "item1",
+        "version": 3,
+        "starts_at": (now + timedelta(days=1)).isoformat(),
+        "expires_at": (now + timedelta(days=31)).isoformat(),
+    }
+    forged = {
+        "event_id": str(uuid.uuid4()),
+        "event_type": "EntitlementExtended",
+        "user_id": "u_2",
+        "stock_keeping_unit": "item2",
+        "version": 4,
+        "starts_at": (now + timedelta(days=2)).isoformat(),
+        "expires_at": (now + timedelta(days=32)).isoformat(),
+    }
+    audit_payloads(rows, [genuine])
+    events = {"genuine": genuine} | {name: genuine | {name: value} for name, value in forged.items()}
+    events |= {f"no {name}": genuine | {name: None} for name in ("starts_at", "expires_at")}
+    with psycopg.connect(database_url) as functions:
+        found = find_genuine(functions, list(events.values()), [b""] * len(events))
+    assert [name for position, name in enumerate(events) if position in found] == ["genuine"]
+
+
 def test_event_far_from_its_audit_row_is_genuine(client: Client, environ: dict[str, str], rows: Rows) -> None:
     """G1, E1: updated_at runs ahead of the clock after a change with a wrong clock; the event has that time."""
     client.grant("k1")

@@ -52,7 +52,7 @@ def dead_notification(rows: Rows, error: str = "receiver responded with status 5
 
 
 def test_pages_list_every_dead_letter_once_newest_first(ops: OpsClient, client: Client, rows: Rows) -> None:
-    """T1: the cursor continues after the last entry."""
+    """T1: the cursor continues after the last entry; a full last page has none."""
     for number in range(7):
         client.grant(f"k{number}", user_id=f"u{number}")
     fail_events(rows)
@@ -60,7 +60,8 @@ def test_pages_list_every_dead_letter_once_newest_first(ops: OpsClient, client: 
     seen: list[Any] = []
     cursor: dict[str, str] = {}
     while True:
-        page = ops.get(LIST, limit="3", **cursor).json
+        page = ops.get(LIST, limit="4", **cursor).json
+        assert len(page["dead_letters"]) == 4
         seen += page["dead_letters"]
         if "next_cursor" not in page:
             break
@@ -135,6 +136,37 @@ def test_groups_have_counts_and_times(ops: OpsClient, client: Client, rows: Rows
         ("notification", "receiver responded with status 404", 1),
     ]
     assert groups["groups"][0]["first_at"] < groups["groups"][0]["last_at"]
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_newest_dead_letters_of_each_kind_are_counted(
+    ops: OpsClient, client: Client, rows: Rows, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """T1: the response says that there are more, and only then. The status has the same groups."""
+    for module in ("dead_letters", "status"):
+        monkeypatch.setattr(f"grantwire.operations.{module}._CAP", 3)
+    client.grant("k")
+    fail_events(rows)
+    for letter in range(number):
+        dead_notification(rows, "receiver responded with status 404" if letter == 0 else "connection refused")
+    found = ops.get(GROUPS).json
+    assert (found["open"], found["capped"]) == (4, number > 3)
+    counts = {(group["kind"], group["cause"]): group["count"] for group in found["groups"]}
+    oldest = {("notification", "receiver responded with status 404"): 1} if number == 3 else {}
+    assert counts == {("outbox", "broken"): 1, ("notification", "connection refused"): min(number - 1, 3), **oldest}
+    assert ops.get("/v1/ops/status").json["dead_letters"] == found
+
+
+def test_smaller_groups_are_left_out(ops: OpsClient, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T1: at most as many groups as the limit; their dead letters are part of `open`."""
+    for cause, letters in (("a", 1), ("b", 2), ("c", 3)):
+        for _ in range(letters):
+            dead_notification(rows, cause)
+    for limit in (3, 2):
+        monkeypatch.setattr("grantwire.operations.dead_letters._MAX_GROUPS", limit)
+        found = ops.get(GROUPS).json
+        assert [group["cause"] for group in found["groups"]] == ["c", "b", "a"][:limit]
+        assert (found["open"], found["capped"]) == (6, False)
 
 
 def test_group_of_a_cause_is_a_filter_of_the_list(ops: OpsClient, rows: Rows) -> None:

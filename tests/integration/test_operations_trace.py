@@ -15,7 +15,7 @@ from grantwire.runtime.operator_commands import OperatorCommandsRuntime
 from grantwire.runtime.relay import RelayRuntime
 from tests.support.client import BATCHES, CALLER, CHANGE, GRANTS, REVOKES, event, item
 from tests.support.dead_letters import budget
-from tests.support.operations import OPERATOR, REDRIVE, OpsClient
+from tests.support.operations import DISCARD, OPERATOR, REDRIVE, OpsClient
 from tests.support.times import in_hours, pass_time
 from tests.support.workers.deliver_receiver import Receiver
 
@@ -103,6 +103,37 @@ def test_trace_shows_every_stage_in_order(environ: dict[str, str], ops: OpsClien
     summaries = {entry["stage"]: entry["summary"] for entry in timeline}
     assert summaries["published"] == "NATS has stored the event as message 1 of the stream"
     assert summaries["sent"] == "the receiver has accepted the notification: written to the log"
+
+
+def test_stored_response_is_that_of_the_caller_and_the_route(ops: OpsClient, client: Client, rows: Rows) -> None:
+    """T2, I7: others may use the same key at the same time; without the own response, none of theirs is shown."""
+
+    def responses() -> dict[tuple[str, str], int]:
+        timeline = ops.get(TRACE, idempotency_key="k").json["timeline"]
+        callers = {entry["event_id"]: entry["detail"]["caller"] for entry in timeline if entry["stage"] == "change"}
+        return {
+            (callers[entry["event_id"]], entry["detail"]["route"]): json.loads(entry["detail"]["body"])["version"]
+            for entry in timeline
+            if entry["stage"] == "request"
+        }
+
+    client.change(GRANTS, "k", caller="shop")
+    client.change(REVOKES, "k", caller="shop")
+    client.change(GRANTS, "k", caller="store")
+    stored = {("shop", f"POST {GRANTS}"): 1, ("shop", f"POST {REVOKES}"): 2, ("store", f"POST {GRANTS}"): 3}
+    assert responses() == stored
+    for caller, route in list(stored):
+        rows.execute("DELETE FROM idempotency_keys WHERE (caller, route) = (%s, %s)", (caller, route))
+        del stored[caller, route]
+        assert responses() == stored
+
+
+def test_key_conflict_has_no_stored_response(ops: OpsClient, client: Client) -> None:
+    """T2, I3: that of the first request with the key belongs to another entitlement; it is not removed either."""
+    grant(client, "k1")
+    assert grant(client, "k1", user_id="other").code == "IDEMPOTENCY_KEY_CONFLICT"
+    trace = ops.get(TRACE, user_id="other", stock_keeping_unit="item1").json
+    assert (stages(trace), trace["removed"]) == (["change"], [])
 
 
 def send(client: Client, path: str, request_id: object, body: object, key: str = "-") -> Response:
@@ -299,14 +330,66 @@ def test_stages_that_retention_removed_are_named(
     assert [entry["stage"] for entry in trace["removed"]] == ["request", "outbox", "inbox"]
 
 
-def test_only_the_newest_changes_are_traced(ops: OpsClient, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """T2: the response says that there are more."""
+@pytest.mark.parametrize("number", [3, 4])
+def test_only_the_newest_changes_are_traced(
+    ops: OpsClient, client: Client, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """T2: the response says that there are more, and only then."""
     monkeypatch.setattr("grantwire.operations.traces._MAX_CHANGES", 3)
-    for number in range(5):
-        (client.grant if number % 2 == 0 else client.revoke)(f"k{number}")
+    for change in range(number):
+        (client.grant if change % 2 == 0 else client.revoke)(f"k{change}")
     trace = ops.get(TRACE, **ENTITLEMENT).json
-    assert trace["truncated"] is True
-    assert [change["version"] for change in trace["changes"]] == [3, 4, 5]
+    assert [change["version"] for change in trace["changes"]] == list(range(number - 2, number + 1))
+    assert trace["truncated"] == (number > 3)
+
+
+def test_longest_timeline_is_complete(ops: OpsClient, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T2: the response says that there are more entries, and only then."""
+    grant(client)
+    complete = ops.get(TRACE, **ENTITLEMENT).json
+    for limit in (len(complete["timeline"]), len(complete["timeline"]) - 1):
+        monkeypatch.setattr("grantwire.operations.traces._MAX_ENTRIES", limit)
+        trace = ops.get(TRACE, **ENTITLEMENT).json
+        assert trace["timeline"] == complete["timeline"][:limit]
+        assert trace["truncated"] == (limit < len(complete["timeline"]))
+
+
+def test_dead_letters_and_actions_are_limited(
+    ops: OpsClient, client: Client, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T2: the response says that there are more than the oldest dead letters or the newest actions, and only then."""
+
+    def shown() -> tuple[int, int, bool]:
+        trace = ops.get(TRACE, **ENTITLEMENT).json
+        return (*(stages(trace).count(stage) for stage in ("dead_letter", "operator_action")), trace["truncated"])
+
+    def add_dead_letter(number: int) -> None:
+        rows.execute(
+            "INSERT INTO notification_nats_dlq"
+            " (dead_letter_id, stream, consumer, stream_seq, kind, deliveries, event_id, advised_at)"
+            " VALUES (%s, 's', 'c', %s, 'MSG_TERMINATED', 1, %s, now())",
+            (uuid.UUID(int=number), number, event_id),
+        )
+
+    def add_action(number: int) -> None:
+        body = {"kind": "nats", "ids": [str(uuid.UUID(int=1))], "dry_run": True, **OPERATOR}
+        assert ops.post(DISCARD, f"d{number}", body).status == 200
+
+    monkeypatch.setattr("grantwire.operations.traces._MAX_RELATED", 2)
+    grant(client)
+    event_id = ops.get(TRACE, **ENTITLEMENT).json["changes"][0]["event_id"]
+    for number in (1, 2):
+        add_dead_letter(number)
+        add_action(number)
+    assert shown() == (2, 2, False)
+    add_dead_letter(3)
+    assert shown() == (2, 2, True)
+    (read,) = rows.execute("SELECT trace_stages(ARRAY[%s]::uuid[], '[]', '1 day', 2) AS stages", (event_id,)).fetchall()
+    assert len(read["stages"]["dead_messages"]) == 2
+    rows.execute("DELETE FROM notification_nats_dlq WHERE stream_seq = 3")
+    assert shown() == (2, 2, False)
+    add_action(3)
+    assert shown() == (2, 2, True)
 
 
 def test_functions_read_the_audit_only_through_the_bounded_function(database_url: str, client: Client) -> None:

@@ -173,6 +173,18 @@ def test_limit_ids_and_filter_select(ops: OpsClient, worker: OperatorCommandsRun
     assert states(rows) == {"DISCARDED": 4, "PENDING": 4}
 
 
+@pytest.mark.parametrize(("limit", "more"), [(3, True), (4, False)])
+def test_result_says_whether_the_limit_left_dead_letters(
+    ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows, limit: int, *, more: bool
+) -> None:
+    """T1: of a dry run and of a command; not if the limit is exactly their number."""
+    failed_events(rows, 4)
+    assert ops.post(DISCARD, "dry", ALL | {"limit": limit, "dry_run": True}).json["more"] == more
+    limited = ops.post(DISCARD, "k", ALL | {"limit": limit})
+    worker.run(budget())
+    assert ops.command(limited)["result"] == {"selected": limit, "done": limit, "skipped": {}, "more": more}
+
+
 def test_rate_delays_the_next_batch_and_other_commands_run_meanwhile(
     ops: OpsClient, worker: OperatorCommandsRuntime, rows: Rows
 ) -> None:
@@ -447,12 +459,12 @@ def test_rebuild_and_verify_of_the_read_model(
 
 
 def test_commands_are_listed_newest_first(ops: OpsClient, worker: OperatorCommandsRuntime) -> None:
-    """T1: in pages, with one status or any."""
+    """T1: in pages, with one status or any; a full last page has no next one."""
     accepted = [ops.post(VERIFY, f"k{number}", OPERATOR).json["command_id"] for number in range(5)]
     worker.run(budget())
     accepted.append(ops.post(VERIFY, "last", OPERATOR).json["command_id"])
-    first = ops.get(COMMANDS, limit="4").json
-    second = ops.get(COMMANDS, limit="4", cursor=first["next_cursor"]).json
+    first = ops.get(COMMANDS, limit="3").json
+    second = ops.get(COMMANDS, limit="3", cursor=first["next_cursor"]).json
     assert "next_cursor" not in second
     listed = [command["command_id"] for command in first["commands"] + second["commands"]]
     assert listed == accepted[::-1]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from functions.grant.handler import handler as grant
 from grantwire.clients.limits import CHUNK_SECONDS, LimitSettings, RateLimiter
 from grantwire.clients.scopes import Scope
 from grantwire.clients.store import ClientLimits, Clients
@@ -24,7 +25,7 @@ from grantwire.runtime.check import CheckRuntime
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
-from tests.support.client import Client, item
+from tests.support.client import GRANTS, Client, event, item
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
@@ -104,6 +105,23 @@ def test_burst_passes_and_then_the_rate(database: CountingDatabase, clock: Clock
     """G6: exactly the burst at once; afterwards as many as the bucket got since."""
     limiter = make_limiter(database, clock)
     assert spend(limiter) == 100
+    clock.seconds += 2
+    assert spend(limiter) == 20
+    clock.seconds += 3600
+    assert spend(limiter) == 100
+
+
+def test_clock_that_was_set_back_neither_blocks_a_client_nor_fills_its_bucket(
+    database: CountingDatabase, clock: Clock
+) -> None:
+    """G6: the client keeps its tokens, gets none for the step, and the rate from the new time on."""
+    limiter = make_limiter(database, clock)
+    limiter.take("c", 70)
+    clock.seconds -= 3600
+    assert spend(limiter) == 30
+    with pytest.raises(RateLimitedError) as refused:
+        limiter.take("c")
+    assert refused.value.retry_after == 1
     clock.seconds += 2
     assert spend(limiter) == 20
     clock.seconds += 3600
@@ -241,6 +259,18 @@ def test_request_above_the_limit_is_429(database_url: str, database: Database, c
         assert len(rows.execute("SELECT FROM entitlement_audit").fetchall()) == 1
         clock.seconds += 1
         assert client.grant("k2", user_id="u_2").status == 200
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("DELETE", GRANTS, 405), ("POST", "/v1/other", 404)])
+def test_request_without_a_route_counts(
+    database_url: str, database: Database, clock: Clock, method: str, path: str, status: int
+) -> None:
+    """G6: a client cannot send any number of requests to a wrong method or path."""
+    with Client(database_url) as client:
+        runtime = ApiRuntime(client.runtime.entitlements, make_limiter(database, clock, LimitSettings(rate=1, burst=2)))
+        handler = grant.with_runtime(runtime)
+        statuses = [handler(event(method, path), None)["statusCode"] for _ in range(3)]
+    assert statuses == [status, status, 429]
 
 
 def test_items_of_a_batch_count_as_requests(database: CountingDatabase, clock: Clock) -> None:

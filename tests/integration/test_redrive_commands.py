@@ -152,6 +152,22 @@ def test_redrive_of_old_event_requires_force(runtime: RedriveRuntime, client: Cl
     assert [report.done for report in (on_time, discard, forced)] == [[failed]] * 3
 
 
+@pytest.mark.parametrize(("limit", "more"), [(3, True), (4, False), (5, False)])
+@pytest.mark.parametrize("action", ["list", "redrive", "discard"])
+def test_report_says_whether_the_limit_left_dead_letters(
+    environ: dict[str, str], rows: Rows, action: str, limit: int, *, more: bool
+) -> None:
+    """Q2: not if the limit is exactly their number."""
+    _many_failed_events(rows, 4)
+    runtime = RedriveRuntime.build(environ)
+    request = {"action": action, "kind": "outbox", "all": True, "limit": limit, **OPERATOR}
+    try:
+        report = runtime.dead_letters.execute(DeadLetterCommand.parse(request), "a test")
+    finally:
+        runtime.close()
+    assert (len(report.seen), report.more) == (min(limit, 4), more)
+
+
 def test_command_runs_in_bounded_batches(environ: dict[str, str], rows: Rows) -> None:
     """Q2: each batch is committed on its own and reported; the limit is respected."""
     _many_failed_events(rows, 25)

@@ -664,6 +664,16 @@ def test_local_stack_has_all_roles(server: PostgresServer, tmp_path: Path) -> No
     assert actions == [("make up", "create", f"command line of {socket.gethostname()}, make up")]
 
 
+def test_owner_of_the_local_stack_sees_the_transactions_of_the_functions(server: PostgresServer) -> None:
+    """T4: doctor runs as the owner, and reports transactions that are open for long."""
+    local_database.create(server)
+    owner = local_database.owner_url(server)
+    with psycopg.connect(local_database.functions_url(owner, server)) as functions, psycopg.connect(owner) as doctor:
+        functions.execute("SELECT 1")
+        query = "SELECT state FROM pg_stat_activity WHERE pid = %s AND xact_start IS NOT NULL"
+        assert doctor.execute(query, [functions.info.backend_pid]).fetchall() == [("idle in transaction",)]
+
+
 def test_roles_of_the_local_stack_connect_to_no_other_database(server: PostgresServer) -> None:
     """G3: neither to the maintenance databases of the cluster nor to a database that existed before."""
     with psycopg.connect(server.url(), autocommit=True) as connection:

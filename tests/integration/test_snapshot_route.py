@@ -95,6 +95,8 @@ def test_pages_are_in_the_order_of_the_primary_key(feed: FeedClient, database_ur
     for limit in (1, 2, 3, 7, 8):
         entitlements, _ = feed.read_snapshot(limit=limit)
         assert [(item["user_id"], item["stock_keeping_unit"]) for item in entitlements] == sorted(names)
+    assert "next_after" in feed.snapshot(limit="6").json
+    assert "next_after" not in feed.snapshot(limit="7").json
 
 
 def test_change_of_a_running_transaction_follows_in_the_feed(

@@ -31,6 +31,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECRET_KEY = "key-that-must-not-be-logged"
+# The headers in which proxies name the address of their caller. API Gateway passes them on as they were sent.
+FORGED_ADDRESS = {
+    "X-Forwarded-For": "198.51.100.1",
+    "Forwarded": "for=198.51.100.1",
+    "Client-IP": "198.51.100.1",
+    "True-Client-IP": "198.51.100.1",
+    "X-Client-IP": "198.51.100.1",
+    "X-Real-IP": "198.51.100.1",
+    "sourceIp": "198.51.100.1",
+}
+MANY_FORGED_ADDRESSES = {name: [value, value] for name, value in FORGED_ADDRESS.items()}
 
 
 def handler_with(handle: Callable[[Request, None], Response]) -> HttpHandler[None]:
@@ -249,9 +260,12 @@ def test_request_line_has_fixed_fields_that_replace_no_dimension_or_metric(capsy
 def test_source_address_is_in_the_request_line(
     capsys: pytest.CaptureFixture[str], identity: object, address: str | None
 ) -> None:
-    """G7: in canonical form; a missing or invalid one is null and refuses nothing."""
+    """G7: in canonical form; a missing or invalid one is null and refuses nothing. The caller cannot choose it."""
     context = event("POST", GRANTS)["requestContext"] | {"identity": identity}
-    response = handler_with(lambda *_: Response(200, "{}"))(event("POST", GRANTS, requestContext=context), None)
+    sent = event(
+        "POST", GRANTS, requestContext=context, headers=FORGED_ADDRESS, multiValueHeaders=MANY_FORGED_ADDRESSES
+    )
+    response = handler_with(lambda *_: Response(200, "{}"))(sent, None)
     (line,) = _lines(capsys)
     assert (response["statusCode"], line["source_address"]) == (200, address)
 

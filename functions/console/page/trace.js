@@ -103,7 +103,7 @@ function changesCard(trace) {
     ],
     trace.changes,
   );
-  return card("Changes", [trace.truncated && notice("warn", "There are more changes", "Only the newest 50 are shown. Search by a purchase or an event to see an older one."), content], { flush: true });
+  return card("Changes", [trace.truncated && notice("warn", "There are more changes or steps", "Only the newest 50 changes are shown, and 2,000 steps. Search by a purchase or an event to see an older one."), content], { flush: true });
 }
 
 const STAGE_TONES = { request: "calm", change: "calm", outbox: "calm", published: "calm", inbox: "calm", read_model: "calm", notification: "calm", attempt: "warn", sent: "good", dead_letter: "bad", closed: "mute", operator_action: "warn" };

@@ -18,7 +18,6 @@ from infra.local.doctor.nats import check_nats
 from infra.local.doctor.postgres import check_postgres
 from infra.local.errors import CommandError
 from infra.local.layer import PLAINTEXT, product_code
-from infra.local.servers.group import ServerGroup
 from infra.local.servers.nats_users import INBOX_PREFIXES, WORKERS
 from infra.local.stack import selection
 from infra.local.stack.streams import topology_variables
@@ -57,8 +56,7 @@ def _findings(environ: Mapping[str, str], progress: Progress) -> Iterator[Findin
         return
     yield from check_machine()
     stack = selection.current_stack(progress)
-    if isinstance(stack, ServerGroup):
-        yield from check_servers(stack)
+    yield from check_servers(stack)
     alive = {server.name: server.is_alive() for server in stack.servers}
     if alive["postgres"]:
         yield from _check_database({**PLAINTEXT, "DATABASE_URL": stack.database_url}, migrate="make up")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
 from infra.local.paths import DESCRIPTION, STATE
+from infra.local.servers.server import Server
 from infra.local.system import ports, unprivileged
 from infra.local.toolchain import environments, interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.servers.group import ServerGroup
+    from infra.local.stack.deployed import DeployedStack
 
 LITTLE_DISK = 2 * 1024**3
 NO_DISK = 300 * 1024**2
@@ -62,13 +63,15 @@ def _check_permissions() -> Iterator[Finding]:
         yield ok("permissions", f"only this account can read {STATE}")
 
 
-def check_servers(servers: ServerGroup) -> Iterator[Finding]:
+def check_servers(stack: DeployedStack) -> Iterator[Finding]:
     """Yield a finding for each server: whether it runs, and whether another program has its port."""
-    for server in servers.servers:
+    up = "make up" if stack.kind == "embedded" else f"make up STACK={stack.kind}"
+    for server in stack.servers:
         if server.is_alive():
-            yield ok("servers", f"{server.name} runs, pid {server.pid}, port {server.port}")
-        elif server.port and not ports.is_port_free(server.port):
+            process = f"pid {server.pid}" if server.pid else "in a container"
+            yield ok("servers", f"{server.name} runs, {process}, port {server.port}")
+        elif isinstance(server, Server) and server.port and not ports.is_port_free(server.port):
             message = f"{server.name} does not run, and another program uses its port {server.port}"
-            yield problem("ports", message, f"{server.port_variable}=PORT make up, or end that program")
+            yield problem("ports", message, f"{server.port_variable}=PORT {up}, or end that program")
         else:
-            yield problem("servers", f"{server.name} does not run", "make up")
+            yield problem("servers", f"{server.name} does not run", up)

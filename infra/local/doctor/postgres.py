@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
+from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +42,13 @@ SELECT role.rolsuper OR role.rolcreaterole OR role.rolcreatedb OR role.rolbypass
   FROM pg_roles role WHERE role.rolname = 'grantwire_functions'
 """
 
+# PostgreSQL shows the transactions of other roles only to members of pg_read_all_stats and of these roles.
+_HIDDEN_SESSIONS = """
+SELECT count(*), current_user FROM pg_stat_activity
+ WHERE datname = current_database() AND usesysid IS NOT NULL AND query = '<insufficient privilege>'
+"""
+
+# Also of sessions that are idle in their transaction.
 _LONG_TRANSACTIONS = """
 SELECT pid, usename, extract(epoch FROM clock_timestamp() - xact_start)::integer
   FROM pg_stat_activity
@@ -84,9 +92,7 @@ def check_postgres(connection: Connection[Any], *, migrate: str) -> Iterator[Fin
     yield from _check_settings(connection)
     yield _check_connections(connection)
     yield from _check_schema(connection, migrate)
-    for pid, user, seconds in connection.execute(_LONG_TRANSACTIONS, [LONG_TRANSACTION_SECONDS]).fetchall():
-        message = f"a transaction of {user} has been open for {seconds} s; it holds back the change feed and vacuum"
-        yield warning(CHECK, message, f"find out what it does; then SELECT pg_terminate_backend({pid})")
+    yield from _check_transactions(connection)
 
 
 def _check_clock(connection: Connection[Any]) -> Finding:
@@ -119,6 +125,17 @@ def _check_connections(connection: Connection[Any]) -> Finding:
     if limit - used < limit * FEW_CONNECTIONS:
         return warning(CHECK, text, "raise max_connections, or lower the concurrency of the functions")
     return ok(CHECK, text)
+
+
+def _check_transactions(connection: Connection[Any]) -> Iterator[Finding]:
+    """Yield a finding for each transaction that is open for long, and one if some cannot be seen."""
+    ((hidden, user),) = connection.execute(_HIDDEN_SESSIONS).fetchall()
+    if hidden:
+        message = f"{user} cannot see the transactions of {count_of(hidden, 'session')} of other roles"
+        yield warning(CHECK, message, f"GRANT pg_read_all_stats TO {user}")
+    for pid, owner, seconds in connection.execute(_LONG_TRANSACTIONS, [LONG_TRANSACTION_SECONDS]).fetchall():
+        message = f"a transaction of {owner} has been open for {seconds} s; it holds back the change feed and vacuum"
+        yield warning(CHECK, message, f"find out what it does; then SELECT pg_terminate_backend({pid})")
 
 
 def _check_schema(connection: Connection[Any], migrate: str) -> Iterator[Finding]:

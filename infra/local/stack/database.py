@@ -79,7 +79,8 @@ def _url_for_role(owner_url: str, server: Cluster, role: str) -> str:
 def create(server: Cluster) -> None:
     """Create the database, its owner and the roles of the functions. As on RDS, none of them is a superuser.
 
-    The roles of the functions can connect to this database only, and cannot create temporary tables in it.
+    The roles of the functions can connect to this database only, and cannot create temporary tables in it. The owner
+    sees their sessions, so that doctor finds transactions that are open for long.
     """
     with psycopg.connect(server.url(), autocommit=True) as connection:
         owner = sql.Identifier(DATABASE_NAME)
@@ -91,6 +92,7 @@ def create(server: Cluster) -> None:
         for role in (DATABASE_NAME, *LOGIN_ROLES):
             password = sql.Literal(role_password(server, role))
             connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), password))
+        connection.execute(sql.SQL("GRANT pg_read_all_stats TO {}").format(owner))
         if not connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE_NAME]).rowcount:
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(owner, owner))
         for (name,) in connection.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,12 @@ import pytest
 
 from grantwire_cli.checks.deployment import OUTPUTS, check_deployment
 from grantwire_cli.checks.findings import Level
+from infra.local.commands.doctor import doctor
 from infra.local.doctor import machine
+from infra.local.progress import Progress
+from infra.local.stack import selection
+from infra.local.stack.embedded import EmbeddedStack
+from infra.local.stack.localstack import LocalStackStack
 from infra.local.system import unprivileged
 from tests.support.fake_api import FakeApi, Fault, error
 from tests.support.ops_examples import status
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from infra.local.stack.deployed import DeployedStack
     from tests.unit.command.conftest import Result
 
     Run = Callable[..., Result]
@@ -145,3 +152,22 @@ def test_readable_secrets_and_little_disk_are_found(home: Path, monkeypatch: pyt
     assert problems() >= {f"chmod 700 {state}", f"chmod 600 {state / 'token'}"}
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 1000}))
     assert any("make clean" in repair for repair in problems())
+
+
+@pytest.mark.parametrize(("kind", "repair"), [("embedded", "make up"), ("localstack", "make up STACK=localstack")])
+def test_server_that_does_not_run_is_a_problem(
+    kind: str, repair: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T4: of the embedded stack, and of the stack in containers; the exit code is 1."""
+
+    def stack_of_the_checkout(progress: Progress) -> DeployedStack:
+        return (EmbeddedStack if kind == "embedded" else LocalStackStack)(home, progress=progress)
+
+    monkeypatch.setattr(selection, "current_stack", stack_of_the_checkout)
+    monkeypatch.setattr("infra.local.commands.doctor.check_machine", list)
+    monkeypatch.setenv("PATH", "")
+    output = io.StringIO()
+    assert doctor(["--json"], Progress(output)) == 1
+    found = {(item["message"], item["level"], item["repair"]) for item in json.loads(output.getvalue())["findings"]}
+    names = ("postgres", "nats", "emulator" if kind == "embedded" else "localstack")
+    assert found == {(f"{name} does not run", "problem", repair) for name in names}

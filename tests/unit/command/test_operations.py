@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from grantwire.operations import problems
 from grantwire_cli.advice import ADVICE
-from tests.support.fake_api import FakeApi, Fault, Reply, error
+from tests.support.fake_api import TOKEN, FakeApi, Fault, Reply, error
 from tests.support.ops_examples import (
     ACCEPTED,
     AT,
@@ -26,6 +27,7 @@ from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.fake_api import Call
     from tests.unit.command.conftest import Result
@@ -92,6 +94,29 @@ def test_status_exits_with_the_state(grantwire: Run, api: FakeApi) -> None:
     assert "PostgreSQL" not in grantwire("status", "--json").json["error"]["message"]
     api.faults = [Fault(error(403, "FORBIDDEN"))]
     assert grantwire("status").code == 4
+
+
+@pytest.mark.parametrize(("nats_is_alive", "code"), [(True, 0), (False, 5)])
+def test_status_of_a_local_stack_needs_every_server(
+    run: Run, api: FakeApi, home: Path, monkeypatch: pytest.MonkeyPatch, *, nats_is_alive: bool, code: int
+) -> None:
+    """T3: exit code 5 if a server is down, although the API responds and reports no problem yet."""
+    api.respond("GET", "/v1/ops/status", status())
+    (home / "infra" / "local").mkdir(parents=True)
+    (home / "template.yaml").touch()
+    servers = [
+        {"name": name, "title": name, "alive": alive, "pid": 1, "port": 2}
+        for name, alive in (("postgres", True), ("nats", nats_is_alive), ("emulator", True))
+    ]
+    local = {"healthy": nats_is_alive, "api_url": api.url, "servers": servers, "backlog": None}
+    (home / "infra" / "local" / "__main__.py").write_text(f"print({json.dumps(json.dumps(local))})")
+    (home / ".grantwire").mkdir()
+    description = home / ".grantwire" / "stack.json"
+    description.touch(mode=0o600)
+    description.write_text(json.dumps({"api_url": api.url, "token": TOKEN}))
+    monkeypatch.chdir(home)
+    result = run("status", "--json")
+    assert (result.code, result.json["status"]["state"], result.json["local"]) == (code, "OK", local)
 
 
 def test_redrive_shows_what_it_would_do_then_follows_the_command(grantwire: Run, repairable: FakeApi) -> None:

@@ -6,6 +6,9 @@
 -- in api_clients replace the defaults in the arguments; `burst` is the one that applies. `granted` is 0 if there are
 -- too few tokens. Then p_count tokens, at least a tenth of the burst, are available after `retry_after` seconds, unless
 -- p_count is greater than the burst. The row lock makes concurrent calls exact; p_now replaces the clock in tests.
+--
+-- A clock that was set back, or that of a new primary, adds no tokens: the bucket keeps what it has, and is filled from
+-- the new time on.
 
 CREATE OR REPLACE FUNCTION client_tokens_take(
     p_client_id text, p_rate integer, p_burst integer, p_now timestamptz DEFAULT NULL, p_count integer DEFAULT 1,
@@ -29,9 +32,9 @@ BEGIN
             ON CONFLICT (client_id) DO NOTHING;
     END LOOP;
 
-    -- After the lock, so that time does not run backwards between two calls.
-    moment      := greatest(bucket.filled_at, coalesce(p_now, clock_timestamp()));
-    available   := least(burst, bucket.tokens + rate * extract(epoch FROM moment - bucket.filled_at));
+    -- After the lock, so that time does not run backwards between two concurrent calls.
+    moment      := coalesce(p_now, clock_timestamp());
+    available   := least(burst, bucket.tokens + rate * greatest(0, extract(epoch FROM moment - bucket.filled_at)));
     granted     := CASE WHEN available >= p_count THEN greatest(p_count, floor(available / 10)) ELSE 0 END;
     retry_after := CASE WHEN granted = 0 THEN (greatest(p_count, burst / 10.0) - available) / rate ELSE 0 END;
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;

@@ -1,6 +1,6 @@
 -- The counts of the status (T1) as one JSON object, in one snapshot. Every count stops at p_cap rows, so that the
--- cost does not depend on the backlog; `capped` says where it did. enable_seqscan is off, because a plan made while a
--- table is empty would read it completely later.
+-- cost does not depend on the backlog; `capped` is true if more rows than that wait. enable_seqscan is off, because a
+-- plan made while a table is empty would read it completely later.
 CREATE OR REPLACE FUNCTION operations_status(p_cap integer, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 DECLARE
@@ -16,7 +16,8 @@ BEGIN
              'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
              'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
              'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
-             'capped', count(*) >= p_cap,
+             'capped', EXISTS (SELECT FROM outbox_events c
+                                WHERE c.published_at IS NULL AND c.discarded_at IS NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM outbox_events f WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS failed),
              'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
@@ -36,7 +37,7 @@ BEGIN
              'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
              'held', count(*) FILTER (WHERE n.lease_until >= moment),
              'expired', count(*) FILTER (WHERE n.lease_until < moment),
-             'capped', count(*) >= p_cap,
+             'capped', EXISTS (SELECT FROM notifications c WHERE c.next_retry_at IS NOT NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
              'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),

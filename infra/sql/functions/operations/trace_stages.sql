@@ -1,9 +1,11 @@
 -- What the tables have about these events, at most 100, as a JSON object with one array for each stage (T2).
 --
--- p_requests has one object for each change with a key: event_id, caller, fingerprint and at. The key itself is not known,
--- so the stored response is searched among the responses that were stored within ten seconds before the change, which the
--- index on their expiry finds.
-CREATE OR REPLACE FUNCTION trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval)
+-- p_requests has one object for each change with a stored response: event_id, caller, route, fingerprint and at. The key
+-- itself is not known, so the stored response is searched among the responses that were stored within ten seconds before
+-- the change, which the index on their expiry finds. A key belongs to a caller and a route, so both must be the same.
+--
+-- Of the dead letters of messages, the oldest p_limit are returned.
+CREATE OR REPLACE FUNCTION trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer)
 RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
     SELECT jsonb_build_object(
         'outbox', (SELECT coalesce(jsonb_agg(jsonb_build_object(
@@ -34,15 +36,16 @@ RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
              'stream_sequence', m.stream_seq, 'consumer', m.consumer, 'redrives', m.redrive_count,
              'at', rfc3339(m.advised_at), 'closed_at', rfc3339(m.closed_at))), '[]')
            FROM (SELECT * FROM notification_nats_dlq d WHERE d.event_id = ANY (p_event_ids)
-                  ORDER BY d.advised_at LIMIT 500) AS m),
+                  ORDER BY d.advised_at LIMIT p_limit) AS m),
         'responses', (SELECT coalesce(jsonb_agg(jsonb_build_object(
              'event_id', r.event_id, 'route', k.route, 'status_code', k.status_code, 'body', k.response_body,
              'at', rfc3339(k.created_at), 'expires_at', rfc3339(k.expires_at))), '[]')
-           FROM jsonb_to_recordset(p_requests) AS r (event_id uuid, caller text, fingerprint text, at timestamptz)
+           FROM jsonb_to_recordset(p_requests)
+                AS r (event_id uuid, caller text, route text, fingerprint text, at timestamptz)
           CROSS JOIN LATERAL (
                 SELECT i.route, i.status_code, i.response_body, i.created_at, i.expires_at FROM idempotency_keys i
                  WHERE i.expires_at > r.at + p_ttl - interval '10 seconds' AND i.expires_at <= r.at + p_ttl
-                   AND i.caller = r.caller
+                   AND i.caller = r.caller AND i.route = r.route
                    AND left(encode(sha256(convert_to(i.idempotency_key, 'UTF8')), 'hex'), 12) = r.fingerprint
                  LIMIT 1) AS k))
 $$;

@@ -108,7 +108,7 @@ def _print(session: Session, found: dict[str, Any], *, details: bool) -> None:
                 f"Repair the cause, then: grantwire dead-letters redrive {selection} --reason 'what you repaired'"
             )
     if found["truncated"]:
-        session.note("There are more changes than these.")
+        session.note("There are more changes or steps than these.")
 
 
 def _print_timeline(session: Session, timeline: list[dict[str, Any]], *, details: bool) -> None:

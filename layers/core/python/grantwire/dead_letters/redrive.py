@@ -128,7 +128,7 @@ class DeadLetters:
             if len(page) < limit:
                 break
         else:
-            report.more = True
+            report.more = bool(self.list_page(execution, after, 1))
         if command.ids is not None:
             report.skip(NOT_OPEN, set(command.ids) - report.seen)
         if command.action != "list":

@@ -84,7 +84,9 @@ class DeadLetterExecutor:
             self._dead_letters.execute_page(execution, page)
         if len(page) == limit and limit < parsed.limit - command.selected:
             return checkpoint.outcome
-        return self._finish(command, parsed.ids, checkpoint.outcome, fence, more=len(page) == limit)
+        last = page[-1].dead_letter_id if page else after
+        more = len(page) == limit and bool(self._dead_letters.list_page(execution, last, 1))
+        return self._finish(command, parsed.ids, checkpoint.outcome, fence, more=more)
 
     def _finish(
         self, command: ClaimedCommand, ids: tuple[UUID, ...] | None, last: BatchOutcome, fence: Fence, *, more: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grantwire.errors import KeyConflictError
 from grantwire.operations.wording import count_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class _Entry(NamedTuple):
     event_id: str | None
     summary: str
     detail: Mapping[str, Any]
+
+
+def has_stored_response(change: Mapping[str, Any]) -> bool:
+    """Return whether a response was stored with the change. The response to a key conflict is that of no request."""
+    return "key_fingerprint" in change["detail"] and change["outcome"] != KeyConflictError.code
 
 
 def build_timeline(evidence: Evidence) -> list[dict[str, Any]]:
@@ -89,7 +95,7 @@ def find_removed(evidence: Evidence) -> list[dict[str, Any]]:
     for change in evidence.changes:
         event_id = change["event_id"]
         has = {stage: evidence.find(stage, event_id) is not None for stage in evidence.stages}
-        if "key_fingerprint" in change["detail"] and not has["responses"]:
+        if has_stored_response(change) and not has["responses"]:
             removed.append(("request", event_id, "the stored response is no longer kept"))
         if change["outcome"] != _APPLIED:
             continue

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grantwire.database import Jsonb
-from grantwire.operations.timeline import Evidence, build_timeline, describe_state, find_removed
+from grantwire.entitlements import Operation
+from grantwire.operations.timeline import Evidence, build_timeline, describe_state, find_removed, has_stored_response
 from grantwire.operations.trace_query import TraceQuery
 
 if TYPE_CHECKING:
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from grantwire.database import Connection, Database
 
 _MAX_CHANGES = 50
+# The newest changes of an entitlement among which the change of an event is searched; trace_changes allows no more.
+_MAX_HISTORY = 100
 _MAX_ENTRIES = 2000
-_MAX_ACTIONS = 500
+# Actions of operators, and dead letters of messages: of each, this many are shown.
+_MAX_RELATED = 500
 
 # The SQL function reads the audit, which the role of the functions cannot (infra/sql/functions/trace_changes.sql).
 _CHANGES = """
@@ -25,7 +29,7 @@ SELECT trace_changes(%(user_id)s, %(stock_keeping_unit)s, %(purchase_id)s, %(tra
                      %(event_id)s::uuid, %(limit)s, %(correlation_id)s::text)
 """
 
-_STAGES = "SELECT trace_stages(%(event_ids)s::uuid[], %(requests)s, %(ttl)s)"
+_STAGES = "SELECT trace_stages(%(event_ids)s::uuid[], %(requests)s, %(ttl)s, %(limit)s)"
 
 _ACTIONS = "SELECT operator_actions_find(%(ids)s::uuid[], %(limit)s)"
 
@@ -70,11 +74,11 @@ class Traces:
             truncated = len(changes) > _MAX_CHANGES
             changes = sorted(changes[:_MAX_CHANGES], key=lambda change: (change["at"], change["version"] or 0))
             ids = [change["event_id"] for change in changes] or ([] if event_id is None else [str(event_id)])
-            evidence = self._collect(connection, changes, ids)
+            evidence, is_complete = self._collect(connection, changes, ids)
         timeline = build_timeline(evidence)
         return {
             "query": query.as_dict(),
-            "truncated": truncated or len(timeline) > _MAX_ENTRIES,
+            "truncated": truncated or not is_complete or len(timeline) > _MAX_ENTRIES,
             "changes": [{**_shorten(change), "state": describe_state(change, evidence)} for change in changes],
             "timeline": timeline[:_MAX_ENTRIES],
             "removed": find_removed(evidence),
@@ -89,19 +93,17 @@ class Traces:
 
     def _find_changes(self, connection: Connection, query: TraceQuery, event_id: UUID | None) -> list[dict[str, Any]]:
         if query.event_id is None and query.notification_id is None:
-            return self._read_changes(connection, query)
+            return self._read_changes(connection, query, _MAX_CHANGES + 1)
         if event_id is None:
             return []
         entitlement = connection.execute(_ENTITLEMENT_OF_EVENT, {"id": event_id}).fetchone()
         if entitlement is None or None in entitlement:
-            return self._read_changes(connection, TraceQuery(event_id=event_id))
-        history = self._read_changes(connection, TraceQuery(*entitlement), limit=100)
+            return self._read_changes(connection, TraceQuery(event_id=event_id), 1)
+        history = self._read_changes(connection, TraceQuery(*entitlement), _MAX_HISTORY)
         found = [change for change in history if change["event_id"] == str(event_id)]
-        return found or self._read_changes(connection, TraceQuery(event_id=event_id))
+        return found or self._read_changes(connection, TraceQuery(event_id=event_id), 1)
 
-    def _read_changes(
-        self, connection: Connection, query: TraceQuery, limit: int = _MAX_CHANGES + 1
-    ) -> list[dict[str, Any]]:
+    def _read_changes(self, connection: Connection, query: TraceQuery, limit: int) -> list[dict[str, Any]]:
         parameters = {
             "user_id": query.user_id,
             "stock_keeping_unit": query.stock_keeping_unit,
@@ -115,26 +117,32 @@ class Traces:
         ((changes,),) = connection.execute(_CHANGES, parameters).fetchall()
         return list(changes)
 
-    def _collect(self, connection: Connection, changes: Sequence[dict[str, Any]], ids: Sequence[str]) -> Evidence:
-        """Read everything that the tables have about the events."""
+    def _collect(
+        self, connection: Connection, changes: Sequence[dict[str, Any]], ids: Sequence[str]
+    ) -> tuple[Evidence, bool]:
+        """Return what the tables have about the events, and whether this is everything."""
         requests = [
             {
                 "event_id": change["event_id"],
                 "caller": change["caller"],
+                "route": Operation(change["operation"]).route,
                 "fingerprint": change["detail"]["key_fingerprint"],
                 "at": change["at"],
             }
             for change in changes
-            if "key_fingerprint" in change["detail"]
+            if has_stored_response(change)
         ]
-        parameters = {"event_ids": list(ids), "requests": Jsonb(requests), "ttl": self._response_ttl}
+        limit = _MAX_RELATED + 1
+        parameters = {"event_ids": list(ids), "requests": Jsonb(requests), "ttl": self._response_ttl, "limit": limit}
         ((stages,),) = connection.execute(_STAGES, parameters).fetchall()
         entitlements = {(change["user_id"], change["stock_keeping_unit"]) for change in changes}
         pairs = [{"user_id": user_id, "stock_keeping_unit": sku} for user_id, sku in sorted(entitlements)]
         ((read_model,),) = connection.execute(_READ_MODEL, {"entitlements": Jsonb(pairs)}).fetchall()
         dead = [entry["dead_letter_id"] for name in ("dead_notifications", "dead_messages") for entry in stages[name]]
-        ((actions,),) = connection.execute(_ACTIONS, {"ids": [*ids, *dead][:1000], "limit": _MAX_ACTIONS}).fetchall()
-        return Evidence(list(changes), stages, read_model, actions)
+        ((actions,),) = connection.execute(_ACTIONS, {"ids": [*ids, *dead][:1000], "limit": limit}).fetchall()
+        is_complete = max(len(actions), len(stages["dead_messages"])) <= _MAX_RELATED
+        stages["dead_messages"] = stages["dead_messages"][:_MAX_RELATED]
+        return Evidence(list(changes), stages, read_model, actions[:_MAX_RELATED]), is_complete
 
 
 def _shorten(change: dict[str, Any]) -> dict[str, Any]:
