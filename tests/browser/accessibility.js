@@ -1,5 +1,5 @@
-// Returns what a person with a screen reader, weak sight or a keyboard could not use on this page.
-() => {
+/** Return what a person with a screen reader, weak sight or a keyboard could not use on this page. */
+function findProblems() {
   const problems = [];
   const visible = (element) => element.checkVisibility({ checkVisibilityCSS: true });
   const labels = (element) => [...(element.labels ?? [])].map((label) => label.textContent).join(" ");

@@ -97,6 +97,10 @@ function showPreview(body, preview, { action, request, form, problem, close }) {
   const key = newKey(); // the same for every try, so that a try without a response is not repeated
   const confirm = h("button", { type: "submit", class: `button ${action === "discard" ? "danger" : "primary"}` }, `${verb.name} ${countOf(count, "dead letter", "dead letters", preview.more)}`);
   const understood = action === "discard" && h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), h("span", {}, `I understand that ${count === 1 && !preview.more ? "it is" : "they are"} never delivered.`));
+  const goBack = () => {
+    body.replaceChildren(problem, form);
+    form.elements.reason.focus();
+  };
   const confirmation = h(
     "form",
     { class: "stack", id: "preview" },
@@ -105,7 +109,7 @@ function showPreview(body, preview, { action, request, form, problem, close }) {
     preview.ids.length > 0 && h("details", {}, h("summary", {}, "Which ones"), h("ul", { class: "id-list" }, preview.ids.slice(0, SHOWN_IDS).map((id) => h("li", {}, code(id)))), preview.ids.length > SHOWN_IDS && h("p", { class: "quiet" }, `and ${formatCount(preview.ids.length - SHOWN_IDS, preview.more)} more`)),
     count === 0 && notice("warn", "Nothing would change", "The reasons are above. Change the selection or the options."),
     count > 0 && understood,
-    h("div", { class: "dialog-actions" }, count > 0 && confirm, h("button", { type: "button", class: "button", onclick: () => (body.replaceChildren(problem, form), form.elements.reason.focus()) }, "Back")),
+    h("div", { class: "dialog-actions" }, count > 0 && confirm, h("button", { type: "button", class: "button", onclick: goBack }, "Back")),
   );
   confirmation.addEventListener("submit", async (event) => {
     event.preventDefault();

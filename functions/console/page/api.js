@@ -55,20 +55,16 @@ export function newKey() {
 
 async function send(method, path, body, key) {
   const headers = { Authorization: `Bearer ${session.token}` };
-  if (body !== undefined) Object.assign(headers, { "Content-Type": "application/json", "Idempotency-Key": key });
+  const request = { method, headers, cache: "no-store", credentials: "omit", redirect: "error" };
+  if (body !== undefined) {
+    Object.assign(headers, { "Content-Type": "application/json", "Idempotency-Key": key });
+    request.body = JSON.stringify(body);
+  }
   const started = performance.now();
   let response;
   let parsed;
   try {
-    response = await fetch(BASE + path, {
-      method,
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      cache: "no-store",
-      credentials: "omit",
-      redirect: "error",
-      signal: AbortSignal.timeout(TIMEOUT_MILLISECONDS),
-    });
+    response = await fetch(BASE + path, { ...request, signal: AbortSignal.timeout(TIMEOUT_MILLISECONDS) });
     parsed = await readJson(response);
   } catch (error) {
     const reason = error.name === "TimeoutError" ? "no response within 25 s" : "no connection";

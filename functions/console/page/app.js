@@ -89,7 +89,7 @@ function refreshTool() {
     button.title = refreshing.paused ? "Refresh automatically" : "Pause refreshing. It also pauses while the tab is hidden.";
     button.replaceChildren(refreshing.paused ? icon("play") : icon("pause"), text);
   };
-  refreshing.onchange = update;
+  refreshing.changed = update;
   update();
   return button;
 }

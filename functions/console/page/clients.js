@@ -24,7 +24,7 @@ export function showClients(main) {
 
 function renderClients({ clients }) {
   if (clients.length === 0) return card("Clients", emptyState("No clients", "Create one for each program that calls the API."));
-  const sorted = [...clients].sort((a, b) => Boolean(a.revoked_at) - Boolean(b.revoked_at));
+  const sorted = clients.toSorted((a, b) => Boolean(a.revoked_at) - Boolean(b.revoked_at));
   return card(
     "Registered clients",
     table(
@@ -97,7 +97,10 @@ function openLimits(client) {
   openForm(`Limits of ${client.name}`, limitFields(client), "Save limits", {
     path: `/v1/ops/clients/${encodeURIComponent(client.client_id)}/limits`,
     read: (form) => readFields(form, LIMITS, LIMITS),
-    done: (_response, _body, close) => (announce("The limits are saved."), close()),
+    done: (_response, _body, close) => {
+      announce("The limits are saved.");
+      close();
+    },
   });
 }
 
@@ -105,7 +108,10 @@ function openRevoke(client) {
   openForm(`Revoke ${client.name}`, [notice("warn", "This cannot be undone", "Its tokens stop working within the cache time of the authorizer, 60 seconds by default.")], `Revoke ${client.name}`, {
     path: `/v1/ops/clients/${encodeURIComponent(client.client_id)}/revoke`,
     read: () => ({}),
-    done: (_response, _body, close) => (announce("The client is revoked."), close()),
+    done: (_response, _body, close) => {
+      announce("The client is revoked.");
+      close();
+    },
     danger: true,
   });
 }

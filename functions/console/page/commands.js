@@ -22,7 +22,11 @@ export function showCommands(main, query) {
     ),
     h("form", { class: "filters", "aria-label": "Filters" }, field("Status", choose)),
   );
-  const refresh = showLive(main, () => loadCommands(status, pages.count), (data) => renderCommands(data, () => ((pages.count += 1), refresh())), { every: 3000, scope: "ops:read" });
+  const more = () => {
+    pages.count += 1;
+    refresh();
+  };
+  const refresh = showLive(main, () => loadCommands(status, pages.count), (data) => renderCommands(data, more), { every: 3000, scope: "ops:read" });
 }
 
 async function loadCommands(status, count) {

@@ -59,7 +59,11 @@ export function showList(main, query) {
     pageHead("Dead letters", filters.cause ? `With the cause “${filters.cause}”.` : "Newest first.", link("#/dead-letters", "Show groups")),
     filterForm(filters),
   );
-  const refresh = showLive(main, () => loadPages(filters, pages.count), (data) => renderList(data, { filters, selected, more: () => ((pages.count += 1), refresh()) }), { every: 8000, scope: "ops:read" });
+  const more = () => {
+    pages.count += 1;
+    refresh();
+  };
+  const refresh = showLive(main, () => loadPages(filters, pages.count), (data) => renderList(data, { filters, selected, more }), { every: 8000, scope: "ops:read" });
 }
 
 function filterForm(filters) {

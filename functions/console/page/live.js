@@ -11,11 +11,11 @@ export const refreshing = {
   active: false,
   at: 0,
   failed: false,
-  onchange: () => {},
+  changed: () => {},
   toggle() {
     this.paused = !this.paused;
     sessionStorage.setItem(REFRESH_KEY, this.paused ? "paused" : "live");
-    this.onchange();
+    this.changed();
     if (this.paused) current?.pause();
     else current?.refresh();
   },
@@ -39,7 +39,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   const content = h("div", { class: "live-content" }, h("p", { class: "loading", role: "status" }, "Loading…"));
   container.append(failure, content);
   refreshing.active = true;
-  refreshing.onchange();
+  refreshing.changed();
   let timer = 0;
   let stopped = false;
   let shownAt = 0;
@@ -62,7 +62,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
     const isRecovery = failures > 0;
     failures = 0;
     Object.assign(refreshing, { at: Date.now(), failed: false });
-    refreshing.onchange();
+    refreshing.changed();
     failure.replaceChildren();
     content.classList.remove("stale");
     if (shownAt && hasSelection(content)) return;
@@ -74,7 +74,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   function fail(error) {
     failures += 1;
     refreshing.failed = true;
-    refreshing.onchange();
+    refreshing.changed();
     const isTransient = error.part === "api" || error.part === "database" || error.part === "limit";
     const old = shownAt > 0 && isTransient && h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
     const retry = isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");

@@ -81,7 +81,7 @@ function problemLink([target, text]) {
 function sinceOf(code, status) {
   if (code === "NATS_UNAVAILABLE") {
     const times = status.workers.filter((worker) => worker.outcome !== "OK" && worker.last_success_at).map((worker) => worker.last_success_at);
-    const last = times.sort().at(-1);
+    const last = times.toSorted().at(-1);
     return last ? h("p", { class: "quiet" }, "Last successful run of a worker that needs it: ", timeOf(last), ".") : null;
   }
   if (code === "EVENTS_OLD" && status.outbox.oldest_pending_at) return h("p", { class: "quiet" }, "Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");

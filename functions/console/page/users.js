@@ -1,5 +1,5 @@
 import { get } from "./api.js";
-import { badge, card, definitions, emptyState, field, idWithCopy, link, pageHead, table, timeOf } from "./components.js";
+import { badge, card, definitions, emptyState, field, idWithCopy, pageHead, table, timeOf } from "./components.js";
 import { h } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { formatCount, formatTime } from "./format.js";
