@@ -50,7 +50,10 @@ export function post(path, body, key) {
 
 /** Return a new idempotency key. */
 export function newKey() {
-  return crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("-");
+  return (
+    crypto.randomUUID?.() ??
+    Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("-")
+  );
 }
 
 async function send(method, path, body, key) {
@@ -93,7 +96,9 @@ function toError(response, parsed) {
   const retryAfter = Number(response.headers.get("Retry-After") ?? 0);
   const details = { status, code: parsed?.code ?? "", retryAfter };
   if (status === 401) return new ApiError("token", message, details);
-  if (status === 403) return new ApiError(/missing required scope \S+$/.test(message) ? "scope" : "token", message, details);
+  if (status === 403) {
+    return new ApiError(/missing required scope \S+$/.test(message) ? "scope" : "token", message, details);
+  }
   if (status === 503) return new ApiError("database", message, { ...details, since: noteFailure("database") });
   if (status === 429) return new ApiError("limit", message, { ...details, since: noteFailure("limit") });
   if (status >= 500 || parsed === null) return new ApiError("api", message, { ...details, since: noteFailure("api") });

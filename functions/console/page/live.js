@@ -76,8 +76,12 @@ export function showLive(container, load, render, { every = 5000, scope = null }
     refreshing.failed = true;
     refreshing.changed();
     const isTransient = error.part === "api" || error.part === "database" || error.part === "limit";
-    const old = shownAt > 0 && isTransient && h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
-    const retry = isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");
+    const old =
+      shownAt > 0 &&
+      isTransient &&
+      h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
+    const retry =
+      isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");
     replaceContent(failure, failureNotice(error, scope, old, retry));
     if (shownAt > 0 && isTransient) content.classList.add("stale");
     else content.replaceChildren();
@@ -85,7 +89,9 @@ export function showLive(container, load, render, { every = 5000, scope = null }
 
   function plan() {
     clearTimeout(timer);
-    if (!stopped && !refreshing.paused && !document.hidden) timer = setTimeout(refresh, every * Math.min(1 + failures, MAX_DELAY_FACTOR));
+    if (!stopped && !refreshing.paused && !document.hidden) {
+      timer = setTimeout(refresh, every * Math.min(1 + failures, MAX_DELAY_FACTOR));
+    }
   }
 
   function onVisibility() {
