@@ -111,6 +111,7 @@ export function openDeadLetterAction(action, selection, text) {
     ),
   );
   const problem = h("div");
+  const keyFor = keyKeeper();
   const { body, close } = openDialog(`${verb.name} dead letters`, [problem, form]);
   form.elements[session.actor ? "reason" : "actor"].focus();
   form.addEventListener("submit", async (event) => {
@@ -119,7 +120,7 @@ export function openDeadLetterAction(action, selection, text) {
     if (form.elements.force?.checked) request.force = true;
     await busy(form, problem, async () => {
       const preview = await post(`/v1/ops/dead-letters/${action}`, { ...request, dry_run: true }, newKey());
-      showPreview(body, preview, { action, request, form, problem, close });
+      showPreview(body, preview, { action, request, keyFor, form, problem, close });
     });
   });
 }
@@ -141,11 +142,10 @@ export async function busy(form, problem, work, scope = "ops:write") {
   }
 }
 
-function showPreview(body, preview, { action, request, form, problem, close }) {
+function showPreview(body, preview, { action, request, keyFor, form, problem, close }) {
   const verb = VERBS[action];
   const count = preview.would_change;
   const selected = countOf(preview.selected, "selected dead letter", "selected dead letters", preview.more);
-  const key = newKey(); // the same for every try, so that a try without a response is not repeated
   const confirm = h(
     "button",
     { type: "submit", class: `button ${action === "discard" ? "danger" : "primary"}` },
@@ -199,7 +199,7 @@ function showPreview(body, preview, { action, request, form, problem, close }) {
   confirmation.addEventListener("submit", async (event) => {
     event.preventDefault();
     await busy(confirmation, problem, async () => {
-      const accepted = await post(`/v1/ops/dead-letters/${action}`, request, key);
+      const accepted = await post(`/v1/ops/dead-letters/${action}`, request, keyFor(request));
       follow(body, accepted.command_id, close);
     });
   });

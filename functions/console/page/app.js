@@ -31,11 +31,11 @@ function showPage() {
   stopLive();
   document.querySelector("dialog")?.close();
   main.replaceChildren();
-  const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
+  const [, path, search] = /^#?\/?([^?]*)\??(.*)$/s.exec(location.hash);
   const parts = path.split("/").filter(Boolean).map(decode);
   showTop(parts[0] ?? "");
   if (!session.token) showSignIn();
-  else route(parts, new URLSearchParams(search ?? ""));
+  else route(parts, new URLSearchParams(search));
   const heading = main.querySelector("h1");
   document.title = `${session.token ? (heading?.textContent ?? "Dead letter") : "Sign in"} · Grantwire console`;
   if (!isFirst) {

@@ -29,7 +29,7 @@ const KIND_TEXTS = {
   nats: "could not be recorded from the stream",
   notification: "could not be sent to the receiver",
 };
-const MAX_IDS = 400;
+const MAX_IDS = 400; // as the API allows for one command
 
 /** Show the open dead letters in groups by cause. */
 export function showGroups(main) {
@@ -189,6 +189,7 @@ function filterForm(filters) {
 
 function localTime(time) {
   const date = new Date(time);
+  if (Number.isNaN(date.getTime())) return ""; // the API says what is allowed
   return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }
 
@@ -310,44 +311,32 @@ function renderList({ list, cursor }, { filters, selected, more }) {
 
 function renderSelection(bar, list, selected) {
   const chosen = list.filter((dead) => selected.has(dead.dead_letter_id));
-  const ids = chosen.map((dead) => dead.dead_letter_id).slice(0, MAX_IDS);
-  const act = (action) => () =>
-    openDeadLetterAction(
-      action,
-      { kind: chosen[0].kind, ids },
-      `${countOf(ids.length, "selected dead letter")} of the kind ${chosen[0].kind}.`,
+  const ids = chosen.map((dead) => dead.dead_letter_id);
+  const text = `${countOf(ids.length, "selected dead letter")} of the kind ${chosen[0]?.kind}.`;
+  const button = (action, name) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "button small",
+        disabled: ids.length === 0 || ids.length > MAX_IDS,
+        "data-key": `${action} selection`,
+        onclick: () => openDeadLetterAction(action, { kind: chosen[0].kind, ids }, text),
+      },
+      name,
     );
   bar.replaceChildren(
-    h(
-      "span",
-      { role: "status" },
-      chosen.length
-        ? `${countOf(ids.length, "dead letter")} selected`
-        : "Select dead letters of one kind to redrive or discard them.",
-    ),
-    h(
-      "button",
-      {
-        type: "button",
-        class: "button small",
-        disabled: chosen.length === 0,
-        "data-key": "redrive selection",
-        onclick: act("redrive"),
-      },
-      "Redrive…",
-    ),
-    h(
-      "button",
-      {
-        type: "button",
-        class: "button small",
-        disabled: chosen.length === 0,
-        "data-key": "discard selection",
-        onclick: act("discard"),
-      },
-      "Discard…",
-    ),
+    h("span", { role: "status" }, selectionText(ids.length)),
+    button("redrive", "Redrive…"),
+    button("discard", "Discard…"),
   );
+}
+
+function selectionText(count) {
+  if (count === 0) return "Select dead letters of one kind to redrive or discard them.";
+  const selected = `${countOf(count, "dead letter")} selected`;
+  if (count <= MAX_IDS) return selected;
+  return `${selected}. A command takes at most ${MAX_IDS}: select fewer, or act on the whole group.`;
 }
 
 /** Show one dead letter with its message and its trace. */

@@ -44,15 +44,20 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   let stopped = false;
   let shownAt = 0;
   let failures = 0;
+  let newest = 0;
 
   async function refresh() {
     clearTimeout(timer);
+    newest += 1;
+    const number = newest;
+    // A response is not drawn if its page was left, or if a newer refresh has begun meanwhile.
+    const isObsolete = () => stopped || number !== newest;
     try {
       const data = await load();
-      if (stopped) return;
+      if (isObsolete()) return;
       show(data);
     } catch (error) {
-      if (stopped) return;
+      if (isObsolete()) return;
       fail(error);
     }
     plan();

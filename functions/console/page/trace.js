@@ -106,6 +106,7 @@ async function search(result, way, id, sku) {
   result.replaceChildren(h("p", { class: "loading", role: "status" }, "Searching…"));
   try {
     const { trace, found } = await lookUp(way, id, sku);
+    if (!result.isConnected) return;
     announce(trace.timeline.length ? `${countOf(trace.timeline.length, "entry", "entries")} found.` : "Nothing found.");
     const text =
       found && !way
