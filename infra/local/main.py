@@ -99,7 +99,7 @@ COMMANDS = {
         Needs.CURRENT,
     ),
     "check": Command(
-        "check style, types, imports, events, template, locks, benchmark and coverage",
+        "check style, types, imports, events, template, locks, console, benchmark and coverage",
         "local.commands.check",
         Needs.CURRENT,
     ),

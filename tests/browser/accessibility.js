@@ -1,9 +1,10 @@
-// Returns what a person with a screen reader, weak sight or a keyboard could not use on this page.
-() => {
+/** Return what a person with a screen reader, weak sight or a keyboard could not use on this page. */
+function findProblems() {
   const problems = [];
   const visible = (element) => element.checkVisibility({ checkVisibilityCSS: true });
   const labels = (element) => [...(element.labels ?? [])].map((label) => label.textContent).join(" ");
-  const nameOf = (element) => (element.getAttribute("aria-label") || labels(element) || element.textContent || element.title).trim();
+  const nameOf = (element) =>
+    (element.getAttribute("aria-label") || labels(element) || element.textContent || element.title).trim();
   const controls = "a, button, input, select, summary, [role=img], [role=group], dialog";
   for (const element of document.querySelectorAll(controls)) {
     if (visible(element) && !nameOf(element) && !element.getAttribute("aria-labelledby")) {
@@ -26,7 +27,8 @@
     return [...canvas.getImageData(0, 0, 1, 1).data];
   };
   const linear = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-  const luminance = ([red, green, blue]) => 0.2126 * linear(red / 255) + 0.7152 * linear(green / 255) + 0.0722 * linear(blue / 255);
+  const luminance = ([red, green, blue]) =>
+    0.2126 * linear(red / 255) + 0.7152 * linear(green / 255) + 0.0722 * linear(blue / 255);
   const backgroundOf = (element) => {
     for (let each = element; each; each = each.parentElement) {
       const colour = toRgba(getComputedStyle(each).backgroundColor);

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,9 +41,14 @@ def program() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser(program: str, stack: EmbeddedStack) -> Iterator[Browser]:
-    """A Chromium of this machine. It starts after the stack, because Playwright keeps an event loop in this thread."""
-    assert stack.is_healthy()
+def browser(request: pytest.FixtureRequest, program: str) -> Iterator[Browser]:
+    """A Chromium of this machine. A stack that tests of the run need starts before it.
+
+    Playwright keeps an event loop in this thread, in which a stack cannot start.
+    """
+    if any("stack" in item.fixturenames for item in request.session.items if isinstance(item, pytest.Function)):
+        with suppress(Exception):  # pytest raises it again in each test that needs the stack
+            request.getfixturevalue("stack")
     expect.set_options(timeout=PATIENCE_MILLISECONDS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=OPTIONS)

@@ -24,6 +24,22 @@ PHONE = {"width": 360, "height": 740}
 PATIENCE_MILLISECONDS = 90_000
 
 
+@contextmanager
+def open_page(browser: Browser, **settings: Any) -> Iterator[Page]:
+    """Open a page in a new browser profile. At the end, fail if the page had an error or broke its policy."""
+    context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **settings})
+    context.set_default_timeout(PATIENCE_MILLISECONDS)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: problems.append(line.text) if "Content Security Policy" in line.text else None)
+    try:
+        yield page
+        assert problems == []
+    finally:
+        context.close()
+
+
 class Operator:
     """A person with the console in a browser."""
 
@@ -34,20 +50,11 @@ class Operator:
     @classmethod
     @contextmanager
     def open(cls, browser: Browser, api_url: str, **settings: Any) -> Iterator[Operator]:
-        """Open the console in a new browser profile. At the end, fail if the page had an error or broke its policy."""
-        context = browser.new_context(**{"viewport": WIDE, "color_scheme": "light", **settings})
-        context.set_default_timeout(PATIENCE_MILLISECONDS)
-        page = context.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda line: problems.append(line.text) if "Content Security Policy" in line.text else None)
-        try:
+        """Open the console in a new browser profile."""
+        with open_page(browser, **settings) as page:
             operator = cls(page, api_url)
             operator.visit("")
             yield operator
-            assert problems == []
-        finally:
-            context.close()
 
     def visit(self, place: str) -> None:
         """Open a page of the console by its address, as a bookmark does."""

@@ -7,13 +7,39 @@ import { refreshNow } from "./live.js";
 
 const FOLLOW_MILLISECONDS = 1000;
 const SHOWN_IDS = 8;
-const VERBS = { redrive: { name: "Redrive", doing: "redriven", text: "They are processed again. A redrive that is repeated does no harm." }, discard: { name: "Discard", doing: "discarded", text: "They are closed for good and never delivered. This cannot be undone." } };
+const VERBS = {
+  redrive: {
+    name: "Redrive",
+    doing: "redriven",
+    text: "They are processed again. A redrive that is repeated does no harm.",
+  },
+  discard: {
+    name: "Discard",
+    doing: "discarded",
+    text: "They are closed for good and never delivered. This cannot be undone.",
+  },
+};
 
 /** Return the fields for who acts and why, which every change records. */
 export function actorFields() {
   return [
-    field("Your name", h("input", { name: "actor", required: true, maxlength: 500, value: session.actor, autocomplete: "name", pattern: ".*\\S.*" }), "Recorded with the action."),
-    field("Reason", h("input", { name: "reason", required: true, maxlength: 500, pattern: ".*\\S.*", autocomplete: "off" }), "Why you do this, for the people who read the record later."),
+    field(
+      "Your name",
+      h("input", {
+        name: "actor",
+        required: true,
+        maxlength: 500,
+        value: session.actor,
+        autocomplete: "name",
+        pattern: ".*\\S.*",
+      }),
+      "Recorded with the action.",
+    ),
+    field(
+      "Reason",
+      h("input", { name: "reason", required: true, maxlength: 500, pattern: ".*\\S.*", autocomplete: "off" }),
+      "Why you do this, for the people who read the record later.",
+    ),
   ];
 }
 
@@ -55,12 +81,37 @@ export function openDeadLetterAction(action, selection, text) {
       "details",
       { class: "more" },
       h("summary", {}, "More options"),
-      h("div", { class: "field-row" }, field("At most", h("input", { name: "limit", type: "number", min: 1, max: 100000, inputmode: "numeric" }), "Dead letters, all if empty."), field("Per second", h("input", { name: "rate", type: "number", min: 1, max: 10000, inputmode: "numeric" }), "As fast as possible if empty.")),
-      action === "redrive" && h("label", { class: "check" }, h("input", { type: "checkbox", name: "force" }), h("span", {}, "Also those that inbox or audit may no longer know. A receiver may then see one twice.")),
+      h(
+        "div",
+        { class: "field-row" },
+        field(
+          "At most",
+          h("input", { name: "limit", type: "number", min: 1, max: 100000, inputmode: "numeric" }),
+          "Dead letters, all if empty.",
+        ),
+        field(
+          "Per second",
+          h("input", { name: "rate", type: "number", min: 1, max: 10000, inputmode: "numeric" }),
+          "As fast as possible if empty.",
+        ),
+      ),
+      action === "redrive" &&
+        h(
+          "label",
+          { class: "check" },
+          h("input", { type: "checkbox", name: "force" }),
+          h("span", {}, "Also those that inbox or audit may no longer know. A receiver may then see one twice."),
+        ),
     ),
-    h("div", { class: "dialog-actions" }, h("button", { type: "submit", class: "button primary" }, "Preview"), h("span", { class: "quiet" }, "Nothing changes yet.")),
+    h(
+      "div",
+      { class: "dialog-actions" },
+      h("button", { type: "submit", class: "button primary" }, "Preview"),
+      h("span", { class: "quiet" }, "Nothing changes yet."),
+    ),
   );
   const problem = h("div");
+  const keyFor = keyKeeper();
   const { body, close } = openDialog(`${verb.name} dead letters`, [problem, form]);
   form.elements[session.actor ? "reason" : "actor"].focus();
   form.addEventListener("submit", async (event) => {
@@ -69,7 +120,7 @@ export function openDeadLetterAction(action, selection, text) {
     if (form.elements.force?.checked) request.force = true;
     await busy(form, problem, async () => {
       const preview = await post(`/v1/ops/dead-letters/${action}`, { ...request, dry_run: true }, newKey());
-      showPreview(body, preview, { action, request, form, problem, close });
+      showPreview(body, preview, { action, request, keyFor, form, problem, close });
     });
   });
 }
@@ -91,26 +142,64 @@ export async function busy(form, problem, work, scope = "ops:write") {
   }
 }
 
-function showPreview(body, preview, { action, request, form, problem, close }) {
+function showPreview(body, preview, { action, request, keyFor, form, problem, close }) {
   const verb = VERBS[action];
   const count = preview.would_change;
-  const key = newKey(); // the same for every try, so that a try without a response is not repeated
-  const confirm = h("button", { type: "submit", class: `button ${action === "discard" ? "danger" : "primary"}` }, `${verb.name} ${countOf(count, "dead letter", "dead letters", preview.more)}`);
-  const understood = action === "discard" && h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), h("span", {}, `I understand that ${count === 1 && !preview.more ? "it is" : "they are"} never delivered.`));
+  const selected = countOf(preview.selected, "selected dead letter", "selected dead letters", preview.more);
+  const confirm = h(
+    "button",
+    { type: "submit", class: `button ${action === "discard" ? "danger" : "primary"}` },
+    `${verb.name} ${countOf(count, "dead letter", "dead letters", preview.more)}`,
+  );
+  const understood =
+    action === "discard" &&
+    h(
+      "label",
+      { class: "check" },
+      h("input", { type: "checkbox", required: true }),
+      h("span", {}, `I understand that ${count === 1 && !preview.more ? "it is" : "they are"} never delivered.`),
+    );
+  const goBack = () => {
+    body.replaceChildren(problem, form);
+    form.elements.reason.focus();
+  };
   const confirmation = h(
     "form",
     { class: "stack", id: "preview" },
-    h("p", { class: "preview-count", tabindex: "-1" }, h("strong", {}, formatCount(count, preview.more)), ` of ${countOf(preview.selected, "selected dead letter", "selected dead letters", preview.more)} would be ${verb.doing}.`),
+    h(
+      "p",
+      { class: "preview-count", tabindex: "-1" },
+      h("strong", {}, formatCount(count, preview.more)),
+      ` of ${selected} would be ${verb.doing}.`,
+    ),
     skippedList(preview.skipped),
-    preview.ids.length > 0 && h("details", {}, h("summary", {}, "Which ones"), h("ul", { class: "id-list" }, preview.ids.slice(0, SHOWN_IDS).map((id) => h("li", {}, code(id)))), preview.ids.length > SHOWN_IDS && h("p", { class: "quiet" }, `and ${formatCount(preview.ids.length - SHOWN_IDS, preview.more)} more`)),
-    count === 0 && notice("warn", "Nothing would change", "The reasons are above. Change the selection or the options."),
+    preview.ids.length > 0 &&
+      h(
+        "details",
+        {},
+        h("summary", {}, "Which ones"),
+        h(
+          "ul",
+          { class: "id-list" },
+          preview.ids.slice(0, SHOWN_IDS).map((id) => h("li", {}, code(id))),
+        ),
+        preview.ids.length > SHOWN_IDS &&
+          h("p", { class: "quiet" }, `and ${formatCount(preview.ids.length - SHOWN_IDS, preview.more)} more`),
+      ),
+    count === 0 &&
+      notice("warn", "Nothing would change", "The reasons are above. Change the selection or the options."),
     count > 0 && understood,
-    h("div", { class: "dialog-actions" }, count > 0 && confirm, h("button", { type: "button", class: "button", onclick: () => (body.replaceChildren(problem, form), form.elements.reason.focus()) }, "Back")),
+    h(
+      "div",
+      { class: "dialog-actions" },
+      count > 0 && confirm,
+      h("button", { type: "button", class: "button", onclick: goBack }, "Back"),
+    ),
   );
   confirmation.addEventListener("submit", async (event) => {
     event.preventDefault();
     await busy(confirmation, problem, async () => {
-      const accepted = await post(`/v1/ops/dead-letters/${action}`, request, key);
+      const accepted = await post(`/v1/ops/dead-letters/${action}`, request, keyFor(request));
       follow(body, accepted.command_id, close);
     });
   });
@@ -123,15 +212,33 @@ function showPreview(body, preview, { action, request, form, problem, close }) {
 export function skippedList(skipped) {
   const entries = Object.entries(skipped ?? {});
   if (entries.length === 0) return null;
-  return h("div", {}, h("p", { class: "quiet" }, "Skipped:"), h("ul", { class: "skipped" }, entries.map(([reason, count]) => h("li", {}, h("strong", {}, formatCount(count)), ` ${reason}`))));
+  return h(
+    "div",
+    {},
+    h("p", { class: "quiet" }, "Skipped:"),
+    h(
+      "ul",
+      { class: "skipped" },
+      entries.map(([reason, count]) => h("li", {}, h("strong", {}, formatCount(count)), ` ${reason}`)),
+    ),
+  );
 }
 
 /** Follow a command in an element until it has ended. */
 export function follow(body, commandId, close) {
   const state = h("div", { class: "stack", tabindex: "-1", "data-command": commandId });
-  const footer = h("div", { class: "dialog-actions" }, link(`#/commands/${commandId}`, "Open the command"), h("button", { type: "button", class: "button", onclick: close }, "Close"));
+  const footer = h(
+    "div",
+    { class: "dialog-actions" },
+    link(`#/commands/${commandId}`, "Open the command"),
+    h("button", { type: "button", class: "button", onclick: close }, "Close"),
+  );
   footer.querySelector("a").addEventListener("click", close);
-  body.replaceChildren(state, footer, h("p", { class: "quiet" }, "You can close this. The command goes on without the console."));
+  body.replaceChildren(
+    state,
+    footer,
+    h("p", { class: "quiet" }, "You can close this. The command goes on without the console."),
+  );
   state.focus();
   const started = Date.now();
   (async function poll() {
@@ -143,10 +250,21 @@ export function follow(body, commandId, close) {
         refreshNow();
         return;
       }
-      if (Date.now() - started > 90_000 && command.status === "PENDING") state.append(notice("warn", "No worker has started the command", "Check run_operator_commands in the table of workers. The command stays stored and runs when the worker does."));
+      if (Date.now() - started > 90_000 && command.status === "PENDING") {
+        state.append(
+          notice(
+            "warn",
+            "No worker has started the command",
+            "Check run_operator_commands in the table of workers. The command stays stored and runs when the worker " +
+              "does.",
+          ),
+        );
+      }
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      state.replaceChildren(failureNotice(error, "ops:read", h("p", {}, "The command is stored and goes on by itself.")));
+      state.replaceChildren(
+        failureNotice(error, "ops:read", h("p", {}, "The command is stored and goes on by itself.")),
+      );
     }
     if (body.isConnected) setTimeout(poll, FOLLOW_MILLISECONDS);
   })();
@@ -160,11 +278,30 @@ export function commandProgress(command) {
   const counted = command.kind.startsWith("dead_letters");
   return [
     h("p", { class: "progress-state" }, badge(command.status), ` ${formatName(command.kind)}`),
-    counted && h("progress", { max: Math.max(selected, 1), value: isEnded ? Math.max(selected, 1) : done + skippedCount, "aria-label": "Progress" }),
+    counted &&
+      h("progress", {
+        max: Math.max(selected, 1),
+        value: isEnded ? Math.max(selected, 1) : done + skippedCount,
+        "aria-label": "Progress",
+      }),
     command.status === "PENDING" && h("p", {}, "It waits for its worker, which normally takes it within seconds."),
-    command.status !== "PENDING" && counted && h("p", {}, h("strong", {}, formatCount(done)), ` of ${countOf(selected, "dead letter")} processed${skippedCount ? `, ${formatCount(skippedCount)} skipped` : ""}.`),
+    command.status !== "PENDING" &&
+      counted &&
+      h(
+        "p",
+        {},
+        h("strong", {}, formatCount(done)),
+        ` of ${countOf(selected, "dead letter")} processed`,
+        skippedCount > 0 && `, ${formatCount(skippedCount)} skipped`,
+        ".",
+      ),
     skippedList(skipped),
-    command.error && notice(command.status === "FAILED" ? "bad" : "warn", command.status === "FAILED" ? "The command failed" : "The last attempt failed, it is repeated", command.error),
+    command.error &&
+      notice(
+        command.status === "FAILED" ? "bad" : "warn",
+        command.status === "FAILED" ? "The command failed" : "The last attempt failed, it is repeated",
+        command.error,
+      ),
     command.result && !counted && resultDefinitions(command.result),
   ].filter(Boolean);
 }
@@ -172,6 +309,8 @@ export function commandProgress(command) {
 /** Return the result of a verification or a rebuild. */
 export function resultDefinitions(result) {
   const found = Object.entries(result.found ?? {}).map(([name, value]) => [formatName(name), formatCount(value)]);
-  const done = ["repaired", "removed", "summaries"].filter((name) => name in result).map((name) => [formatName(name), formatCount(result[name])]);
+  const done = ["repaired", "removed", "summaries"]
+    .filter((name) => name in result)
+    .map((name) => [formatName(name), formatCount(result[name])]);
   return definitions([...found, ...done], "grid");
 }

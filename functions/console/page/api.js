@@ -50,25 +50,24 @@ export function post(path, body, key) {
 
 /** Return a new idempotency key. */
 export function newKey() {
-  return crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("-");
+  return (
+    crypto.randomUUID?.() ??
+    Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("-")
+  );
 }
 
 async function send(method, path, body, key) {
   const headers = { Authorization: `Bearer ${session.token}` };
-  if (body !== undefined) Object.assign(headers, { "Content-Type": "application/json", "Idempotency-Key": key });
+  const request = { method, headers, cache: "no-store", credentials: "omit", redirect: "error" };
+  if (body !== undefined) {
+    Object.assign(headers, { "Content-Type": "application/json", "Idempotency-Key": key });
+    request.body = JSON.stringify(body);
+  }
   const started = performance.now();
   let response;
   let parsed;
   try {
-    response = await fetch(BASE + path, {
-      method,
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      cache: "no-store",
-      credentials: "omit",
-      redirect: "error",
-      signal: AbortSignal.timeout(TIMEOUT_MILLISECONDS),
-    });
+    response = await fetch(BASE + path, { ...request, signal: AbortSignal.timeout(TIMEOUT_MILLISECONDS) });
     parsed = await readJson(response);
   } catch (error) {
     const reason = error.name === "TimeoutError" ? "no response within 25 s" : "no connection";
@@ -97,7 +96,9 @@ function toError(response, parsed) {
   const retryAfter = Number(response.headers.get("Retry-After") ?? 0);
   const details = { status, code: parsed?.code ?? "", retryAfter };
   if (status === 401) return new ApiError("token", message, details);
-  if (status === 403) return new ApiError(/missing required scope \S+$/.test(message) ? "scope" : "token", message, details);
+  if (status === 403) {
+    return new ApiError(/missing required scope \S+$/.test(message) ? "scope" : "token", message, details);
+  }
   if (status === 503) return new ApiError("database", message, { ...details, since: noteFailure("database") });
   if (status === 429) return new ApiError("limit", message, { ...details, since: noteFailure("limit") });
   if (status >= 500 || parsed === null) return new ApiError("api", message, { ...details, since: noteFailure("api") });

@@ -20,15 +20,21 @@ export function sparkline(samples, name, label, now, format = formatCount) {
     if (index === 0 || isGap) lines.push([]);
     lines.at(-1).push([x(sample), y(sample[name])]);
   });
-  const path = (points) => points.map(([px, py], index) => `${index ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
-  const area = (points) => `${path(points)}L${points.at(-1)[0].toFixed(1)} ${HEIGHT}L${points[0][0].toFixed(1)} ${HEIGHT}Z`;
-  const text = `${label}, last hour: ${format(Math.min(...values))} to ${format(Math.max(...values))}, now ${format(values.at(-1))}`;
+  const path = (points) =>
+    points.map(([px, py], index) => `${index ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
+  const area = (points) =>
+    `${path(points)}L${points.at(-1)[0].toFixed(1)} ${HEIGHT}L${points[0][0].toFixed(1)} ${HEIGHT}Z`;
+  const range = `${format(Math.min(...values))} to ${format(Math.max(...values))}`;
+  const text = `${label}, last hour: ${range}, now ${format(values.at(-1))}`;
   const last = lines.at(-1).at(-1);
   return s(
     "svg",
     { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": text },
     s("title", {}, text),
-    lines.map((points) => [s("path", { class: "spark-area", d: area(points) }), s("path", { class: "spark-line", d: path(points) })]),
+    lines.map((points) => [
+      s("path", { class: "spark-area", d: area(points) }),
+      s("path", { class: "spark-line", d: path(points) }),
+    ]),
     s("path", { class: "spark-end", d: `M${last[0].toFixed(1)} ${last[1].toFixed(1)}h0.01` }),
   );
 }
@@ -36,15 +42,26 @@ export function sparkline(samples, name, label, now, format = formatCount) {
 /** Return the stages of the flow with their numbers and tones, from the status. */
 function stages(status, milliseconds) {
   const { outbox, stream, inbox, notifications, read_model: model } = status;
-  const byKind = (kind) => status.dead_letters.groups.filter((group) => group.kind === kind).reduce((sum, group) => sum + group.count, 0);
+  const byKind = (kind) =>
+    status.dead_letters.groups.filter((group) => group.kind === kind).reduce((sum, group) => sum + group.count, 0);
   const codes = new Set(status.problems.map((problem) => problem.code));
   const differences = (model.ahead ?? 0) + (model.behind ?? 0) + (model.wrong ?? 0);
   return [
-    { name: "API", big: "Up", lines: ["responded in", formatSeconds(milliseconds / 1000)], tone: "good", rate: null, dead: 0 },
+    {
+      name: "API",
+      big: "Up",
+      lines: ["responded in", formatSeconds(milliseconds / 1000)],
+      tone: "good",
+      rate: null,
+      dead: 0,
+    },
     {
       name: "Outbox",
       big: formatCount(outbox.pending, outbox.capped),
-      lines: [outbox.pending === 1 && !outbox.capped ? "event pending" : "events pending", outbox.oldest_pending_at ? `oldest ${formatSeconds(outbox.oldest_pending_seconds)}` : "nothing waits"],
+      lines: [
+        outbox.pending === 1 && !outbox.capped ? "event pending" : "events pending",
+        outbox.oldest_pending_at ? `oldest ${formatSeconds(outbox.oldest_pending_seconds)}` : "nothing waits",
+      ],
       tone: outbox.failed ? "bad" : codes.has("EVENTS_OLD") ? "warn" : "good",
       rate: outbox.published_last_minute,
       dead: outbox.failed,
@@ -53,7 +70,10 @@ function stages(status, milliseconds) {
     {
       name: "Stream",
       big: { UP: "Up", DOWN: "Down" }[stream.state] ?? "Unknown",
-      lines: ["NATS JetStream", stream.consumer_lag === null ? "lag unknown" : `lag ${formatCount(stream.consumer_lag)}`],
+      lines: [
+        "NATS JetStream",
+        stream.consumer_lag === null ? "lag unknown" : `lag ${formatCount(stream.consumer_lag)}`,
+      ],
       tone: stream.state === "DOWN" ? "bad" : stream.state !== "UP" || codes.has("CONSUMER_LAG") ? "warn" : "good",
       rate: inbox.processed_last_minute,
       dead: byKind("nats"),
@@ -62,7 +82,14 @@ function stages(status, milliseconds) {
     {
       name: "Inbox",
       big: formatCount(inbox.processed_last_minute),
-      lines: ["in the last minute", differences ? `read model: ${formatCount(differences)} off` : model.measured_at ? "read model in step" : "model not verified"],
+      lines: [
+        "in the last minute",
+        differences
+          ? `read model: ${formatCount(differences)} off`
+          : model.measured_at
+            ? "read model in step"
+            : "model not verified",
+      ],
       tone: differences ? "warn" : "good",
       rate: null,
       dead: 0,
@@ -70,13 +97,23 @@ function stages(status, milliseconds) {
     {
       name: "Notifications",
       big: formatCount(notifications.pending, notifications.capped),
-      lines: ["to send", notifications.oldest_due_seconds ? `due for ${formatSeconds(notifications.oldest_due_seconds)}` : "nothing due"],
+      lines: [
+        "to send",
+        notifications.oldest_due_seconds ? `due for ${formatSeconds(notifications.oldest_due_seconds)}` : "nothing due",
+      ],
       tone: notifications.failed ? "bad" : notifications.oldest_due_seconds > 60 ? "warn" : "good",
       rate: notifications.sent_last_minute,
       dead: notifications.failed,
       kind: "notification",
     },
-    { name: "Receiver", big: formatCount(notifications.sent_last_minute), lines: ["in the last minute", notifications.failed ? "refuses some" : "no refusals"], tone: notifications.failed ? "warn" : "good", rate: null, dead: 0 },
+    {
+      name: "Receiver",
+      big: formatCount(notifications.sent_last_minute),
+      lines: ["in the last minute", notifications.failed ? "refuses some" : "no refusals"],
+      tone: notifications.failed ? "warn" : "good",
+      rate: null,
+      dead: 0,
+    },
   ];
 }
 
@@ -85,7 +122,12 @@ const BOX = { width: 142, height: 108, gap: 66 };
 /** Return the picture of the flow: boxes with counts, arrows with rates, and dead letters below or beside them. */
 export function flowPicture(status, milliseconds) {
   const all = stages(status, milliseconds);
-  const described = all.map((stage) => `${stage.name}: ${stage.big}, ${stage.lines.join(", ")}${stage.dead ? `, ${countOf(stage.dead, "dead letter")}` : ""}`).join(". ");
+  const described = all
+    .map(({ name, big, lines, dead }) => {
+      const facts = [big, ...lines, ...(dead ? [countOf(dead, "dead letter")] : [])];
+      return `${name}: ${facts.join(", ")}`;
+    })
+    .join(". ");
   return h("div", { class: "flow" }, horizontal(all, described), vertical(all, described));
 }
 
@@ -95,11 +137,29 @@ function horizontal(all, described) {
     const left = index * (BOX.width + BOX.gap);
     const arrow = index < all.length - 1 && [
       s("path", { class: "flow-arrow", d: `M${left + BOX.width + 8} 55h${BOX.gap - 15}m-6 -5l6 5l-6 5` }),
-      stage.rate !== null && s("text", { class: "flow-rate", x: left + BOX.width + BOX.gap / 2 + 1, y: 43 }, `${formatCount(stage.rate)}/min`),
+      stage.rate !== null &&
+        s(
+          "text",
+          { class: "flow-rate", x: left + BOX.width + BOX.gap / 2 + 1, y: 43 },
+          `${formatCount(stage.rate)}/min`,
+        ),
     ];
-    return [box(stage, left + 1, 1), arrow, stage.dead > 0 && deadBadge(stage, left + BOX.width / 2, BOX.height + 8, true)];
+    return [
+      box(stage, left + 1, 1),
+      arrow,
+      stage.dead > 0 && deadBadge(stage, left + BOX.width / 2, BOX.height + 8, true),
+    ];
   });
-  return s("svg", { class: "flow-wide", viewBox: `0 0 ${width + 2} ${all.some((stage) => stage.dead) ? BOX.height + 40 : BOX.height + 3}`, role: "group", "aria-label": `Flow. ${described}` }, parts);
+  return s(
+    "svg",
+    {
+      class: "flow-wide",
+      viewBox: `0 0 ${width + 2} ${all.some((stage) => stage.dead) ? BOX.height + 40 : BOX.height + 3}`,
+      role: "group",
+      "aria-label": `Flow. ${described}`,
+    },
+    parts,
+  );
 }
 
 function vertical(all, described) {
@@ -108,11 +168,21 @@ function vertical(all, described) {
     const top = index * step;
     const arrow = index < all.length - 1 && [
       s("path", { class: "flow-arrow", d: `M75 ${top + BOX.height + 5}v28m-5 -6l5 6l5 -6` }),
-      stage.rate !== null && s("text", { class: "flow-rate start", x: 90, y: top + BOX.height + 24 }, `${formatCount(stage.rate)}/min`),
+      stage.rate !== null &&
+        s("text", { class: "flow-rate start", x: 90, y: top + BOX.height + 24 }, `${formatCount(stage.rate)}/min`),
     ];
     return [box(stage, 1, top + 1), arrow, stage.dead > 0 && deadBadge(stage, 228, top + 38, false)];
   });
-  return s("svg", { class: "flow-narrow", viewBox: `0 0 304 ${all.length * step - 38}`, role: "group", "aria-label": `Flow. ${described}` }, parts);
+  return s(
+    "svg",
+    {
+      class: "flow-narrow",
+      viewBox: `0 0 304 ${all.length * step - 38}`,
+      role: "group",
+      "aria-label": `Flow. ${described}`,
+    },
+    parts,
+  );
 }
 
 function box(stage, left, top) {
@@ -133,7 +203,9 @@ function deadBadge(stage, x, y, isBelow) {
   return s(
     "a",
     { href: `#/dead-letters/list?kind=${stage.kind}`, class: "flow-dead", "aria-label": `${text} of ${stage.name}` },
-    isBelow ? s("path", { class: "flow-drop", d: `M${x} ${y - 7}v9` }) : s("path", { class: "flow-drop", d: `M${BOX.width + 2} ${y + 15}H${x - width / 2}` }),
+    isBelow
+      ? s("path", { class: "flow-drop", d: `M${x} ${y - 7}v9` })
+      : s("path", { class: "flow-drop", d: `M${BOX.width + 2} ${y + 15}H${x - width / 2}` }),
     s("rect", { x: x - width / 2, y: y + 2, width, height: 26, rx: 13 }),
     s("text", { x, y: y + 19.5 }, text),
   );

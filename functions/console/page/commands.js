@@ -1,28 +1,68 @@
 import { actorFields, busy, commandProgress, follow, keyKeeper, readActor } from "./actions.js";
 import { get, post } from "./api.js";
-import { badge, card, definitions, emptyState, field, idWithCopy, jsonText, link, openDialog, pageHead, select, table, timeOf } from "./components.js";
+import {
+  badge,
+  card,
+  definitions,
+  emptyState,
+  field,
+  idWithCopy,
+  jsonText,
+  link,
+  openDialog,
+  pageHead,
+  select,
+  table,
+  timeOf,
+} from "./components.js";
 import { h } from "./dom.js";
 import { formatCount, formatName, formatSeconds, formatTime, shortId } from "./format.js";
 import { showLive } from "./live.js";
 
-const STATUSES = [["", "All"], ["PENDING", "Pending"], ["RUNNING", "Running"], ["DONE", "Done"], ["FAILED", "Failed"]];
+const STATUSES = [
+  ["", "All"],
+  ["PENDING", "Pending"],
+  ["RUNNING", "Running"],
+  ["DONE", "Done"],
+  ["FAILED", "Failed"],
+];
 
 /** Show what operators have asked the system to do, and how far it is. */
 export function showCommands(main, query) {
   const status = query.get("status") ?? "";
   const pages = { count: 1 };
   const choose = select("status", STATUSES, status);
-  choose.addEventListener("change", () => (location.hash = choose.value ? `#/commands?status=${choose.value}` : "#/commands"));
+  choose.addEventListener(
+    "change",
+    () => (location.hash = choose.value ? `#/commands?status=${choose.value}` : "#/commands"),
+  );
   main.append(
     pageHead(
       "Commands",
       "Long actions of operators. A worker executes them in the background, and resumes one that was interrupted.",
-      h("button", { type: "button", class: "button", "data-key": "verify", onclick: () => openReadModel("verify") }, "Verify read model…"),
-      h("button", { type: "button", class: "button", "data-key": "rebuild", onclick: () => openReadModel("rebuild") }, "Rebuild read model…"),
+      h(
+        "button",
+        { type: "button", class: "button", "data-key": "verify", onclick: () => openReadModel("verify") },
+        "Verify read model…",
+      ),
+      h(
+        "button",
+        { type: "button", class: "button", "data-key": "rebuild", onclick: () => openReadModel("rebuild") },
+        "Rebuild read model…",
+      ),
     ),
     h("form", { class: "filters", "aria-label": "Filters" }, field("Status", choose)),
   );
-  const refresh = showLive(main, () => loadCommands(status, pages.count), (data) => renderCommands(data, () => ((pages.count += 1), refresh())), { every: 3000, scope: "ops:read" });
+  const more = () => {
+    pages.count += 1;
+    refresh();
+  };
+  const refresh = showLive(
+    main,
+    () => loadCommands(status, pages.count),
+    (data) => renderCommands(data, more),
+    { every: 3000, scope: "ops:read" },
+  );
 }
 
 async function loadCommands(status, count) {
@@ -38,14 +78,29 @@ async function loadCommands(status, count) {
 }
 
 function renderCommands({ list, cursor }, more) {
-  if (list.length === 0) return card("List", emptyState("No commands", "A redrive, a discard, a verification or a rebuild appears here when an operator asks for it."));
+  if (list.length === 0) {
+    return card(
+      "List",
+      emptyState(
+        "No commands",
+        "A redrive, a discard, a verification or a rebuild appears here when an operator asks for it.",
+      ),
+    );
+  }
   return card(
     "List",
     [
       table(
         "Commands",
         [
-          { label: "Command", kind: "wide", of: (command) => [h("a", { href: `#/commands/${command.command_id}`, class: "strong" }, formatName(command.kind)), h("p", { class: "quiet" }, command.reason)] },
+          {
+            label: "Command",
+            kind: "wide",
+            of: (command) => [
+              h("a", { href: `#/commands/${command.command_id}`, class: "strong" }, formatName(command.kind)),
+              h("p", { class: "quiet" }, command.reason),
+            ],
+          },
           { label: "Status", of: (command) => badge(command.status) },
           { label: "Done", kind: "number", of: progressText },
           { label: "Actor", of: (command) => command.actor },
@@ -53,7 +108,13 @@ function renderCommands({ list, cursor }, more) {
         ],
         list,
       ),
-      cursor ? h("p", { class: "table-more" }, h("button", { type: "button", class: "button", "data-key": "more", onclick: more }, "Show more")) : null,
+      cursor
+        ? h(
+            "p",
+            { class: "table-more" },
+            h("button", { type: "button", class: "button", "data-key": "more", onclick: more }, "Show more"),
+          )
+        : null,
     ],
     { flush: true },
   );
@@ -66,12 +127,27 @@ function progressText(command) {
 
 /** Show one command. */
 export function showCommand(main, id) {
-  main.append(h("nav", { "aria-label": "Breadcrumb", class: "crumbs" }, link("#/commands", "Commands"), " / ", h("span", { "aria-current": "page" }, shortId(id))), pageHead("Command", null));
-  showLive(main, () => get(`/v1/ops/commands/${encodeURIComponent(id)}`), renderCommand, { every: 2000, scope: "ops:read" });
+  main.append(
+    h(
+      "nav",
+      { "aria-label": "Breadcrumb", class: "crumbs" },
+      link("#/commands", "Commands"),
+      " / ",
+      h("span", { "aria-current": "page" }, shortId(id)),
+    ),
+    pageHead("Command", null),
+  );
+  showLive(main, () => get(`/v1/ops/commands/${encodeURIComponent(id)}`), renderCommand, {
+    every: 2000,
+    scope: "ops:read",
+  });
 }
 
 function renderCommand(command) {
-  const took = command.started_at && command.finished_at ? (Date.parse(command.finished_at) - Date.parse(command.started_at)) / 1000 : null;
+  const took =
+    command.started_at && command.finished_at
+      ? (Date.parse(command.finished_at) - Date.parse(command.started_at)) / 1000
+      : null;
   return h("div", { class: "columns" }, [
     card("Progress", h("div", { class: "stack" }, commandProgress(command))),
     card(
@@ -94,20 +170,38 @@ function renderCommand(command) {
 }
 
 const READ_MODEL = {
-  verify: { title: "Verify the read model", text: "Compares every row with the system of record. Nothing is changed.", action: "Verify" },
-  rebuild: { title: "Rebuild the read model", text: "Repairs every row that differs from the system of record, and removes rows that do not belong there. Summaries stay readable.", action: "Rebuild" },
+  verify: {
+    title: "Verify the read model",
+    text: "Compares every row with the system of record. Nothing is changed.",
+    action: "Verify",
+  },
+  rebuild: {
+    title: "Rebuild the read model",
+    text:
+      "Repairs every row that differs from the system of record, and removes rows that do not belong there. " +
+      "Summaries stay readable.",
+    action: "Rebuild",
+  },
 };
 
 function openReadModel(kind) {
   const { title, text, action } = READ_MODEL[kind];
   const problem = h("div");
   const keyFor = keyKeeper();
-  const form = h("form", { class: "stack" }, h("p", {}, text), actorFields(), h("div", { class: "dialog-actions" }, h("button", { type: "submit", class: "button primary" }, action)));
+  const form = h(
+    "form",
+    { class: "stack" },
+    h("p", {}, text),
+    actorFields(),
+    h("div", { class: "dialog-actions" }, h("button", { type: "submit", class: "button primary" }, action)),
+  );
   const { body, close } = openDialog(title, [problem, form]);
   form.querySelector("input").focus();
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const request = readActor(form);
-    await busy(form, problem, async () => follow(body, (await post(`/v1/ops/read-model/${kind}`, request, keyFor(request))).command_id, close));
+    await busy(form, problem, async () =>
+      follow(body, (await post(`/v1/ops/read-model/${kind}`, request, keyFor(request))).command_id, close),
+    );
   });
 }

@@ -3,10 +3,32 @@ import { formatAgo, formatTime, shortId } from "./format.js";
 
 /** The tone of every state that the API knows. The text always names the state; colour only repeats it. */
 const TONES = {
-  OK: "good", DONE: "good", SENT: "good", UP: "good", ACTIVE: "good", APPLIED: "good", PROCESSED: "good",
-  PENDING: "calm", RUNNING: "calm", PUBLISHED: "calm", RECORDED: "calm", PROCESSING: "calm", REDRIVEN: "calm", SCHEDULED: "calm",
-  ATTENTION: "warn", DEGRADED: "warn", LATE: "warn", UNKNOWN: "mute", DISCARDED: "mute", REVOKED: "mute", EXPIRED: "mute", REFUSED: "warn",
-  FAILED: "bad", DOWN: "bad", OPEN: "bad", DEAD_LETTER: "bad",
+  OK: "good",
+  DONE: "good",
+  SENT: "good",
+  UP: "good",
+  ACTIVE: "good",
+  APPLIED: "good",
+  PROCESSED: "good",
+  PENDING: "calm",
+  RUNNING: "calm",
+  PUBLISHED: "calm",
+  RECORDED: "calm",
+  PROCESSING: "calm",
+  REDRIVEN: "calm",
+  SCHEDULED: "calm",
+  ATTENTION: "warn",
+  DEGRADED: "warn",
+  LATE: "warn",
+  UNKNOWN: "mute",
+  DISCARDED: "mute",
+  REVOKED: "mute",
+  EXPIRED: "mute",
+  REFUSED: "warn",
+  FAILED: "bad",
+  DOWN: "bad",
+  OPEN: "bad",
+  DEAD_LETTER: "bad",
 };
 
 /** The names of the kinds of dead letters. */
@@ -14,12 +36,19 @@ export const KIND_NAMES = { outbox: "Outbox", nats: "NATS", notification: "Notif
 
 /** Return a state as a badge. */
 export function badge(state, tone = TONES[state] ?? "mute") {
-  return h("span", { class: `badge ${tone}` }, h("span", { class: "dot", "aria-hidden": "true" }), state.replaceAll("_", " "));
+  return h(
+    "span",
+    { class: `badge ${tone}` },
+    h("span", { class: "dot", "aria-hidden": "true" }),
+    state.replaceAll("_", " "),
+  );
 }
 
 /** Return a time with the exact one as its title: relative by default. */
 export function timeOf(time, format = formatAgo) {
-  return time ? h("time", { datetime: time, title: `${formatTime(time)} (${time})` }, format(time)) : h("span", { class: "quiet" }, format === formatAgo ? "never" : "–");
+  return time
+    ? h("time", { datetime: time, title: `${formatTime(time)} (${time})` }, format(time))
+    : h("span", { class: "quiet" }, format === formatAgo ? "never" : "–");
 }
 
 /** Return a text in the font for code. */
@@ -60,10 +89,14 @@ export function copyButton(text, label, visibleLabel = null) {
 }
 
 const ICONS = {
-  copy: "M9 9V5a1.5 1.5 0 0 1 1.5-1.5h8A1.5 1.5 0 0 1 20 5v8a1.5 1.5 0 0 1-1.5 1.5H15M5.5 9h8A1.5 1.5 0 0 1 15 10.500v8a1.5 1.5 0 0 1-1.5 1.500h-8A1.5 1.5 0 0 1 4 18.500v-8A1.5 1.5 0 0 1 5.5 9z",
+  copy:
+    "M9 9V5a1.5 1.5 0 0 1 1.5-1.5h8A1.5 1.5 0 0 1 20 5v8a1.5 1.5 0 0 1-1.5 1.5H15M5.5 9h8A1.5 1.5 0 0 1 15 " +
+    "10.500v8a1.5 1.5 0 0 1-1.5 1.500h-8A1.5 1.5 0 0 1 4 18.500v-8A1.5 1.5 0 0 1 5.5 9z",
   warn: "M12 4 2.5 20h19zM12 10v4.500M12 17.300v.2",
   check: "M4.5 12.5 10 18 19.5 7",
-  sun: "M12 7.500a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9zM12 2v2.500M12 19.500V22M2 12h2.500M19.5 12H22M4.9 4.900l1.8 1.800M17.3 17.300l1.8 1.800M4.9 19.100l1.8-1.800M17.3 6.700l1.8-1.8",
+  sun:
+    "M12 7.500a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9zM12 2v2.500M12 19.500V22M2 12h2.500M19.5 12H22M4.9 4.900l1.8 " +
+    "1.800M17.3 17.300l1.8 1.800M4.9 19.100l1.8-1.800M17.3 6.700l1.8-1.8",
   moon: "M20 14.500A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.500z",
   pause: "M8 5v14M16 5v14",
   play: "M7 4.500v15l12-7.500z",
@@ -74,7 +107,11 @@ const ICONS = {
 
 /** Return an icon, which screen readers skip. */
 export function icon(name) {
-  return s("svg", { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true", focusable: "false" }, s("path", { d: ICONS[name] }));
+  return s(
+    "svg",
+    { class: "icon", viewBox: "0 0 24 24", "aria-hidden": "true", focusable: "false" },
+    s("path", { d: ICONS[name] }),
+  );
 }
 
 /** Return a section with a heading, and optional content beside it. */
@@ -83,7 +120,12 @@ export function card(title, content, { aside = null, level = "h2", id = null, fl
   return h(
     "section",
     { class: flush ? "card flush" : "card", "aria-labelledby": heading },
-    h("div", { class: "card-head" }, h(level, { id: heading }, title), aside && h("div", { class: "card-aside" }, aside)),
+    h(
+      "div",
+      { class: "card-head" },
+      h(level, { id: heading }, title),
+      aside && h("div", { class: "card-aside" }, aside),
+    ),
     content,
   );
 }
@@ -107,8 +149,34 @@ export function table(caption, columns, rows) {
       "table",
       {},
       h("caption", { class: "visually-hidden" }, caption),
-      h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.kind }, column.hidden ? h("span", { class: "visually-hidden" }, column.label) : column.label)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, columns.map((column) => h("td", { class: column.kind, "data-label": column.hidden ? null : column.label }, column.of(row)))))),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          columns.map((column) =>
+            h(
+              "th",
+              { scope: "col", class: column.kind },
+              column.hidden ? h("span", { class: "visually-hidden" }, column.label) : column.label,
+            ),
+          ),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) =>
+          h(
+            "tr",
+            {},
+            columns.map((column) =>
+              h("td", { class: column.kind, "data-label": column.hidden ? null : column.label }, column.of(row)),
+            ),
+          ),
+        ),
+      ),
     ),
   );
 }
@@ -116,17 +184,38 @@ export function table(caption, columns, rows) {
 /** Return a list of names and values. Entries with the value null are left out. */
 export function definitions(entries, kind = "") {
   const known = entries.filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", { class: `definitions ${kind}` }, known.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: `definitions ${kind}` },
+    known.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+  );
 }
 
 /** Return what is shown where there is nothing to show, and why. */
 export function emptyState(title, text, ...actions) {
-  return h("div", { class: "empty" }, icon("empty"), h("p", { class: "empty-title" }, title), h("p", { class: "quiet" }, text), actions.length > 0 && h("div", { class: "actions" }, actions));
+  return h(
+    "div",
+    { class: "empty" },
+    icon("empty"),
+    h("p", { class: "empty-title" }, title),
+    h("p", { class: "quiet" }, text),
+    actions.length > 0 && h("div", { class: "actions" }, actions),
+  );
 }
 
 /** Return a notice: what happened, and what to do. */
 export function notice(tone, title, ...content) {
-  return h("div", { class: `notice ${tone}`, role: tone === "bad" ? "alert" : null }, icon(tone === "good" ? "check" : "warn"), h("div", {}, h("p", { class: "notice-title" }, title), content.map((part) => (typeof part === "string" ? h("p", {}, part) : part))));
+  return h(
+    "div",
+    { class: `notice ${tone}`, role: tone === "bad" ? "alert" : null },
+    icon(tone === "good" ? "check" : "warn"),
+    h(
+      "div",
+      {},
+      h("p", { class: "notice-title" }, title),
+      content.map((part) => (typeof part === "string" ? h("p", {}, part) : part)),
+    ),
+  );
 }
 
 /** Return a field of a form with its label. `control` gets the id. */
@@ -134,12 +223,22 @@ export function field(label, control, hint = null) {
   const id = control.id || `field-${label.toLowerCase().replace(/[^a-z]+/g, "-")}`;
   control.id = id;
   if (hint) control.setAttribute("aria-describedby", `${id}-hint`);
-  return h("div", { class: "field" }, h("label", { for: id }, label), control, hint && h("p", { class: "hint", id: `${id}-hint` }, hint));
+  return h(
+    "div",
+    { class: "field" },
+    h("label", { for: id }, label),
+    control,
+    hint && h("p", { class: "hint", id: `${id}-hint` }, hint),
+  );
 }
 
 /** Return a selection of `[value, text]` options. */
 export function select(name, options, value) {
-  return h("select", { name }, options.map(([each, text]) => h("option", { value: each, selected: each === value }, text)));
+  return h(
+    "select",
+    { name },
+    options.map(([each, text]) => h("option", { value: each, selected: each === value }, text)),
+  );
 }
 
 /** Return JSON of the API as indented text. */
@@ -155,7 +254,12 @@ export function openDialog(title, content, { onclose = () => {} } = {}) {
   const dialog = h(
     "dialog",
     { "aria-labelledby": "dialog-title" },
-    h("div", { class: "dialog-head" }, h("h2", { id: "dialog-title" }, title), h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
+    h(
+      "div",
+      { class: "dialog-head" },
+      h("h2", { id: "dialog-title" }, title),
+      h("button", { type: "button", class: "icon-button", "aria-label": "Close", onclick: () => dialog.close() }, "✕"),
+    ),
     body,
   );
   dialog.addEventListener("close", () => {

@@ -23,7 +23,8 @@ export function formatSeconds(seconds) {
   if (seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   if (rounded < MINUTE) return `${rounded} s`;
-  if (rounded < HOUR) return `${Math.floor(rounded / MINUTE)} min${rounded < 10 * MINUTE && rounded % MINUTE ? ` ${rounded % MINUTE} s` : ""}`;
+  if (rounded < 10 * MINUTE) return twoUnits(rounded, MINUTE, "min", 1, "s");
+  if (rounded < HOUR) return `${Math.floor(rounded / MINUTE)} min`;
   if (rounded < DAY_SECONDS) return twoUnits(rounded, HOUR, "h", MINUTE, "min");
   return twoUnits(rounded, DAY_SECONDS, "d", HOUR, "h");
 }
@@ -53,7 +54,7 @@ export function formatOffset(milliseconds) {
   return milliseconds < 0.05 ? "0" : `+${formatSeconds(milliseconds / 1000)}`;
 }
 
-/** Return a name of the API as text: `dead_letters.redrive` becomes `Dead letters: redrive`, `read_model` `Read model`. */
+/** Return a name of the API as text: `dead_letters.redrive` becomes `Dead letters: redrive`. */
 export function formatName(name) {
   return capitalized(name.replaceAll("_", " ").replace(".", ": "));
 }

@@ -2,7 +2,9 @@
 export const GUIDANCE = {
   NATS_UNAVAILABLE: {
     title: "NATS is away",
-    works: "Grants, revokes and reads work. Events wait in the outbox and are published in order when NATS is back. Notifications that are already recorded are still sent.",
+    works:
+      "Grants, revokes and reads work. Events wait in the outbox and are published in order when NATS is back. " +
+      "Notifications that are already recorded are still sent.",
     todo: "Check the NATS server and the network between it and the workers. No redrive is necessary.",
   },
   SCHEMA_DIFFERS: {
@@ -13,7 +15,9 @@ export const GUIDANCE = {
   WORKER_LATE: {
     title: "Workers have not run",
     works: "Changes are accepted. What these workers do waits, and is not lost.",
-    todo: "Check that the schedule is enabled and that the function starts. On a new stack, each worker reports after its first step, within a minute.",
+    todo:
+      "Check that the schedule is enabled and that the function starts. On a new stack, each worker reports after " +
+      "its first step, within a minute.",
     link: ["#workers", "See the workers"],
   },
   WORKER_FAILED: {
@@ -36,7 +40,9 @@ export const GUIDANCE = {
   },
   DEAD_LETTERS: {
     title: "Dead letters wait for a decision",
-    works: "Other entitlements are not affected. Later events of the same entitlement wait behind a dead letter of the outbox.",
+    works:
+      "Other entitlements are not affected. Later events of the same entitlement wait behind a dead letter of the " +
+      "outbox.",
     todo: "Look at the groups, remove the cause, then redrive. Discard only what must never be delivered.",
     link: ["#/dead-letters", "Show the groups"],
   },

@@ -11,11 +11,11 @@ export const refreshing = {
   active: false,
   at: 0,
   failed: false,
-  onchange: () => {},
+  changed: () => {},
   toggle() {
     this.paused = !this.paused;
     sessionStorage.setItem(REFRESH_KEY, this.paused ? "paused" : "live");
-    this.onchange();
+    this.changed();
     if (this.paused) current?.pause();
     else current?.refresh();
   },
@@ -39,20 +39,25 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   const content = h("div", { class: "live-content" }, h("p", { class: "loading", role: "status" }, "Loading…"));
   container.append(failure, content);
   refreshing.active = true;
-  refreshing.onchange();
+  refreshing.changed();
   let timer = 0;
   let stopped = false;
   let shownAt = 0;
   let failures = 0;
+  let newest = 0;
 
   async function refresh() {
     clearTimeout(timer);
+    newest += 1;
+    const number = newest;
+    // A response is not drawn if its page was left, or if a newer refresh has begun meanwhile.
+    const isObsolete = () => stopped || number !== newest;
     try {
       const data = await load();
-      if (stopped) return;
+      if (isObsolete()) return;
       show(data);
     } catch (error) {
-      if (stopped) return;
+      if (isObsolete()) return;
       fail(error);
     }
     plan();
@@ -62,7 +67,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
     const isRecovery = failures > 0;
     failures = 0;
     Object.assign(refreshing, { at: Date.now(), failed: false });
-    refreshing.onchange();
+    refreshing.changed();
     failure.replaceChildren();
     content.classList.remove("stale");
     if (shownAt && hasSelection(content)) return;
@@ -74,10 +79,14 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   function fail(error) {
     failures += 1;
     refreshing.failed = true;
-    refreshing.onchange();
+    refreshing.changed();
     const isTransient = error.part === "api" || error.part === "database" || error.part === "limit";
-    const old = shownAt > 0 && isTransient && h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
-    const retry = isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");
+    const old =
+      shownAt > 0 &&
+      isTransient &&
+      h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
+    const retry =
+      isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");
     replaceContent(failure, failureNotice(error, scope, old, retry));
     if (shownAt > 0 && isTransient) content.classList.add("stale");
     else content.replaceChildren();
@@ -85,7 +94,9 @@ export function showLive(container, load, render, { every = 5000, scope = null }
 
   function plan() {
     clearTimeout(timer);
-    if (!stopped && !refreshing.paused && !document.hidden) timer = setTimeout(refresh, every * Math.min(1 + failures, MAX_DELAY_FACTOR));
+    if (!stopped && !refreshing.paused && !document.hidden) {
+      timer = setTimeout(refresh, every * Math.min(1 + failures, MAX_DELAY_FACTOR));
+    }
   }
 
   function onVisibility() {

@@ -30,13 +30,23 @@ async function load() {
 
 function render({ status, milliseconds }) {
   const problems = byCode(status.problems);
-  announce(problems.size === 0 ? "Entitlements flow." : `${countOf(problems.size, "problem")}: ${[...problems.keys()].map(titleOf).join(", ")}.`);
+  announce(
+    problems.size === 0
+      ? "Entitlements flow."
+      : `${countOf(problems.size, "problem")}: ${[...problems.keys()].map(titleOf).join(", ")}.`,
+  );
   return [
     headline(problems, status),
-    card("Flow", flowPicture(status, milliseconds), { aside: h("span", { class: "quiet" }, "counts now, rates of the last minute") }),
+    card("Flow", flowPicture(status, milliseconds), {
+      aside: h("span", { class: "quiet" }, "counts now, rates of the last minute"),
+    }),
     tiles(status),
     h("div", { class: "columns" }, [deadLetters(status), housekeeping(status)]),
-    card("Workers", workers(status), { id: "workers", flush: true, aside: h("span", { class: "quiet" }, "heartbeat of each run") }),
+    card("Workers", workers(status), {
+      id: "workers",
+      flush: true,
+      aside: h("span", { class: "quiet" }, "heartbeat of each run"),
+    }),
   ];
 }
 
@@ -51,13 +61,27 @@ const titleOf = (code) => GUIDANCE[code]?.title ?? formatName(code.toLowerCase()
 
 function headline(problems, status) {
   if (problems.size === 0) {
-    return h("section", { class: "headline good", "aria-label": "State" }, badge("OK"), h("p", {}, h("strong", {}, "Entitlements flow. "), "Nothing needs a person."));
+    return h(
+      "section",
+      { class: "headline good", "aria-label": "State" },
+      badge("OK"),
+      h("p", {}, h("strong", {}, "Entitlements flow. "), "Nothing needs a person."),
+    );
   }
   return h(
     "section",
     { class: "headline warn", "aria-label": "State" },
-    h("div", { class: "headline-top" }, badge("ATTENTION"), h("p", {}, h("strong", {}, countOf(problems.size, "thing needs", "things need")), " attention.")),
-    h("ul", { class: "problems" }, [...problems].map(([code, messages]) => problemItem(code, messages, status))),
+    h(
+      "div",
+      { class: "headline-top" },
+      badge("ATTENTION"),
+      h("p", {}, h("strong", {}, countOf(problems.size, "thing needs", "things need")), " attention."),
+    ),
+    h(
+      "ul",
+      { class: "problems" },
+      [...problems].map(([code, messages]) => problemItem(code, messages, status)),
+    ),
   );
 }
 
@@ -69,22 +93,43 @@ function problemItem(code, messages, status) {
     h("h2", {}, titleOf(code)),
     messages.map((message) => h("p", {}, asSentence(message))),
     sinceOf(code, status),
-    guidance && definitions([["Still works", guidance.works], ["What to do", [guidance.todo, guidance.link && [" ", problemLink(guidance.link)]]]], "rows"),
+    guidance &&
+      definitions(
+        [
+          ["Still works", guidance.works],
+          ["What to do", [guidance.todo, guidance.link && [" ", problemLink(guidance.link)]]],
+        ],
+        "rows",
+      ),
   );
 }
 
 function problemLink([target, text]) {
   if (target.startsWith("#/")) return link(target, text);
-  return h("button", { type: "button", class: "text-button", onclick: () => document.querySelector(target).scrollIntoView({ block: "start" }) }, text);
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "text-button",
+      onclick: () => document.querySelector(target).scrollIntoView({ block: "start" }),
+    },
+    text,
+  );
 }
 
 function sinceOf(code, status) {
   if (code === "NATS_UNAVAILABLE") {
-    const times = status.workers.filter((worker) => worker.outcome !== "OK" && worker.last_success_at).map((worker) => worker.last_success_at);
-    const last = times.sort().at(-1);
-    return last ? h("p", { class: "quiet" }, "Last successful run of a worker that needs it: ", timeOf(last), ".") : null;
+    const times = status.workers
+      .filter((worker) => worker.outcome !== "OK" && worker.last_success_at)
+      .map((worker) => worker.last_success_at);
+    const last = times.toSorted().at(-1);
+    return last
+      ? h("p", { class: "quiet" }, "Last successful run of a worker that needs it: ", timeOf(last), ".")
+      : null;
   }
-  if (code === "EVENTS_OLD" && status.outbox.oldest_pending_at) return h("p", { class: "quiet" }, "Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");
+  if (code === "EVENTS_OLD" && status.outbox.oldest_pending_at) {
+    return h("p", { class: "quiet" }, "Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");
+  }
   return null;
 }
 
@@ -92,9 +137,20 @@ function tiles(status) {
   const now = Date.parse(status.at);
   const { outbox, stream, notifications, dead_letters: dead } = status;
   const tile = (label, value, name, format, tone = "") =>
-    h("div", { class: `tile ${tone}` }, h("p", { class: "tile-label" }, label), h("p", { class: "tile-value" }, value), sparkline(samples.list, name, label, now, format));
+    h(
+      "div",
+      { class: `tile ${tone}` },
+      h("p", { class: "tile-label" }, label),
+      h("p", { class: "tile-value" }, value),
+      sparkline(samples.list, name, label, now, format),
+    );
   return h("section", { class: "tiles", "aria-label": "Figures with the last hour" }, [
-    tile("Oldest pending event", outbox.oldest_pending_at ? formatSeconds(outbox.oldest_pending_seconds) : "None", "oldest_pending_seconds", formatSeconds),
+    tile(
+      "Oldest pending event",
+      outbox.oldest_pending_at ? formatSeconds(outbox.oldest_pending_seconds) : "None",
+      "oldest_pending_seconds",
+      formatSeconds,
+    ),
     tile("Pending in the outbox", formatCount(outbox.pending, outbox.capped), "outbox_pending"),
     tile("Consumer lag", lagOf(stream), "consumer_lag"),
     tile("Published per minute", formatCount(outbox.published_last_minute), "published"),
@@ -111,11 +167,30 @@ function lagOf({ consumer_lag: lag, unknown_since: since }) {
 function deadLetters(status) {
   const { groups, open, capped } = status.dead_letters;
   const aside = open > 0 && link("#/dead-letters", "All groups");
-  if (open === 0) return card("Dead letters", emptyState("No open dead letters", "A message that cannot be processed appears here with its cause."));
-  const rows = groups.slice(0, 5).map((group) =>
-    h("li", {}, h("a", { href: groupHash(group) }, h("span", { class: "group-cause" }, group.cause), h("span", { class: "quiet" }, `${KIND_NAMES[group.kind]}, last ${formatAgo(group.last_at)}`)), h("span", { class: "group-count" }, formatCount(group.count))),
-  );
-  return card("Dead letters", h("ul", { class: "group-list" }, rows), { aside: [h("span", { class: "quiet" }, `${formatCount(open, capped)} open `), aside] });
+  if (open === 0) {
+    return card(
+      "Dead letters",
+      emptyState("No open dead letters", "A message that cannot be processed appears here with its cause."),
+    );
+  }
+  const rows = groups
+    .slice(0, 5)
+    .map((group) =>
+      h(
+        "li",
+        {},
+        h(
+          "a",
+          { href: groupHash(group) },
+          h("span", { class: "group-cause" }, group.cause),
+          h("span", { class: "quiet" }, `${KIND_NAMES[group.kind]}, last ${formatAgo(group.last_at)}`),
+        ),
+        h("span", { class: "group-count" }, formatCount(group.count)),
+      ),
+    );
+  return card("Dead letters", h("ul", { class: "group-list" }, rows), {
+    aside: [h("span", { class: "quiet" }, `${formatCount(open, capped)} open `), aside],
+  });
 }
 
 /** Return the address of the list of a group of dead letters. */
@@ -127,7 +202,10 @@ function housekeeping(status) {
   const { leases, read_model: model, partitions, schema, commands } = status;
   const lease = ({ held, expired }) => `${formatCount(held)} held${expired ? `, ${formatCount(expired)} expired` : ""}`;
   const differences = model.measured_at
-    ? [`${formatCount(model.ahead)} ahead, ${formatCount(model.behind)} behind, ${formatCount(model.wrong)} wrong `, h("span", { class: "quiet" }, timeOf(model.measured_at))]
+    ? [
+        `${formatCount(model.ahead)} ahead, ${formatCount(model.behind)} behind, ${formatCount(model.wrong)} wrong `,
+        h("span", { class: "quiet" }, timeOf(model.measured_at)),
+      ]
     : "not verified yet";
   return card(
     "Housekeeping",
@@ -135,19 +213,50 @@ function housekeeping(status) {
       ["Read model", differences],
       ["Leases of events", lease(leases.outbox)],
       ["Leases of notifications", lease(leases.notifications)],
-      ["Commands", [`${formatCount(commands.pending)} pending, ${formatCount(commands.running)} running`, commands.failed_last_day ? [", ", link("#/commands?status=FAILED", `${formatCount(commands.failed_last_day)} failed today`)] : ""]],
-      ["Audit partitions", `${countOf(partitions.months_ahead, "month")} ahead, to ${partitions.last_month}${partitions.rows_in_default ? `, ${countOf(partitions.rows_in_default, "row")} in default` : ""}`],
-      ["Schema", schema.matches ? `version ${schema.version}` : [badge("DIFFERS", "bad"), ` has ${schema.version}, expected ${schema.expected}`]],
+      [
+        "Commands",
+        [
+          `${formatCount(commands.pending)} pending, ${formatCount(commands.running)} running`,
+          commands.failed_last_day
+            ? [", ", link("#/commands?status=FAILED", `${formatCount(commands.failed_last_day)} failed today`)]
+            : "",
+        ],
+      ],
+      [
+        "Audit partitions",
+        [
+          `${countOf(partitions.months_ahead, "month")} ahead, to ${partitions.last_month}`,
+          partitions.rows_in_default > 0 && `, ${countOf(partitions.rows_in_default, "row")} in default`,
+        ],
+      ],
+      [
+        "Schema",
+        schema.matches
+          ? `version ${schema.version}`
+          : [badge("DIFFERS", "bad"), ` has ${schema.version}, expected ${schema.expected}`],
+      ],
     ]),
   );
 }
 
 function workers(status) {
-  if (status.workers.length === 0) return emptyState("No worker has reported yet", "Each worker reports after its first step, and then at the end of each run, about once a minute.");
+  if (status.workers.length === 0) {
+    return emptyState(
+      "No worker has reported yet",
+      "Each worker reports after its first step, and then at the end of each run, about once a minute.",
+    );
+  }
   return table(
     "Workers",
     [
-      { label: "Worker", kind: "wide", of: (worker) => [h("code", { class: "strong" }, worker.worker), worker.error && h("p", { class: "cell-error" }, worker.error)] },
+      {
+        label: "Worker",
+        kind: "wide",
+        of: (worker) => [
+          h("code", { class: "strong" }, worker.worker),
+          worker.error && h("p", { class: "cell-error" }, worker.error),
+        ],
+      },
       { label: "State", kind: "states", of: (worker) => [badge(worker.outcome), worker.late && [" ", badge("LATE")]] },
       { label: "Last run", of: (worker) => timeOf(worker.finished_at) },
       { label: "Duration", kind: "number", of: (worker) => formatSeconds(worker.duration_ms / 1000) },
@@ -160,5 +269,10 @@ function workers(status) {
 
 function resultText(result) {
   const entries = Object.entries(result ?? {}).filter(([, value]) => typeof value === "number" && value !== 0);
-  return entries.length ? entries.slice(0, 3).map(([name, value]) => `${name.replaceAll("_", " ")} ${formatCount(value)}`).join(", ") : "nothing to do";
+  return entries.length
+    ? entries
+        .slice(0, 3)
+        .map(([name, value]) => `${name.replaceAll("_", " ")} ${formatCount(value)}`)
+        .join(", ")
+    : "nothing to do";
 }

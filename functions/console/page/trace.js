@@ -1,5 +1,19 @@
 import { get } from "./api.js";
-import { badge, card, code, definitions, emptyState, field, idWithCopy, link, notice, pageHead, select, table, timeOf } from "./components.js";
+import {
+  badge,
+  card,
+  code,
+  definitions,
+  emptyState,
+  field,
+  idWithCopy,
+  link,
+  notice,
+  pageHead,
+  select,
+  table,
+  timeOf,
+} from "./components.js";
 import { announce, h, replaceContent } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { countOf, formatName, formatOffset, formatSeconds, formatTime, shortId } from "./format.js";
@@ -32,19 +46,41 @@ export function showTrace(main, query) {
   const way = WAYS.map(([name]) => name).find((name) => name && query.has(name)) ?? "";
   const id = query.get(way || "id") ?? "";
   const result = h("div", { "aria-live": "off" });
-  main.append(pageHead("Trace", "Everything that happened to a change, from the request to the receiver."), searchForm(way, id, query.get("stock_keeping_unit") ?? ""), result);
+  main.append(
+    pageHead("Trace", "Everything that happened to a change, from the request to the receiver."),
+    searchForm(way, id, query.get("stock_keeping_unit") ?? ""),
+    result,
+  );
   if (id) search(result, way, id, query.get("stock_keeping_unit") ?? "");
-  else result.append(card("Result", emptyState("Enter an id", "A purchase, an idempotency key or its fingerprint, an event, a notification, the correlation id of a request, or a trace id of X-Ray or W3C. “Any id” finds out which it is.")));
+  else {
+    result.append(
+      card(
+        "Result",
+        emptyState(
+          "Enter an id",
+          "A purchase, an idempotency key or its fingerprint, an event, a notification, the correlation id of a " +
+            "request, or a trace id of X-Ray or W3C. “Any id” finds out which it is.",
+        ),
+      ),
+    );
+  }
 }
 
 function searchForm(way, id, sku) {
   const ways = select("way", WAYS, way);
-  const unit = field("Stock keeping unit", h("input", { name: "sku", value: sku, autocomplete: "off", spellcheck: "false" }));
+  const unit = field(
+    "Stock keeping unit",
+    h("input", { name: "sku", value: sku, autocomplete: "off", spellcheck: "false" }),
+  );
   const form = h(
     "form",
     { class: "filters search", role: "search", "aria-label": "Trace" },
     field("Search by", ways),
-    h("div", { class: "grow" }, field("Id", h("input", { name: "id", value: id, required: true, autocomplete: "off", spellcheck: "false" }))),
+    h(
+      "div",
+      { class: "grow" },
+      field("Id", h("input", { name: "id", value: id, required: true, autocomplete: "off", spellcheck: "false" })),
+    ),
     unit,
     h("div", { class: "filter-actions" }, h("button", { type: "submit", class: "button primary" }, "Trace")),
   );
@@ -70,8 +106,12 @@ async function search(result, way, id, sku) {
   result.replaceChildren(h("p", { class: "loading", role: "status" }, "Searching…"));
   try {
     const { trace, found } = await lookUp(way, id, sku);
+    if (!result.isConnected) return;
     announce(trace.timeline.length ? `${countOf(trace.timeline.length, "entry", "entries")} found.` : "Nothing found.");
-    const text = found && !way ? h("p", { class: "quiet found" }, `Found as ${WAYS.find(([name]) => name === found)[1].toLowerCase()}.`) : null;
+    const text =
+      found && !way
+        ? h("p", { class: "quiet found" }, `Found as ${WAYS.find(([name]) => name === found)[1].toLowerCase()}.`)
+        : null;
     replaceContent(result, text, changesCard(trace), card("Timeline", traceTimeline(trace)));
   } catch (error) {
     result.replaceChildren(failureNotice(error, "ops:read"));
@@ -79,7 +119,12 @@ async function search(result, way, id, sku) {
 }
 
 async function lookUp(way, id, sku) {
-  if (way) return { trace: await get("/v1/ops/trace", way === "user_id" ? { user_id: id, stock_keeping_unit: sku } : { [way]: id }), found: way };
+  if (way) {
+    return {
+      trace: await get("/v1/ops/trace", way === "user_id" ? { user_id: id, stock_keeping_unit: sku } : { [way]: id }),
+      found: way,
+    };
+  }
   let trace = null;
   for (const each of waysFor(id)) {
     trace = await get("/v1/ops/trace", { [each]: id });
@@ -94,7 +139,14 @@ function changesCard(trace) {
     "Changes",
     [
       { label: "State", of: (change) => badge(change.state) },
-      { label: "Change", of: (change) => [h("span", { class: "strong" }, formatName(change.operation.toLowerCase())), change.version !== null && h("span", { class: "quiet" }, ` version ${change.version}`), change.outcome !== "APPLIED" && h("p", { class: "quiet" }, formatName(change.outcome.toLowerCase()))] },
+      {
+        label: "Change",
+        of: (change) => [
+          h("span", { class: "strong" }, formatName(change.operation.toLowerCase())),
+          change.version !== null && h("span", { class: "quiet" }, ` version ${change.version}`),
+          change.outcome !== "APPLIED" && h("p", { class: "quiet" }, formatName(change.outcome.toLowerCase())),
+        ],
+      },
       { label: "User", of: (change) => link(`#/users/${encodeURIComponent(change.user_id)}`, change.user_id) },
       { label: "SKU", of: (change) => change.stock_keeping_unit },
       { label: "Purchase", of: (change) => change.purchase_id ?? "–" },
@@ -103,21 +155,68 @@ function changesCard(trace) {
     ],
     trace.changes,
   );
-  return card("Changes", [trace.truncated && notice("warn", "There are more changes or steps", "Only the newest 50 changes are shown, and 2,000 steps. Search by a purchase or an event to see an older one."), content], { flush: true });
+  return card(
+    "Changes",
+    [
+      trace.truncated &&
+        notice(
+          "warn",
+          "There are more changes or steps",
+          "Only the newest 50 changes are shown, and 2,000 steps. Search by a purchase or an event to see an older one.",
+        ),
+      content,
+    ],
+    { flush: true },
+  );
 }
 
-const STAGE_TONES = { request: "calm", change: "calm", outbox: "calm", published: "calm", inbox: "calm", read_model: "calm", notification: "calm", attempt: "warn", sent: "good", dead_letter: "bad", closed: "mute", operator_action: "warn" };
+const STAGE_TONES = {
+  request: "calm",
+  change: "calm",
+  outbox: "calm",
+  published: "calm",
+  inbox: "calm",
+  read_model: "calm",
+  notification: "calm",
+  attempt: "warn",
+  sent: "good",
+  dead_letter: "bad",
+  closed: "mute",
+  operator_action: "warn",
+};
 
 /** Return the timeline of a trace. */
 export function traceTimeline(trace) {
   if (trace.timeline.length === 0 && trace.removed.length === 0) {
-    return emptyState("Nothing is known about it", "No change, event or notification has this id. Check the id, and that it belongs to this environment. The audit may have been deleted by retention.");
+    return emptyState(
+      "Nothing is known about it",
+      "No change, event or notification has this id. Check the id, and that it belongs to this environment. The " +
+        "audit may have been deleted by retention.",
+    );
   }
   const several = trace.changes.length > 1;
   const last = trace.changes.length === 1 ? trace.changes[0] : null;
   return [
-    last && h("p", { class: "trace-summary" }, badge(last.state), ` ${STATE_TEXTS[last.state]} `, h("span", { class: "quiet" }, trace.timeline.length > 1 ? `${formatSeconds(trace.timeline.at(-1).offset_ms / 1000)} from the first to the last entry.` : "")),
-    h("ol", { class: "timeline" }, trace.removed.map(removedEntry), trace.timeline.map((entry, index) => timelineEntry(entry, trace.timeline[index - 1], several, index))),
+    last &&
+      h(
+        "p",
+        { class: "trace-summary" },
+        badge(last.state),
+        ` ${STATE_TEXTS[last.state]} `,
+        h(
+          "span",
+          { class: "quiet" },
+          trace.timeline.length > 1
+            ? `${formatSeconds(trace.timeline.at(-1).offset_ms / 1000)} from the first to the last entry.`
+            : "",
+        ),
+      ),
+    h(
+      "ol",
+      { class: "timeline" },
+      trace.removed.map(removedEntry),
+      trace.timeline.map((entry, index) => timelineEntry(entry, trace.timeline[index - 1], several, index)),
+    ),
   ];
 }
 
@@ -138,13 +237,36 @@ function timelineEntry(entry, before, several, index) {
   return h(
     "li",
     { class: STAGE_TONES[entry.stage] ?? "mute", "data-stage": entry.stage },
-    h("div", { class: "entry-time" }, h("span", { class: "offset", title: gap >= 1 ? `${formatSeconds(gap / 1000)} after the entry before` : null }, formatOffset(entry.offset_ms)), timeOf(entry.at, formatTime)),
+    h(
+      "div",
+      { class: "entry-time" },
+      h(
+        "span",
+        { class: "offset", title: gap >= 1 ? `${formatSeconds(gap / 1000)} after the entry before` : null },
+        formatOffset(entry.offset_ms),
+      ),
+      timeOf(entry.at, formatTime),
+    ),
     h(
       "div",
       { class: "entry" },
-      h("p", { class: "entry-title" }, h("span", { class: "stage" }, formatName(entry.stage)), several && entry.event_id && h("span", { class: "quiet" }, " ", code(shortId(entry.event_id), entry.event_id))),
+      h(
+        "p",
+        { class: "entry-title" },
+        h("span", { class: "stage" }, formatName(entry.stage)),
+        several && entry.event_id && h("span", { class: "quiet" }, " ", code(shortId(entry.event_id), entry.event_id)),
+      ),
       h("p", {}, entry.summary),
-      detail.length > 0 && h("details", { "data-key": `${entry.stage} ${index}` }, h("summary", {}, "Details"), definitions(detail.map(([name, value]) => [formatName(name), detailValue(name, value)]), "rows")),
+      detail.length > 0 &&
+        h(
+          "details",
+          { "data-key": `${entry.stage} ${index}` },
+          h("summary", {}, "Details"),
+          definitions(
+            detail.map(([name, value]) => [formatName(name), detailValue(name, value)]),
+            "rows",
+          ),
+        ),
     ),
   );
 }
@@ -155,5 +277,15 @@ function detailValue(name, value) {
 }
 
 function removedEntry(removed) {
-  return h("li", { class: "removed", "data-stage": "removed" }, h("div", { class: "entry-time" }, h("span", { class: "offset" }, "–")), h("div", { class: "entry" }, h("p", { class: "entry-title" }, h("span", { class: "stage" }, formatName(removed.stage))), h("p", { class: "quiet" }, `No longer known: ${removed.reason}`)));
+  return h(
+    "li",
+    { class: "removed", "data-stage": "removed" },
+    h("div", { class: "entry-time" }, h("span", { class: "offset" }, "–")),
+    h(
+      "div",
+      { class: "entry" },
+      h("p", { class: "entry-title" }, h("span", { class: "stage" }, formatName(removed.stage))),
+      h("p", { class: "quiet" }, `No longer known: ${removed.reason}`),
+    ),
+  );
 }

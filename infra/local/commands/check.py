@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
     from infra.local.progress import Progress
 
+CONSOLE_SCRIPTS = ("functions/console/page", "tests/browser")  # with the style sheet
 CHECKS = {
     "style": ("ruff", "check", "."),
     "format": ("ruff", "format", "--check", "."),
+    # T12: .oxlintrc.json has the rules, .editorconfig the width and the indentation.
+    "console style": ("oxlint", "--deny-warnings", *CONSOLE_SCRIPTS),
+    "console format": ("oxfmt", "--check", *CONSOLE_SCRIPTS),
     "types": ("mypy",),
     "architecture": ("lint-imports", "--cache-dir", ".grantwire/cache/importlinter"),
     "events": ("python", "-m", "infra.local.toolchain.protobuf"),
@@ -35,7 +39,7 @@ CHECKS = {
     "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
     # C14, C17: the wheel of the library in a fresh environment, and many checks by threads and forks.
     "library": ("python", "-m", "tests.support.library_proofs"),
-    # T6: the console in a browser, on a deployed stack.
+    # T6, T12: the console in a browser: its modules alone, and on a deployed stack.
     "console": ("pytest", "-q", "tests/browser"),
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
