@@ -20,6 +20,7 @@ from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers
 from tests.support.operations import COMMAND, DISCARD, OPERATOR, REDRIVE, OpsClient
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,6 +118,7 @@ def test_concurrent_requests_with_one_key_store_one_command(database_url: str, r
     assert rows.execute("SELECT count(*) AS n FROM operator_commands").fetchall() == [{"n": 1}]
 
 
+@newest_postgres
 @pytest.mark.parametrize(
     ("body", "message"),
     [
