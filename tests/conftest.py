@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +14,7 @@ import pytest
 from tests.support import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 # Settings of the developer's machine, for AWS or for a running stack, must not affect a test.
 _FOREIGN_PREFIXES = ("AWS_", "DATABASE_", "IDEMPOTENCY_", "NATS_", "PLAINTEXT_", "POWERTOOLS_")
@@ -72,6 +74,36 @@ def _postgres_version(nodeid: str) -> str:
     """Return the PostgreSQL in a test's parameters, such as "pg18", or "" if the test has no such parameter."""
     match = re.search(r"[\[-](pg\d+)[-\]]", nodeid)
     return match[1] if match else ""
+
+
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the warnings of a failed test, such as for a connection that it did not close, instead of raising them.
+
+    pytest restores its filters after the test.
+    """
+    report = yield
+    if report.failed:
+        item.stash[_HAS_FAILED] = True
+        warnings.simplefilter("always")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Free what a failed test left open while its warnings are its own.
+
+    Otherwise, the garbage collector frees it during a later test, where the warning is an error.
+    """
+    result = yield
+    if item.stash.get(_HAS_FAILED, False):
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):  # set by pytest, for a debugger
+            vars(sys).pop(name, None)
+        gc.collect()
+    return result
 
 
 class _CurrentStdout:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from infra.local.stack.embedded import EmbeddedStack
 
-LOG_TIMEOUT_SECONDS = 20.0
+LOG_TIMEOUT_SECONDS = 75.0
 
 
 def client(stack: EmbeddedStack, service: str) -> Any:

@@ -27,7 +27,7 @@ class Http:
     ) -> Response:
         """Send exactly this request, with the caller's token; a header may be repeated."""
         token = [("Authorization", f"Bearer {self._token}")] if self._token else []
-        connection = http.client.HTTPConnection(self._address.netloc, timeout=60)
+        connection = http.client.HTTPConnection(self._address.netloc, timeout=180)
         try:
             connection.putrequest(method, self._address.path + path)
             data = body.encode() if isinstance(body, str) else body

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # The response to an outage may include the start of an execution environment.
-MAX_COLD_START_SECONDS = 8
+MAX_COLD_START_SECONDS = 25
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tests.support.servers import STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from infra.local.stack.embedded import EmbeddedStack
 
@@ -135,8 +136,19 @@ def create_token() -> str:
     return Token.mint(TOKEN_ENVIRONMENT, generate_client_id()).text
 
 
-@pytest.mark.parametrize("name", LOGICAL_NAMES)
-def test_flattened_function_imports_without_other_packages(flattened: Deployment, name: str) -> None:
-    """Only the function's own folder is on the path."""
-    folder = str(flattened.artifacts / LOGICAL_NAMES[name])
-    assert import_isolated(name, [folder]) == [f"{folder}/handler.py", [f"{folder}/grantwire"]]
+def test_flattened_function_has_its_own_files_and_those_of_the_layer(
+    stack: EmbeddedStack, flattened: Deployment, subtests: pytest.Subtests
+) -> None:
+    """`test_artifacts` imports each built function with the layer; here, only the function's folder is on the path."""
+    build = stack.deployment.build
+    layer = list_files(build / "CoreLayer" / "python")
+    for name, logical_name in LOGICAL_NAMES.items():
+        with subtests.test(name):
+            assert list_files(flattened.artifacts / logical_name) == list_files(build / logical_name) | layer
+    folder = str(flattened.artifacts / LOGICAL_NAMES["grant"])
+    assert import_isolated("grant", [folder]) == [f"{folder}/handler.py", [f"{folder}/grantwire"]]
+
+
+def list_files(folder: Path) -> set[tuple[Path, int]]:
+    """Return the path and the size of each file of a folder."""
+    return {(path.relative_to(folder), path.stat().st_size) for path in folder.rglob("*") if path.is_file()}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from infra.local.stack.embedded import EmbeddedStack
 
 ROUTES = api_routes()
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 
 @pytest.mark.parametrize(
@@ -33,20 +34,23 @@ def test_unknown_path_is_not_found(http: Http, path: str, method: str) -> None:
         assert_is_error("NotFound", response.status, response.headers, response.body)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        (method, path)
+def list_wrong_methods() -> list[tuple[str, str]]:
+    """Return every wrong method of one path and one wrong method of each other path, each time another one."""
+    methods = {
+        path: [method for method in METHODS if (method, path) not in ROUTES]
         for path in sorted({path for _, path in ROUTES})
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-        if (method, path) not in ROUTES
-    ],
-)
-def test_wrong_method_is_not_allowed(http: Http, method: str, path: str) -> None:
-    """E5: 405 with `Allow`, as openapi.yaml describes."""
-    response = http.send(method, path.replace("{user_id}", "u").replace("{stock_keeping_unit}", "s"))
-    assert response.status == 405
-    assert_matches_contract(method, path, response.status, response.headers, response.body)
+    }
+    each = [(wrong[number % len(wrong)], path) for number, (path, wrong) in enumerate(methods.items())]
+    return sorted({*each, *((method, GRANTS) for method in methods[GRANTS])})
+
+
+def test_wrong_method_is_not_allowed(http: Http, subtests: pytest.Subtests) -> None:
+    """E5: 405 with `Allow`, as openapi.yaml describes. All methods of a path that have no event share one."""
+    for method, path in list_wrong_methods():
+        with subtests.test(method=method, path=path):
+            response = http.send(method, path.replace("{user_id}", "u").replace("{stock_keeping_unit}", "s"))
+            assert response.status == 405
+            assert_matches_contract(method, path, response.status, response.headers, response.body)
 
 
 def test_every_gateway_response_of_the_template_is_deployed(stack: EmbeddedStack) -> None:

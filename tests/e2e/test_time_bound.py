@@ -35,8 +35,8 @@ def test_entitlement_starts_and_ends_by_itself(http: Http, user: str) -> None:
     granted = http.grant(f"{user}-1", user_id=user, starts_at=_in_seconds(4), expires_at=_in_seconds(8))
     assert granted.status == 200, granted.body
     assert granted.json["status"] == "SCHEDULED"
-    assert wait_until(lambda: _status(http, user) == "ACTIVE", timeout=20)
-    assert wait_until(lambda: _status(http, user) == "EXPIRED", timeout=20)
+    assert wait_until(lambda: _status(http, user) == "ACTIVE", timeout=DELIVERY_TIMEOUT_SECONDS)
+    assert wait_until(lambda: _status(http, user) == "EXPIRED", timeout=DELIVERY_TIMEOUT_SECONDS)
     sent = wait_for(lambda: _notifications(http, user, 3), DELIVERY_TIMEOUT_SECONDS, every=0.1)
     assert [each["event_type"] for each in reversed(sent)] == [
         "EntitlementGranted",

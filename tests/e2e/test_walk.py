@@ -63,7 +63,7 @@ def test_nats_that_is_away_is_named_with_what_still_works(
         started = time.monotonic()
         with pytest.raises(CommandError, match="NATS does not respond"):
             break_("poison")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
         assert "Grants, revokes and reads" in advice["still_works"]
         grant(grantwire, user, "item2")
         assert grantwire("entitlements", "check", user, "item2")[0] == 0

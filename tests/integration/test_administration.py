@@ -25,12 +25,15 @@ from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import ACTOR_AND_REASON, clear_tables, entitlement, event_for, insert_entitlements
 from tests.support.run import program_environment
+from tests.support.servers import newest_postgres
 from tests.support.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 SOURCE = "a test"
 CREATE = {"action": "create", "name": "shop", "scopes": ["ops:read"], "expires_in": "90d", **ACTOR_AND_REASON}

@@ -21,12 +21,15 @@ from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, budget, event_bytes, event_headers
 from tests.support.nats_users import configure
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 
 @pytest.fixture

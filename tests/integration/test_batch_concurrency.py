@@ -19,7 +19,7 @@ from tests.support.client import Client, item
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import ROOT
 from tests.support.run import program_environment
-from tests.support.workers.relay_support import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

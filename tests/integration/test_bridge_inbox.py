@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -18,16 +19,21 @@ import pytest
 from grantwire.entrypoints.worker import WorkerHandler
 from grantwire.errors import InternalError, RetryableError
 from grantwire.jetstream import connection
+from grantwire.notifications import bridge
 from grantwire.notifications.events import Event, decode
 from grantwire.notifications.inbox import record_events
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.workers.budget import Budget
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.servers import newest_postgres
+from tests.support.waiting import WAIT_SECONDS, until
 from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 
 def is_settled(stream: Stream) -> bool:
@@ -202,19 +208,23 @@ def test_bridge_killed_between_commit_and_acknowledgement_leaves_one_effect(
     environ: dict[str, str], stream: Stream, rows: Rows
 ) -> None:
     """N3, N4: kill -9 after the commit; the messages are redelivered and change nothing."""
-    environ |= {"NOTIFICATION_NATS_ACK_WAIT": "300ms"}
+    environ |= {"NOTIFICATION_NATS_ACK_WAIT": "1s"}
     with Stream(environ):
         stream.publish(*(event() for _ in range(50)))
-    command = [sys.executable, "-m", "tests.support.workers.bridge_worker", "10", "die-before-ack"]
+    command = [sys.executable, "-m", "tests.support.workers.bridge_worker", "60", "die-before-ack"]
     killed = subprocess.run(command, env=worker_environ(environ), cwd=ROOT, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert rows.execute("SELECT count(*) AS n FROM notifications").fetchall() == [{"n": 50}]
     assert stream.consumer_info().num_ack_pending == 50
     before = rows.execute("SELECT *, xmin FROM notifications ORDER BY event_id").fetchall()
     duplicates = 0
-    deadline = time.monotonic() + 10
-    while duplicates < 50 and time.monotonic() < deadline:
+
+    def are_redelivered() -> bool:
+        nonlocal duplicates
         duplicates += drain(environ)["duplicates"]
+        return duplicates >= 50
+
+    until("JetStream delivers all again", are_redelivered)
     assert duplicates == 50
     assert rows.execute("SELECT *, xmin FROM notifications ORDER BY event_id").fetchall() == before
     assert is_settled(stream)
@@ -258,26 +268,23 @@ def test_bridge_waits_while_nats_is_unreachable(environ: dict[str, str]) -> None
     runtime.close()
 
 
-def test_waiting_bridge_records_new_event_immediately(environ: dict[str, str], stream: Stream, rows: Rows) -> None:
-    """The pull of a waiting bridge ends when a message arrives."""
+def test_waiting_bridge_records_new_event_immediately(
+    environ: dict[str, str], stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pull of a waiting bridge ends when a message arrives; otherwise it would take longer than the test waits."""
+    monkeypatch.setattr(bridge, "_MAX_PULL_SECONDS", 600.0)
     runtime = BridgeRuntime.build(environ)
-    is_over = False
-
-    def wait_or_publish(number: int) -> float:
-        nonlocal is_over
-        if number == 0:
-            runtime.run(Budget(1.0, clock=lambda: 2.0 if is_over else 0.0))
-            return 0.0
-        while stream.consumer_info().num_waiting == 0:
-            time.sleep(0.01)
-        started = time.monotonic()
-        stream.publish(event())
-        while not rows.execute("SELECT FROM notifications").fetchall():
-            time.sleep(0.001)
-        is_over = True
-        return time.monotonic() - started
-
-    assert max(run_concurrently(2, wait_or_publish)) < 0.5
+    is_over = threading.Event()
+    budget = Budget(1000.0, clock=lambda: 2000.0 if is_over.is_set() else 0.0)
+    worker = threading.Thread(target=lambda: runtime.run(budget), daemon=True)
+    worker.start()
+    until("the bridge waits", lambda: stream.consumer_info().num_waiting)
+    stream.publish(event())
+    until("the event is recorded", lambda: rows.execute("SELECT FROM notifications").fetchall())
+    is_over.set()
+    stream.publish(event())  # ends the pull, so that the bridge notices the end of its budget
+    worker.join(timeout=WAIT_SECONDS)
+    assert not worker.is_alive()
     runtime.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from grantwire.errors import RetryableError
 from tests.support.nats_users import as_admin
+from tests.support.servers import newest_postgres
 from tests.support.workers.bridge_stream import Stream, drain, event
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 ACK_WAIT_SECONDS = 0.2
 
@@ -90,7 +93,7 @@ def test_redelivery_delay_doubles_with_each_delivery(
     rows.execute(_DISK_FULL)
     with Stream(environ) as stream:
         stream.publish(event(), event())
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while max((delivery for _, delivery in acknowledgements.returned()), default=0) < 3:
             assert time.monotonic() < deadline, acknowledgements.returned()
             with contextlib.suppress(RetryableError):  # a bridge with until_idle raises instead of waiting

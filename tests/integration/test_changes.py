@@ -17,7 +17,7 @@ from grantwire.observability import key_fingerprint
 from tests.support.client import CHANGE, GRANTS, REVOKES, Client
 from tests.support.client import event as api_event
 from tests.support.concurrency import run_concurrently
-from tests.support.workers.relay_support import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows

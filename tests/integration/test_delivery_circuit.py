@@ -24,6 +24,8 @@ from grantwire.workers.listener import Listener
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
 from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
+from tests.support.waiting import until, until_idle
 from tests.support.worker_runner import run_worker
 from tests.support.workers.deliver_receiver import Receiver
 from tests.unit.idempotency.doubles import logged
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 __all__ = ["database_url"]
+
+pytestmark = newest_postgres
 
 NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
 REST_SECONDS = 5.0
@@ -317,13 +321,14 @@ def test_worker_waiting_for_receiver_ends_with_its_budget(
     harness.take_sent()
     metrics.clear_metrics()
     capsys.readouterr()
-    assert harness.run(Budget(time.monotonic() + 0.1)) == {}
+    assert harness.run(Budget(time.monotonic() + 1.0)) == {}
     assert harness.take_sent() == []
     (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (line["message"], line["level"], line["delay_s"]) == ("receiver unavailable, waiting", "WARNING", 0.1)
+    assert (line["message"], line["level"]) == ("receiver unavailable, waiting", "WARNING")
+    assert 0 < line["delay_s"] <= 1
     assert list(metrics.metric_set) == ["SenderPaused"]
     assert metrics.metric_set["SenderPaused"]["Unit"] == "Seconds"
-    assert 0 < metrics.metric_set["SenderPaused"]["Value"][0] <= 0.1
+    assert 0 < metrics.metric_set["SenderPaused"]["Value"][0] <= 1
     assert {row["locked_by"] for row in notifications(rows)} == {None}
 
 
@@ -370,13 +375,14 @@ def test_receiver_gets_every_notification_once_after_outage(
     worker.start()
     count_failed = "SELECT count(*) AS n FROM notifications WHERE last_error LIKE 'no response%'"
     # Twenty failures open the circuit, and up to three more sends are running then; all later ones are trials.
-    _wait_until(lambda: rows.execute(count_failed).fetchall()[0]["n"] >= 28)
+    until("trials fail", lambda: rows.execute(count_failed).fetchall()[0]["n"] >= 28)
     assert receiver.requests == []
     receiver.start_listening()
     with receiver:
-        _wait_until(lambda: len(rows.execute("SELECT FROM notifications WHERE status = 'SENT'").fetchall()) == 60)
+        sent = "SELECT FROM notifications WHERE status = 'SENT'"
+        until("all are sent", lambda: len(rows.execute(sent).fetchall()) == 60)
         is_over = True
-        worker.join(timeout=20)
+        worker.join(timeout=60)
     runtime.close()
     assert dead_letters(rows) == []
     assert len(receiver.keys()) == len(set(receiver.keys())) == 60
@@ -391,7 +397,7 @@ def test_receiver_that_responds_503_gets_few_requests(database_url: str, rows: R
     add(rows, 200, at=datetime.now(UTC))
     with Receiver(lambda _: 503) as receiver:
         runtime = DeliveryRuntime.build(environment(database_url, receiver, NOTIFICATION_SENDER_BREAKER_REST="1m"))
-        counts = runtime.run(Budget(time.monotonic() + 20, until_idle=True))
+        counts = runtime.run(until_idle())
         runtime.close()
     assert 20 <= len(receiver.requests) <= 23
     assert counts["retried"] == len(receiver.requests)
@@ -404,15 +410,6 @@ def test_disabled_breaker_sends_every_attempt(database_url: str, rows: Rows) -> 
     add(rows, 30, at=datetime.now(UTC))
     with Receiver(lambda _: 503) as receiver:
         runtime = DeliveryRuntime.build(environment(database_url, receiver, NOTIFICATION_SENDER_BREAKER_FAILURES="0"))
-        _wait_until(
-            lambda: runtime.run(Budget(time.monotonic() + 20, until_idle=True)) and len(dead_letters(rows)) == 30
-        )
+        until("all are dead letters", lambda: runtime.run(until_idle()) and len(dead_letters(rows)) == 30)
         runtime.close()
     assert len(receiver.requests) == 90
-
-
-def _wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met within 20 seconds"
-        time.sleep(0.01)

@@ -146,7 +146,7 @@ def test_certificate_of_the_receiver_is_verified(tmp_path: Path) -> None:
 
 def test_each_thread_keeps_one_connection() -> None:
     """G5: 40 notifications from four threads need at most four connections; closing the sender closes them."""
-    barrier = threading.Barrier(4, timeout=10)
+    barrier = threading.Barrier(4, timeout=60)
 
     def respond(_: ReceivedRequest) -> int:
         barrier.wait()
@@ -186,7 +186,7 @@ def test_connection_that_the_receiver_closed_is_replaced() -> None:
             server = threading.Thread(target=serve_once, args=(listener, response))
             server.start()
             sender.send(notification())
-            server.join(10)
+            server.join(60)
 
 
 def test_request_that_meets_a_closing_connection_is_repeated_once() -> None:
@@ -225,7 +225,7 @@ def test_status_decides_and_the_body_only_ends_the_connection(rest: bytes) -> No
             server = threading.Thread(target=_serve_ignoring_resets, args=(listener, b"HTTP/1.1 200 OK\r\n" + rest))
             server.start()
             sender.send(notification())
-            server.join(10)
+            server.join(60)
 
 
 def _serve_ignoring_resets(listener: socket.socket, response: bytes) -> None:

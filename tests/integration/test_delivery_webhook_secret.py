@@ -19,6 +19,7 @@ from grantwire.workers.budget import Budget
 from tests.integration.test_delivery_claims import add, notifications
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
 from tests.support.workers.deliver_receiver import KEY, NEW_KEY, ReceivedRequest, Receiver, notification
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def run_delivery(database_url: str, environ: dict[str, str]) -> dict[str, Any]:
         runtime.close()
 
 
+@newest_postgres
 def test_nothing_is_claimed_without_a_usable_secret(manager: Any, database_url: str, rows: Rows) -> None:
     """G5: a secret that is missing or invalid costs no notification an attempt, and the worker reports it."""
     add(rows)

@@ -11,9 +11,12 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import InternalError, RetryableError
 from grantwire.settings import load
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = newest_postgres
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_connection_from_outside_the_bridge_network_is_closed(server: PostgresSe
     """The client receives no data."""
     with (
         forward_ports(Bridge(ADDRESS, OTHER_NETWORK), [server.port]),
-        socket.create_connection((ADDRESS, server.port), timeout=5) as client,
+        socket.create_connection((ADDRESS, server.port), timeout=60) as client,
     ):
         assert client.recv(1) == b""
 
@@ -52,7 +52,7 @@ def test_connection_is_closed_if_the_server_is_down() -> None:
         port = bound.getsockname()[1]
         with (
             forward_ports(Bridge(ADDRESS, LOOPBACK_NETWORK), [port]),
-            socket.create_connection((ADDRESS, port), timeout=5) as client,
+            socket.create_connection((ADDRESS, port), timeout=60) as client,
         ):
             assert client.recv(1) == b""
 

@@ -373,7 +373,7 @@ def _wait_for_waiters(rows: Rows, count: int) -> None:
         SELECT count(*) AS n FROM pg_locks
          WHERE locktype = 'advisory' AND NOT granted
            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while rows.execute(waiting).fetchall()[0]["n"] < count:
         assert time.monotonic() < deadline, "no session waits for the lock"
         time.sleep(0.005)

@@ -16,6 +16,7 @@ from grantwire.jetstream.topology import TopologySettings
 from grantwire.settings import load
 from tests.support.nats_users import ADMIN
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from infra.local.servers.nats import NatsServer
@@ -27,6 +28,7 @@ async def _connect(environ: dict[str, str]) -> NatsConnection:
     return nats
 
 
+@newest_postgres
 def test_publish_is_acknowledged_and_deduplicated(environ: dict[str, str]) -> None:
     """O3: each acknowledgement is matched to its message; a second message with the same id is a duplicate."""
 
@@ -89,6 +91,7 @@ def test_connecting_ends_after_two_attempts() -> None:
     assert isinstance(raised.value.__cause__, NoServersError)
 
 
+@newest_postgres
 def test_connects_to_any_of_several_servers(environ: dict[str, str]) -> None:
     """NATS_URL may list the servers of a cluster, of which some may be down."""
 

@@ -19,6 +19,7 @@ from tests.support.client import Response, event
 from tests.support.concurrency import run_concurrently
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,6 +153,7 @@ def test_existing_name_is_a_conflict(administration: Administration) -> None:
     assert administration.send(CLIENTS, SHOP, key="k2").status == 200
 
 
+@newest_postgres
 @pytest.mark.parametrize(
     ("path", "client_id", "body", "code"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.operations import DEAD_LETTER, DISCARD, OPERATOR, REDRIVE, OpsClient
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,6 +99,7 @@ def test_filters_select_dead_letters(
     assert {entry["user_id"] for entry in ops.get(LIST, **query).json["dead_letters"]} == users
 
 
+@newest_postgres
 @pytest.mark.parametrize(
     ("query", "message"),
     [

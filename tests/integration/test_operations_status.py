@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -20,10 +19,10 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
-from grantwire.workers.budget import Budget
 from tests.support.dead_letters import budget
 from tests.support.nats_users import configured
 from tests.support.operations import OpsClient
+from tests.support.waiting import budget_until
 from tests.support.workers.bridge_stream import Stream
 from tests.support.workers.bridge_stream import event as bridge_event
 from tests.support.workers.relay_support import worker_environ
@@ -31,6 +30,7 @@ from tests.support.workers.relay_support import worker_environ
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from grantwire.workers.budget import Budget
     from grantwire.workers.heartbeats import Run
     from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
@@ -238,7 +238,7 @@ def test_outage_of_nats_is_reported_while_it_lasts(
             seen.append((run.is_over, run.outcome, rows.execute("SELECT failures FROM worker_heartbeats").fetchall()))
 
     object.__setattr__(runtime, "heartbeats", Recording())
-    runtime.run(Budget(time.monotonic() + 2.5))
+    runtime.run(budget_until(lambda: seen))
     assert seen == [(False, "DEGRADED", [{"failures": 0}]), (True, "DEGRADED", [{"failures": 1}])]
     status = ops.get(STATUS).json
     (bridge,) = status["workers"]
@@ -270,7 +270,7 @@ def test_consumer_lag_is_known_during_a_run(
         return await step(budget)
 
     runtime.worker.step = observed  # type: ignore[method-assign]
-    runtime.run(Budget(time.monotonic() + 2.0))
+    runtime.run(budget_until(lambda: any(status["stream"]["consumer_lag"] == 2 for status in seen)))
     runtime.close()
     lags = [status["stream"]["consumer_lag"] for status in seen]
     assert (lags[0], lags[1], max(lags[2:])) == (None, 0, 2)
@@ -296,7 +296,7 @@ def test_consumer_lag_is_unknown_after_an_outage_during_a_run(
         return await step(budget)
 
     runtime.worker.step = observed  # type: ignore[method-assign]
-    runtime.run(Budget(time.monotonic() + 2.0))
+    runtime.run(budget_until(lambda: len(seen) > 2 and seen[-1]["state"] == "DOWN"))
     runtime.close()
     before, during, after = seen[1], seen[-1], ops.get(STATUS).json["stream"]
     assert (before["state"], before["consumer_lag"]) == ("UP", 0)
@@ -350,7 +350,7 @@ def observe_heartbeats(environ: dict[str, str], rows: Rows) -> list[Any]:
         return await step(budget)
 
     runtime.worker.step = observed  # type: ignore[method-assign]
-    runtime.run(Budget(time.monotonic() + 0.4))
+    runtime.run(budget_until(lambda: len(seen) == 3))
     runtime.close()
     return [*seen, rows.execute(select).fetchall()]
 

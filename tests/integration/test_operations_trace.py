@@ -16,6 +16,7 @@ from grantwire.runtime.relay import RelayRuntime
 from tests.support.client import BATCHES, CALLER, CHANGE, GRANTS, REVOKES, event, item
 from tests.support.dead_letters import budget
 from tests.support.operations import DISCARD, OPERATOR, REDRIVE, OpsClient
+from tests.support.servers import newest_postgres
 from tests.support.times import in_hours, pass_time
 from tests.support.workers.deliver_receiver import Receiver
 
@@ -220,6 +221,7 @@ def test_trace_of_other_objects_is_empty(ops: OpsClient, client: Client) -> None
         assert (trace["changes"], trace["timeline"], trace["removed"]) == ([], [], [])
 
 
+@newest_postgres
 @pytest.mark.parametrize(
     ("query", "message"),
     [

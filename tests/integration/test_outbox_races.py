@@ -16,7 +16,8 @@ import pytest
 from grantwire.outbox import store
 from grantwire.outbox.store import discard, promote_stuck, redrive
 from grantwire.workers.leases import Completion, Failure, RetryDecision
-from tests.support.workers.relay_support import enqueue, enqueue_many, until
+from tests.support.waiting import until
+from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,8 @@ from grantwire.outbox.wakeup import ASLEEP_LOCK_ID, Wakeup
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from tests.support.plaintext import PLAINTEXT
-from tests.support.workers.relay_support import enqueue, read_stream, relay, until
+from tests.support.waiting import WAKEUP_SECONDS, until
+from tests.support.workers.relay_support import enqueue, read_stream, relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,43 +92,37 @@ def test_relay_does_not_wait_long_for_the_lock(wakeup: Wakeup, database_url: str
     """O9: if an enqueue never commits, the relay cannot take the lock, and polls often instead."""
     with psycopg.connect(database_url) as enqueue:
         enqueue.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", (ASLEEP_LOCK_ID,))
-        started = time.monotonic()
         assert not wakeup.fall_asleep()
-        asyncio.run(wakeup.wait(20))
-        assert time.monotonic() - started < 5
+        asyncio.run(asyncio.wait_for(wakeup.wait(600), 60))
 
 
 def test_wait_ends_with_a_notification_or_a_timeout(wakeup: Wakeup, client: Client) -> None:
     """O9: the event loop is not blocked; a relay that was woken releases the lock."""
 
-    async def scenario() -> tuple[float, float]:
+    async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert wakeup.fall_asleep()
         started = loop.time()
         await wakeup.wait(0.05)
-        timed_out = loop.time() - started
+        assert loop.time() - started >= 0.05
         assert wakeup.is_asleep
         granting = loop.run_in_executor(None, lambda: client.grant("k1"))
-        started = loop.time()
-        await wakeup.wait(20)
+        await asyncio.wait_for(wakeup.wait(600), 60)
         await granting
-        return timed_out, loop.time() - started
 
-    timed_out, woken = asyncio.run(scenario())
-    assert 0.05 <= timed_out < 5
-    assert woken < 10
+    asyncio.run(scenario())
     assert not wakeup.is_asleep
 
 
 def test_grant_wakes_a_sleeping_relay(
     environ: dict[str, str], client: Client, rows: Rows, listener: psycopg.Connection
 ) -> None:
-    """O9: the poll interval is a minute, so only the notification can cause the publication in time."""
+    """O9: the poll interval is longer than the test waits, so only the notification can cause the publication."""
     rarely_polling = environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}
     with running_relay(rarely_polling, rows):
         until("the relay sleeps", lambda: _is_relay_asleep(rows))
         client.grant("k1", user_id="u1")
-        until("the event is published", lambda: _count_published(rows) == 1)
+        until("the event is published", lambda: _count_published(rows) == 1, WAKEUP_SECONDS)
         assert _count_notifications(listener) == 1
     assert len(read_stream(environ)) == 1
     assert not _is_relay_asleep(rows)
@@ -150,14 +145,14 @@ def test_relay_polls_once_more_before_it_sleeps(
 ) -> None:
     """O9, V1: an event that is committed between the last poll and the lock is published without a notification.
 
-    The poll interval is a minute, so only this additional poll can find the event.
+    The poll interval is longer than the test waits, so only this additional poll can find the event.
     """
     with psycopg.connect(owner_url) as granting:
         enqueue(granting, "u_1/item1", 1)
         with running_relay(environ | {"ENTITLEMENT_OUTBOX_POLL_INTERVAL": "1m"}, rows):
             granting.execute(_WAIT_FOR_LOCK_REQUEST)
             granting.commit()
-            until("the event is published", lambda: _count_published(rows) == 1, seconds=10)
+            until("the event is published", lambda: _count_published(rows) == 1, WAKEUP_SECONDS)
             assert _count_notifications(listener) == 0
             until("the relay sleeps", lambda: _is_relay_asleep(rows))
     assert len(read_stream(environ)) == 1

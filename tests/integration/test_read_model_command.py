@@ -25,6 +25,7 @@ from tests.support.read_model import (
     insert_entitlements,
     read_model_rows,
 )
+from tests.support.servers import newest_postgres
 from tests.support.workers.bridge_stream import Stream
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def runtime(environ: dict[str, str]) -> Iterator[RebuildRuntime]:
     runtime.close()
 
 
+@newest_postgres
 def test_function_handles_its_event_file_and_changes_nothing(
     runtime: RebuildRuntime, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +62,7 @@ def test_function_handles_its_event_file_and_changes_nothing(
         handler({}, None)
 
 
+@newest_postgres
 def test_function_rebuilds_from_both_sources(environ: dict[str, str], runtime: RebuildRuntime, rows: Rows) -> None:
     """P2: with the same result."""
     clear_tables(rows)
@@ -75,6 +78,7 @@ def test_function_rebuilds_from_both_sources(environ: dict[str, str], runtime: R
     assert handle({"source": "stream", "from_sequence": 2, **ACTOR_AND_REASON}, runtime, "a test")["events"] == 1
 
 
+@newest_postgres
 @pytest.mark.usefixtures("_command")
 def test_make_rebuild_compares_and_repairs(
     environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -97,6 +101,7 @@ def test_make_rebuild_compares_and_repairs(
     assert "repeat the command" in capsys.readouterr().out
 
 
+@newest_postgres
 @pytest.mark.usefixtures("_command")
 def test_make_rebuild_from_stream_prints_progress(
     environ: dict[str, str], rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

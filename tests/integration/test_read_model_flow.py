@@ -18,13 +18,16 @@ from grantwire.workers.budget import Budget
 from tests.support.client import Client
 from tests.support.concurrency import run_concurrently
 from tests.support.read_model import ACTOR_AND_REASON, OPERATOR, count_deadlocks, read_model_rows, record_rows
-from tests.support.workers.relay_support import until
+from tests.support.servers import newest_postgres
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Self
 
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 USERS = ("a1", "a2", "B1", "B2")
 EMPTY = ["DELETE FROM user_entitlements"]

@@ -29,7 +29,7 @@ from tests.support.read_model import (
     read_model_rows,
     record_rows,
 )
-from tests.support.workers.relay_support import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ class BlockedRebuild:
             until("the rebuild waits for the lock", lambda: bool(self._rows.execute(_BLOCKED).fetchall()))
             meanwhile()
             blocker.rollback()
-            return report.result(timeout=20)
+            return report.result(timeout=60)
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -237,7 +237,7 @@ def test_concurrent_rebuilds_run_one_after_the_other(
             until("the second rebuild waits", lambda: bool(rows.execute(waiting).fetchall()))
 
         first = BlockedRebuild(database, rows, entitlements[0]).run(database_url, start_second)
-        differences = started[0].result(timeout=20).differences
+        differences = started[0].result(timeout=60).differences
     second.close()
     assert (first.repaired, first.removed) == (2, 1)
     assert differences == NO_DIFFERENCES

@@ -14,12 +14,15 @@ from grantwire.jetstream.publisher import Publisher
 from grantwire.runtime.redrive import RedriveRuntime
 from tests.support.concurrency import run_concurrently
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 DECODER = "grantwire.notifications.bridge.decode"
 

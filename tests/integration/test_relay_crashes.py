@@ -15,14 +15,14 @@ from psycopg.rows import dict_row
 from infra.local.servers.postgres import PostgresServer
 from tests.support.migrations import migrate
 from tests.support.nats_users import configured
-from tests.support.servers import STATE
+from tests.support.servers import STATE, newest_postgres
+from tests.support.waiting import until
 from tests.support.workers.relay_support import (
     drain,
     enqueue,
     enqueue_many,
     read_stream,
     start_worker,
-    until,
     versions_by_aggregate,
     worker_environ,
 )
@@ -36,11 +36,12 @@ def _after_leases() -> datetime:
     return datetime.now(UTC) + timedelta(minutes=1)
 
 
+@newest_postgres
 def test_relay_killed_between_publish_and_complete_causes_no_duplicate(environ: dict[str, str], rows: Rows) -> None:
     """O2, O3: the next relay publishes the same ids again, JetStream drops them, and the events become PUBLISHED."""
     enqueue_many(rows, aggregates=3, each=2)
     with start_worker("relay_sabotaged", environ, SABOTAGE="kill") as killed:
-        assert killed.wait(timeout=20) == -signal.SIGKILL
+        assert killed.wait(timeout=60) == -signal.SIGKILL
     assert len(read_stream(environ)) == 6
     assert _count_by_status(rows) == {"IN_FLIGHT": 6}
 
@@ -53,6 +54,7 @@ def test_relay_killed_between_publish_and_complete_causes_no_duplicate(environ: 
     assert rows.execute("SELECT DISTINCT attempt_count FROM outbox_events").fetchall() == [{"attempt_count": 1}]
 
 
+@newest_postgres
 def test_relay_stopped_until_its_lease_expires_changes_nothing(environ: dict[str, str], rows: Rows) -> None:
     """O2: with the same host name; the first relay is stopped, the second reclaims, the first continues."""
     enqueue_many(rows, aggregates=5, each=1)
@@ -66,7 +68,7 @@ def test_relay_stopped_until_its_lease_expires_changes_nothing(environ: dict[str
             before = rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall()
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
-        output, _ = stopped.communicate(timeout=20)
+        output, _ = stopped.communicate(timeout=60)
     result = json.loads(output.splitlines()[-1])
     assert (result["published"], result["leases_lost"]) == (0, 1)
     assert "lease lost" in output
@@ -74,6 +76,7 @@ def test_relay_stopped_until_its_lease_expires_changes_nothing(environ: dict[str
     assert len(read_stream(environ)) == 5
 
 
+@newest_postgres
 def test_relay_that_lost_its_lease_does_not_disturb_the_next_claim(environ: dict[str, str], rows: Rows) -> None:
     """O2: the first relay continues while the second still publishes; the second keeps its claim."""
     event_id = enqueue(rows, "u/item1", 1)
@@ -86,12 +89,12 @@ def test_relay_that_lost_its_lease_does_not_disturb_the_next_claim(environ: dict
                     until("the second relay is stopped", lambda: _is_stopped(second.pid))
                     claimed = rows.execute("SELECT * FROM outbox_events").fetchall()
                     os.kill(first.pid, signal.SIGCONT)
-                    output, _ = first.communicate(timeout=20)
+                    output, _ = first.communicate(timeout=60)
                     assert json.loads(output.splitlines()[-1])["leases_lost"] == 1
                     assert rows.execute("SELECT * FROM outbox_events").fetchall() == claimed
                 finally:
                     os.kill(second.pid, signal.SIGCONT)
-                output, _ = second.communicate(timeout=20)
+                output, _ = second.communicate(timeout=60)
         finally:
             first.kill()
     assert json.loads(output.splitlines()[-1])["published"] == 1
@@ -101,6 +104,7 @@ def test_relay_that_lost_its_lease_does_not_disturb_the_next_claim(environ: dict
     assert len(read_stream(environ)) == 1
 
 
+@newest_postgres
 def test_event_that_kills_its_relay_becomes_failed(environ: dict[str, str], rows: Rows) -> None:
     """O2, O5: after ten crashes it is FAILED; the other aggregates and its successors are not affected."""
     poison = enqueue(rows, "poison/item1", 1)

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import nats
@@ -19,17 +19,18 @@ import pytest
 from nats.js.errors import NotFoundError
 
 from grantwire.errors import RetryableError
+from grantwire.outbox.publication import BatchPublication
 from grantwire.outbox.store import discard, redrive
 from grantwire.workers.budget import Budget
 from tests.support.nats_users import as_admin, configure
+from tests.support.servers import newest_postgres
+from tests.support.waiting import until
 from tests.support.workers.relay_support import (
-    budget,
     drain,
     enqueue,
     enqueue_many,
     read_stream,
     relay,
-    until,
     versions_by_aggregate,
 )
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from infra.local.servers.nats import NatsServer
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
@@ -211,12 +214,24 @@ def test_lease_is_renewed_while_publishing_is_slow(
     assert len(read_stream(own_nats)) == 2
 
 
-def test_relay_releases_unsent_events_when_its_budget_ends(environ: dict[str, str], rows: Rows) -> None:
-    """O7: the events lose no attempt, and the next relay continues in order."""
+def test_relay_releases_unsent_events_when_its_budget_ends(
+    environ: dict[str, str], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O7: the events lose no attempt, and the next relay continues in order. The budget ends after the first events."""
+    publications: list[BatchPublication] = []
+
+    class Observed(BatchPublication):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            publications.append(self)
+
+    def clock() -> float:
+        return 2.0 if any(publication.published for publication in publications) else 0.99
+
+    monkeypatch.setattr("grantwire.outbox.relay.BatchPublication", Observed)
+    enqueue_many(rows, aggregates=1, each=1000)
     with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "1000"}) as runtime:
-        runtime.run(budget(5, until_idle=True))
-        enqueue_many(rows, aggregates=1, each=1000)
-        result = runtime.run(budget(0.1))
+        result = runtime.run(Budget(1.0, clock=clock))
     assert 0 < result["published"] < 1000
     assert result["published"] + result["released"] == 1000
     assert _count_by_status(rows).keys() == {"PENDING", "PUBLISHED"}

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from grantwire.entrypoints.worker import WorkerHandler
 from tests.support.paths import ROOT
+from tests.support.servers import newest_postgres
 from tests.support.workers.relay_support import enqueue, enqueue_many, read_stream, relay
 
 if TYPE_CHECKING:
     import pytest
 
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 
 def test_event_file_publishes_all_pending_events(

@@ -11,6 +11,7 @@ import pytest
 from grantwire.outbox.store import promote_stuck
 from tests.support.client import Client
 from tests.support.concurrency import run_concurrently
+from tests.support.waiting import until_idle
 from tests.support.workers.relay_support import budget, drain, enqueue_many, read_stream, relay, versions_by_aggregate
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def test_no_event_stays_blocked_between_enqueue_and_complete(environ: dict[str, 
     def run_relay() -> None:
         with relay(environ | {"ENTITLEMENT_OUTBOX_BATCH_SIZE": "3"}) as runtime:
             while not done.is_set():
-                runtime.run(budget(5, until_idle=True))
+                runtime.run(until_idle())
 
     relays = [threading.Thread(target=run_relay) for _ in range(2)]
     for thread in relays:

@@ -18,15 +18,19 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.workers.budget import Budget
 from tests.support.dead_letters import Pipeline
+from tests.support.servers import newest_postgres
+from tests.support.waiting import until, until_idle
 from tests.support.workers.bridge_stream import Stream, drain, event
 from tests.support.workers.relay_support import drain as relay_until_idle
-from tests.support.workers.relay_support import enqueue_many, until
+from tests.support.workers.relay_support import enqueue_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from grantwire.notifications.events import Event
     from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
 
 # Raises P0001, which belongs neither to the classes of data errors nor to those of system faults.
 _TRIGGER = """
@@ -48,7 +52,7 @@ def allow(rows: Rows, table: str) -> None:
 @pytest.fixture
 def two_deliveries(environ: dict[str, str]) -> dict[str, str]:
     """An environment in which a message becomes a dead letter after two deliveries."""
-    return environ | {"NOTIFICATION_NATS_ACK_WAIT": "200ms", "NOTIFICATION_NATS_MAX_DELIVER": "2"}
+    return environ | {"NOTIFICATION_NATS_ACK_WAIT": "1s", "NOTIFICATION_NATS_MAX_DELIVER": "2"}
 
 
 @pytest.fixture
@@ -106,7 +110,7 @@ def test_error_of_every_event_is_a_system_fault(
     budget = Budget(1.0, clock=lambda: 2.0 if is_over.is_set() else 0.0)
     worker = threading.Thread(target=lambda: results.append(runtime.run(budget)))
     worker.start()
-    time.sleep(1.2)  # longer than ack-wait x max-deliver
+    time.sleep(2.4)  # longer than ack-wait x max-deliver
     assert stream.advisories() == []
     assert _users(rows) == set()
     allow(rows, "notifications")
@@ -202,7 +206,7 @@ def test_unwritable_delivery_outcome_does_not_hold_back_others(
     refuse(rows, "notifications", "NEW.status = 'SENT' AND NEW.user_id = 'u2'", "UPDATE")
     runtime = DeliveryRuntime.build(environ | {"DATABASE_URL": database_url})
     try:
-        assert runtime.run(Budget(time.monotonic() + 20, until_idle=True))["sent"] == 4
+        assert runtime.run(until_idle())["sent"] == 4
     finally:
         runtime.close()
     unsent = rows.execute("SELECT user_id FROM notifications WHERE status <> 'SENT'").fetchall()

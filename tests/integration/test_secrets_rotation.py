@@ -190,6 +190,6 @@ def test_reading_a_secret_times_out_before_the_function() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=100,
         )
-    assert 4 <= float(completed.stdout.splitlines()[-1]) < 15
+    assert 4 <= float(completed.stdout.splitlines()[-1]) < 60

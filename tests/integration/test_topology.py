@@ -27,7 +27,8 @@ from infra.local.servers.nats_users import TOPOLOGY
 from tests.support.concurrency import run_concurrently
 from tests.support.nats_users import READER, as_admin, as_user, configure
 from tests.support.servers import newest_postgres
-from tests.support.workers.relay_support import budget, worker_environ
+from tests.support.waiting import budget_until, until, until_idle
+from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -159,19 +160,24 @@ def test_worker_waits_for_missing_streams_and_creates_none(
     stream = unconfigured["ENTITLEMENT_NATS_STREAM"]
     with _running(RUNTIMES[worker], unconfigured) as runtime:
         with pytest.raises(RetryableError, match=f"stream {stream}: is missing; .*invoke configure_streams"):
-            runtime.run(budget(5, until_idle=True))
+            runtime.run(until_idle())
         with jetstream(unconfigured) as (runner, context):
             assert stream not in [info.config.name for info in runner.run(context.streams_info())]
-        results: list[dict[str, Any]] = []
-        thread = threading.Thread(target=lambda: results.append(runtime.run(budget(3))))
+        is_over = threading.Event()
+        waits: list[dict[str, Any]] = []
+
+        def waits_again() -> bool:
+            lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+            waits.extend(line for line in lines if line.get("message") == "dependency unavailable, retrying")
+            return len(waits) > 1
+
+        thread = threading.Thread(target=lambda: runtime.run(budget_until(is_over.is_set)))
         thread.start()
-        time.sleep(0.2)
+        until("the worker waits", waits_again)
         configure(unconfigured)
+        is_over.set()
         thread.join()
-        assert runtime.run(budget(5, until_idle=True)) is not None
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    waits = [line for line in lines if line.get("message") == "dependency unavailable, retrying"]
-    assert waits
+        assert runtime.run(until_idle()) is not None
     assert all("invoke configure_streams" in line["reason"] for line in waits)
 
 

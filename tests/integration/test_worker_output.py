@@ -13,6 +13,7 @@ from grantwire.observability import metrics
 from grantwire.runtime.delivery import DeliveryRuntime
 from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
 from tests.support.workers.deliver_receiver import ReceivedRequest, Receiver
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 
+@newest_postgres
 def test_sender_threads_add_no_metrics(database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker counts the outcomes of its threads: a metric belongs to an invocation, not to a thread."""
     rows.execute(

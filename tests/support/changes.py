@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CHANGES = "/v1/changes"
 SNAPSHOT = "/v1/snapshot"
 # A change becomes visible when all older transactions have ended, also those of PostgreSQL's own processes.
-_VISIBLE_SECONDS = 10.0
+_VISIBLE_SECONDS = 60.0
 
 
 class FeedClient:

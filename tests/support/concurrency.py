@@ -17,7 +17,7 @@ def run_concurrently(count: int, work: Callable[[int], T]) -> list[T]:
     barrier = threading.Barrier(count)
 
     def start(number: int) -> T:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=60)
         return work(number)
 
     with ThreadPoolExecutor(count) as pool:

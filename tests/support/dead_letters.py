@@ -24,9 +24,9 @@ from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from infra.local.system.processes import wait_until
 from tests.support.audit import audit_messages
 from tests.support.nats_users import as_admin, configure
+from tests.support.waiting import WAIT_SECONDS, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from grantwire.jetstream.message import Message
 
 
-def budget(seconds: float = 10.0) -> Budget:
+def budget(seconds: float = WAIT_SECONDS) -> Budget:
     """Return a budget that ends when the worker is idle."""
     return Budget(time.monotonic() + seconds, until_idle=True)
 
@@ -132,12 +132,12 @@ class Pipeline:
     async def _next_message(self) -> Message:
         consumer = PullConsumer(self.nats, self.stream, self.topology.consumer.durable)
         await consumer.open()
-        (message,) = await consumer.pull(1, 5)
+        (message,) = await consumer.pull(1, WAIT_SECONDS)
         return message
 
     def wait_for_advisories(self, count: int) -> None:
         """Wait until the stream of advisories has `count` messages: the server sends them with a delay."""
-        self._wait_until(lambda: self.last_sequence(self.topology.advisories.stream) >= count)
+        until("the advisories arrive", lambda: self.last_sequence(self.topology.advisories.stream) >= count)
 
     def wait_until_acknowledged(self) -> None:
         """Wait until JetStream has received the recorder's acknowledgements."""
@@ -147,7 +147,7 @@ class Pipeline:
             infos = await self.nats.jetstream.consumers_info(advisories.stream)
             return sum((info.num_pending or 0) + (info.num_ack_pending or 0) for info in infos)
 
-        self._wait_until(lambda: self.runner.run(pending()) == 0)
+        until("all is acknowledged", lambda: self.runner.run(pending()) == 0)
 
     def last_sequence(self, stream: str | None = None) -> int:
         """Return the last sequence of a stream, by default of the event stream."""
@@ -171,13 +171,12 @@ class Pipeline:
         command = DeadLetterCommand.parse({"actor": "ann", "reason": "repaired"} | event)
         return self.redriver.dead_letters.execute(command, "a test", now=now).as_dict()
 
-    def _wait_until(self, condition: Any) -> None:
-        assert wait_until(condition, 10, every=0.01), "condition not met within 10 seconds"
-
     def run_bridge_until_max_deliver(self, advisories: int) -> None:
         """Run a bridge whose decoder raises MemoryError, until JetStream has sent `advisories` advisories."""
-        deadline = time.monotonic() + 20
-        while self.last_sequence(self.topology.advisories.stream) < advisories:
-            assert time.monotonic() < deadline, "JetStream did not reach max-deliver within 20 seconds"
+
+        def has_advisories() -> bool:
             with contextlib.suppress(MemoryError):
                 self.run_bridge()
+            return self.last_sequence(self.topology.advisories.stream) >= advisories
+
+        until("JetStream reaches max-deliver", has_advisories)

@@ -38,7 +38,8 @@ def nats() -> Nats:
     return select_backend().nats()
 
 
-# For a test of a client, of NATS or of metrics: one PostgreSQL is enough. Its SQL has other tests on every PostgreSQL.
+# For a test of refused input, of a client, of a worker process, of NATS or of metrics, one PostgreSQL is enough. Its
+# SQL has other tests on every PostgreSQL.
 newest_postgres = pytest.mark.parametrize(
     "databases", list(clusters().values())[:1], ids=list(clusters())[:1], indirect=True, scope="session"
 )

@@ -44,7 +44,7 @@ class TlsProxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(timeout=10)
+        assert self._ready.wait(timeout=60)
         return self
 
     def __exit__(

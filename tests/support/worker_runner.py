@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from grantwire.workers import loop
-from grantwire.workers.budget import Budget
+from tests.support.waiting import until_idle
 
 if TYPE_CHECKING:
+    from grantwire.workers.budget import Budget
     from grantwire.workers.loop import Worker
 
 
 def run_worker(worker: Worker, budget: Budget | None = None) -> dict[str, Any]:
     """Run the worker until its budget ends, by default until it is idle, and return its result."""
-    return asyncio.run(loop.run(worker, budget or Budget(time.monotonic() + 20, until_idle=True)))
+    return asyncio.run(loop.run(worker, budget or until_idle()))

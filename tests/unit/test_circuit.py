@@ -244,9 +244,9 @@ def test_only_one_of_many_threads_makes_the_trial_call(breaker: CircuitBreaker, 
         def enter(_: int, decided: threading.Barrier = decided) -> bool:
             try:
                 with breaker.guard():
-                    decided.wait(timeout=10)
+                    decided.wait(timeout=60)
             except CircuitOpenError:
-                decided.wait(timeout=10)
+                decided.wait(timeout=60)
                 return False
             return True
 
@@ -256,7 +256,7 @@ def test_only_one_of_many_threads_makes_the_trial_call(breaker: CircuitBreaker, 
 
     def meet(_: int) -> None:
         with breaker.guard():
-            together.wait(timeout=10)
+            together.wait(timeout=60)
 
     run_concurrently(8, meet)
 

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import unicodedata
+from itertools import product
 from typing import Any
 
 import pytest
@@ -69,46 +70,47 @@ def send_change(body: str, headers: dict[str, str] | None = None, **parts: Any) 
 
 
 @pytest.mark.parametrize("field", CHANGE)
-@pytest.mark.parametrize("character", FORBIDDEN.values(), ids=FORBIDDEN)
-@pytest.mark.parametrize("form", ["{}x", "x{}", "x{}y"])
-def test_forbidden_character_in_a_field_is_refused(field: str, character: str, form: str) -> None:
+def test_forbidden_character_in_a_field_is_refused(field: str) -> None:
     """G8: at every position, as JSON escape or in UTF-8; the message names the field and the character."""
-    change = CHANGE | {field: form.format(character)}
-    for escaped in (True, False):
+    accepted = []
+    for character, form, escaped in product(FORBIDDEN.values(), ("{}x", "x{}", "x{}y"), (True, False)):
         if not escaped and unicodedata.category(character) in {"Cc", "Cs"}:
-            continue
-        status, message = send_change(json.dumps(change, ensure_ascii=escaped))
-        assert status == 400
-        assert message.startswith(f"{field} must not contain")
-        assert f"U+{ord(character):04X}" in message
+            continue  # not JSON, or not UTF-8
+        text = form.format(character)
+        status, message = send_change(json.dumps(CHANGE | {field: text}, ensure_ascii=escaped))
+        is_named = message.startswith(f"{field} must not contain") and f"U+{ord(character):04X}" in message
+        if status != 400 or not is_named:
+            accepted.append((text, escaped, status, message))
+    assert accepted == []
 
 
 @pytest.mark.parametrize("field", CHANGE)
-@pytest.mark.parametrize("space", WHITE_SPACE.values(), ids=WHITE_SPACE)
-@pytest.mark.parametrize("form", ["{}x", "x{}"])
-def test_outer_white_space_in_a_field_is_refused(field: str, space: str, form: str) -> None:
-    """G8: it is refused, not removed."""
-    assert send_change(json.dumps(CHANGE | {field: form.format(space)})) == (
-        400,
-        f"{field} must not begin or end with white space",
-    )
+def test_outer_white_space_in_a_field_is_refused(field: str) -> None:
+    """G8: at the beginning and the end, it is refused, not removed."""
+    texts = [form.format(space) for space in WHITE_SPACE.values() for form in ("{}x", "x{}")]
+    refusal = (400, f"{field} must not begin or end with white space")
+    assert {text: send_change(json.dumps(CHANGE | {field: text})) for text in texts} == dict.fromkeys(texts, refusal)
 
 
 @pytest.mark.parametrize("field", CHANGE)
-@pytest.mark.parametrize("text", ALLOWED)
-def test_joiners_and_inner_spaces_are_allowed(field: str, text: str) -> None:
+def test_joiners_and_inner_spaces_are_allowed(field: str) -> None:
     """G8: words of several languages and emoji need the joiners."""
-    assert send_change(json.dumps(CHANGE | {field: text})) == (200, "")
+    sent = {text: send_change(json.dumps(CHANGE | {field: text})) for text in ALLOWED}
+    assert sent == dict.fromkeys(ALLOWED, (200, ""))
 
 
-@pytest.mark.parametrize("character", FORBIDDEN.values(), ids=FORBIDDEN)
-def test_forbidden_character_in_path_and_query_is_refused(character: str) -> None:
+def test_forbidden_character_in_path_and_query_is_refused() -> None:
     """G8: the user of a path, and the position of a page."""
-    for user_id, after, field in ((f"u{character}", "a", "user_id"), ("u", f"a{character}b", "after")):
-        sent = event("GET", ENTITLEMENTS, pathParameters={"user_id": user_id}, queryStringParameters={"after": after})
-        status, response, entitlements = send(query, sent)
-        assert (status, entitlements.pages) == (400, [])
-        assert response["message"].startswith(f"{field} must not contain")
+    accepted = []
+    for character in FORBIDDEN.values():
+        for user_id, after, field in ((f"u{character}", "a", "user_id"), ("u", f"a{character}b", "after")):
+            page = {"pathParameters": {"user_id": user_id}, "queryStringParameters": {"after": after}}
+            status, response, entitlements = send(query, event("GET", ENTITLEMENTS, **page))
+            if (status, entitlements.pages) != (400, []) or not response["message"].startswith(
+                f"{field} must not contain"
+            ):
+                accepted.append((user_id, after, status, response))
+    assert accepted == []
 
 
 @pytest.mark.parametrize("key", [" k", "k ", "\u3000k", "k\x85", "k\ufffd", "k\u200b", "k\t", "é"])

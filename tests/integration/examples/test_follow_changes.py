@@ -114,7 +114,7 @@ def test_requests_are_sent_with_a_token_and_repeated_after_429() -> None:
         get = connect(f"http://127.0.0.1:{server.server_port}/local", "gw_dev_x")
         responses = [get("/v1/changes", {"after": "c", "limit": 1000}) for _ in range(2)]
         server.shutdown()
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert responses == [(200, {"changes": []}), (410, {"code": "GONE", "message": "m"})]
     assert set(map(str, seen)) == {
         str(("/local/v1/changes", {"after": "c", "limit": "1000"}, "Bearer gw_dev_x")),

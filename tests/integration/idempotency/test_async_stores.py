@@ -33,12 +33,15 @@ from grantwire_idempotency import (
 )
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RequestInProgressError
 from grantwire_idempotency.stores.redis import connect_async
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from grantwire_idempotency import AsyncStore
     from tests.support.valkey import ValkeyServer
+
+pytestmark = newest_postgres
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -269,7 +272,7 @@ def test_cancelled_call_leaves_the_connection_of_the_user_usable(database_url: s
 def count_sessions(url: str) -> int:
     """Return the number of other sessions in the database, when the server has ended those that were closed."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     with psycopg.connect(url, autocommit=True) as connection:
         while True:
             row = connection.execute(query).fetchone()

@@ -14,10 +14,13 @@ from grantwire_idempotency.errors import RequestInProgressError
 from grantwire_idempotency.stores.interface import Key
 from tests.integration.idempotency.harness import START
 from tests.support.concurrency import run_concurrently
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from grantwire_idempotency.stores.interface import Store
     from tests.integration.idempotency.harness import PostgresHarness
+
+pytestmark = newest_postgres
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(hours=24)

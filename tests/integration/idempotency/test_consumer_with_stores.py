@@ -28,6 +28,7 @@ from grantwire_idempotency import (
 from grantwire_idempotency.errors import RequestInProgressError
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,6 +224,7 @@ class TestRedisStore(SharedSuite):
         return redis_harness
 
 
+@newest_postgres
 class TestPostgresStore(SharedSuite):
     """Consumers that share a database."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,6 +18,7 @@ from grantwire_idempotency import RequestIdentity, StoredResponse, TransactionGu
 from grantwire_idempotency.errors import BadRequestError, GrantwireError, InternalError, KeyConflictError
 from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,44 +113,47 @@ def commit_and_hide(tx: Connection) -> None:
         tx.commit()
 
 
-@pytest.mark.parametrize(
-    "end", [commit_method, commit_statement, roll_back_method, roll_back_statement, commit_and_hide]
-)
-@pytest.mark.parametrize("later", [True, False], ids=["later-statement", "last"])
+@newest_postgres
 def test_ending_the_transaction_is_an_error_and_leaves_nothing(
-    guard: TransactionGuard, orders: Rows, end: Callable[[Connection], None], later: bool
+    guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests
 ) -> None:
     """C19: neither the rows before it nor those after it are committed, and the key can be used again."""
+    ends = [commit_method, commit_statement, roll_back_method, roll_back_statement, commit_and_hide]
+    for number, (end, continues) in enumerate(product(ends, [True, False])):
 
-    def work(tx: Connection) -> StoredResponse:
-        response = insert(tx)
-        end(tx)
-        return insert(tx) if later else response
+        def work(tx: Connection, end: Callable[[Connection], None] = end, *, continues: bool = continues) -> Any:
+            response = insert(tx)
+            end(tx)
+            return insert(tx) if continues else response
 
-    with pytest.raises(InternalError, match=r"must not commit|has ended the transaction"):
-        guard.run(IDENTITY, work)
-    assert count(orders) == 0
-    assert count(orders, "idempotency_keys") == 0
-    assert not guard.run(IDENTITY, insert).replayed
-    assert count(orders) == 1
+        identity = RequestIdentity.create("shop", "POST /orders", f"k{number}", {"total": 5})
+        with subtests.test(end=end.__name__, continues=continues):
+            with pytest.raises(InternalError, match=r"must not commit|has ended the transaction"):
+                guard.run(identity, work)
+            assert (count(orders), count(orders, "idempotency_keys")) == (number, number)
+            assert not guard.run(identity, insert).replayed
+            assert count(orders) == number + 1
 
 
-@pytest.mark.parametrize("end", [roll_back_method, roll_back_statement, commit_and_hide])
+@newest_postgres
 def test_ending_the_transaction_before_a_refusal_is_an_error_too(
-    guard: TransactionGuard, orders: Rows, end: Callable[[Connection], None]
+    guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests
 ) -> None:
     """C19: although nothing would be stored for a response that is not final."""
+    for end in (roll_back_method, roll_back_statement, commit_and_hide):
 
-    def work(tx: Connection) -> StoredResponse:
-        response = insert(tx, status=503)
-        end(tx)
-        return response
+        def work(tx: Connection, end: Callable[[Connection], None] = end) -> StoredResponse:
+            response = insert(tx, status=503)
+            end(tx)
+            return response
 
-    with pytest.raises(InternalError, match="has ended the transaction"):
-        guard.run(IDENTITY, work)
-    assert count(orders) == 0
+        with subtests.test(end=end.__name__):
+            with pytest.raises(InternalError, match="has ended the transaction"):
+                guard.run(IDENTITY, work)
+            assert count(orders) == 0
 
 
+@newest_postgres
 def test_nested_guard_is_an_error_and_leaves_nothing(guard: TransactionGuard, orders: Rows) -> None:
     """C19: the inner guard would commit a part of the outer one's work, or wait for its connection."""
     inner = RequestIdentity.create("shop", "POST /payments", "k1", {})
@@ -162,6 +168,7 @@ def test_nested_guard_is_an_error_and_leaves_nothing(guard: TransactionGuard, or
     assert count(orders, "idempotency_keys") == 0
 
 
+@newest_postgres
 def test_savepoint_inside_work_is_allowed(guard: TransactionGuard, orders: Rows) -> None:
     """C19: `tx.transaction()` is the way to let a part of the work fail."""
 
@@ -174,20 +181,26 @@ def test_savepoint_inside_work_is_allowed(guard: TransactionGuard, orders: Rows)
     assert count(orders) == 1
 
 
-@pytest.mark.parametrize("status", [301, 303, 399])
-def test_redirect_is_stored_with_its_work(guard: TransactionGuard, orders: Rows, status: int) -> None:
+@newest_postgres
+def test_redirect_is_stored_with_its_work(guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests) -> None:
     """C19: it is never silently rolled back."""
-    assert guard.run(IDENTITY, lambda tx: insert(tx, status)).status_code == status
-    assert guard.run(IDENTITY, insert) == StoredResponse(status, "{}", "REPLAYED")
-    assert count(orders) == 1
+    for number, status in enumerate((301, 303, 399), 1):
+        identity = RequestIdentity.create("shop", "POST /orders", f"k{number}", {"total": 5})
+        with subtests.test(status=status):
+            assert guard.run(identity, partial(insert, status=status)).status_code == status
+            assert guard.run(identity, insert) == StoredResponse(status, "{}", "REPLAYED")
+            assert count(orders) == number
 
 
-@pytest.mark.parametrize("status", [100, 199, 600, "201"])
-def test_invalid_status_is_an_error(guard: TransactionGuard, orders: Rows, status: Any) -> None:
+@newest_postgres
+def test_invalid_status_is_an_error(guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests) -> None:
     """C19: a mistake of the work is not a rollback without a word."""
-    with pytest.raises(InternalError, match="must return a status of 200 to 599"):
-        guard.run(IDENTITY, lambda tx: insert(tx, status))
-    assert count(orders) == 0
+    statuses: list[Any] = [100, 199, 600, "201"]
+    for status in statuses:
+        with subtests.test(status=status):
+            with pytest.raises(InternalError, match="must return a status of 200 to 599"):
+                guard.run(IDENTITY, partial(insert, status=status))
+            assert count(orders) == 0
 
 
 @pytest.mark.parametrize(
@@ -209,6 +222,7 @@ def test_request_hash_takes_any_json(one: Any, other: Any) -> None:
         request_hash({"total": object()})
 
 
+@newest_postgres
 def test_same_key_with_another_number_is_a_conflict(guard: TransactionGuard, orders: Rows) -> None:
     """C19: the hash contains the numbers."""
     guard.run(IDENTITY, insert)

@@ -18,6 +18,7 @@ from psycopg_pool import ConnectionPool
 from grantwire_idempotency import InboxGuard, Message, Outcome, by_timestamp, by_version, entity_key
 from grantwire_idempotency.errors import ConfigError, InternalError, RequestInProgressError
 from grantwire_idempotency.inbox_sql import new_messages
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,28 +115,38 @@ def test_result_is_stored_by_the_serializer_of_the_user(pool: ConnectionPool, or
     assert orders.execute("SELECT result FROM processed_messages").fetchall() == [{"result": "own 1"}]
 
 
+@newest_postgres
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_workers_leave_each_message_with_its_rows_once(database_url: str, orders: Rows) -> None:
     """C18: a kill at any point loses no row and doubles none, because the next worker starts from the beginning."""
-    messages = [order(f"m{version}", version) for version in range(300)]
-    kills = 0
-    while not _works_through(database_url, messages, seconds=0.02 * (kills + 1)):
-        kills += 1
-    assert kills >= 2
-    assert versions(orders) == list(range(300))
+    messages = [order(f"m{version}", version) for version in range(100)]
+    for begun in range(10, 100, 10):
+        assert not _works_through(database_url, messages, kill_after=begun)
+    assert _works_through(database_url, messages)
+    assert versions(orders) == list(range(100))
 
 
-def _works_through(url: str, messages: list[Message], seconds: float) -> bool:
-    """Fork a worker that gets all messages; kill it after a time. Return whether it came to the end."""
+def _works_through(url: str, messages: list[Message], kill_after: int | None = None) -> bool:
+    """Fork a worker that gets all messages; kill it soon after it has begun so many. Return whether it came to the end.
+
+    Each call kills at another moment of the work on a message, which takes a few milliseconds.
+    """
+    progress, begin = os.pipe()
     child = os.fork()
     if child == 0:
         guard = InboxGuard(url, name="orders")
         for message in messages:
+            os.write(begin, b".")
             guard.run(message, partial(insert, message=message))
         os._exit(0)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
+    os.close(begin)
+    if kill_after is not None:
+        for _ in range(kill_after):
+            os.read(progress, 1)
+        time.sleep(kill_after / 20_000)
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
+    os.close(progress)
     return os.waitstatus_to_exitcode(status) == 0
 
 

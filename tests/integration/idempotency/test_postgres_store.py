@@ -394,7 +394,7 @@ def _wait_until_blocked(rows: Rows, other_than: int | None = None) -> int:
     waiting = """
         SELECT pid FROM pg_stat_activity
          WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid IS DISTINCT FROM %s"""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (sessions := rows.execute(waiting, (other_than,)).fetchall()):
         assert time.monotonic() < deadline, "no session waits for a lock"
         time.sleep(0.005)

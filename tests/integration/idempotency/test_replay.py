@@ -16,6 +16,7 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
 from grantwire_idempotency import IdempotentConsumer, Message, NoMetrics, by_version, entity_key
 from tests.support.nats_users import as_admin
+from tests.support.servers import newest_postgres
 from tests.support.workers.bridge_stream import Stream, event
 from tests.support.workers.relay_support import worker_environ
 
@@ -67,7 +68,7 @@ async def _read(environ: dict[str, str]) -> list[Message]:
         count = (await broker.jetstream.stream_info(stream)).state.messages
         messages: list[Message] = []
         while len(messages) < count:
-            batch = await subscription.fetch(count - len(messages), timeout=10)
+            batch = await subscription.fetch(count - len(messages), timeout=60)
             messages += [_to_message(received.data) for received in batch]
         return messages
     finally:
@@ -131,6 +132,7 @@ class TestRedisStore(Suite):
         return redis_harness
 
 
+@newest_postgres
 class TestPostgresStore(Suite):
     """Keys in PostgreSQL."""
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from grantwire_idempotency.errors import LeaseLostError
 from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from tests.integration.idempotency.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
@@ -193,6 +194,7 @@ def test_redis_store_matches_model(redis_harness: RedisHarness) -> None:
     _compare(redis_harness)
 
 
+@newest_postgres
 def test_postgres_store_matches_model(postgres_harness: PostgresHarness) -> None:
     """For any claims, including stale ones, and any marks and times."""
     _compare(postgres_harness)

@@ -11,6 +11,7 @@ import pytest
 from grantwire_idempotency import Key, KeyStatus, NoMetrics, current_claim, idempotent
 from grantwire_idempotency.errors import BadRequestError, InternalError, LeaseLostError, RequestInProgressError
 from tests.support.concurrency import run_concurrently
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,6 +177,7 @@ class TestRedisStore(Suite):
         return redis_harness
 
 
+@newest_postgres
 class TestPostgresStore(Suite):
     """Jobs that share a database."""
 

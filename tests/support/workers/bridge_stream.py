@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.settings import load
-from grantwire.workers.budget import Budget
 from tests.support.audit import audit_messages
 from tests.support.nats_users import as_admin, configure
+from tests.support.waiting import until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +51,7 @@ def drain(environ: Mapping[str, str]) -> dict[str, int]:
     """Run a bridge until it is idle, and return its counts."""
     runtime = BridgeRuntime.build(environ)
     try:
-        return runtime.run(Budget(time.monotonic() + 20, until_idle=True))
+        return runtime.run(until_idle())
     finally:
         runtime.close()
 

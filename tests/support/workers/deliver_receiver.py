@@ -125,7 +125,7 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             # Without it, an idle connection would keep its thread.
-            timeout = 20
+            timeout = 60
 
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))

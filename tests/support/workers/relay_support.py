@@ -20,14 +20,14 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from infra.local.system.processes import wait_until
 from tests.support.nats_users import as_admin
 from tests.support.paths import ROOT
 from tests.support.plaintext import PLAINTEXT
 from tests.support.run import program_environment
+from tests.support.waiting import WAIT_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     import psycopg
@@ -95,7 +95,7 @@ def relay(environ: Mapping[str, str], now: datetime | None = None) -> Iterator[R
 def drain(environ: Mapping[str, str], now: datetime | None = None) -> dict[str, int]:
     """Run one relay until it is idle; return its result."""
     with relay(environ, now) as runtime:
-        return runtime.run(budget(30, until_idle=True))
+        return runtime.run(budget(WAIT_SECONDS, until_idle=True))
 
 
 def budget(seconds: float, *, until_idle: bool = False) -> Budget:
@@ -136,7 +136,7 @@ async def _fetch_all(jetstream: JetStreamContext, environ: Mapping[str, str]) ->
     )
     messages: list[Msg] = []
     while len(messages) < count:
-        messages += await reader.fetch(500, timeout=5)
+        messages += await reader.fetch(500, timeout=WAIT_SECONDS)
     await reader.unsubscribe()
     return messages
 
@@ -167,8 +167,3 @@ def start_worker(module: str, environ: Mapping[str, str], **more: str) -> subpro
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def until(description: str, condition: Callable[[], bool], seconds: float = 15) -> None:
-    """Wait until `condition` is true; fail after `seconds`."""
-    assert wait_until(condition, seconds, every=0.005), f"timed out waiting for: {description}"
