@@ -169,7 +169,7 @@ SELECT outcomes FROM change_entitlements(
     %(keys)s, array_fill('h'::text, ARRAY[%(count)s]), array_fill('REVOKE'::text, ARRAY[%(count)s]),
     array_fill('u_123'::text, ARRAY[%(count)s]), array_fill('item1'::text, ARRAY[%(count)s]),
     array_fill('x'::text, ARRAY[%(count)s]), array_fill('p'::text, ARRAY[%(count)s]),
-    array_fill(gen_random_uuid(), ARRAY[%(count)s]), '{}', '{}')
+    array_fill(gen_random_uuid(), ARRAY[%(count)s]), '{}', '{}', NULL)
 """
 
 

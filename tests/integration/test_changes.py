@@ -267,7 +267,8 @@ def test_event_ids_sort_by_time(client: Client, rows: Rows) -> None:
 # Revokes in the transaction of the test, as the API function does.
 _REVOKE = """
 SELECT outcome FROM change_entitlement(
-  'c', 'r', 'early', 'h', interval '1 h', 2000, 'REVOKED', 'u_123', 'item1', 'refund', 'p_1', gen_random_uuid(), NULL)
+  'c', 'r', 'early', 'h', interval '1 h', 2000, 'REVOKE', 'u_123', 'item1', 'refund', 'p_1', gen_random_uuid(), NULL,
+  NULL, NULL, NULL, '0', '0', NULL)
 """
 
 

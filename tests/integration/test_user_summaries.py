@@ -54,9 +54,9 @@ def test_events_change_counts_and_last_change(database_url: str, rows: Rows) -> 
     """G6: grants, a revoke, an old event and a repeated one, of two users."""
     project_versions(database_url, ("u1", "a", 1), ("u1", "b", 1), ("u2", "a", 3))
     project_versions(database_url, ("u1", "a", 2), ("u2", "a", 2), ("u1", "b", 1))
-    assert [tuple(row.values())[:6] for row in rows.execute(SUMMARIES)] == [
-        ("u1", 1, 1, "a", "REVOKED", 2),
-        ("u2", 1, 0, "a", "ACTIVE", 3),
+    assert [tuple(row.values())[:7] for row in rows.execute(SUMMARIES)] == [
+        ("u1", 1, 1, 0, "a", "REVOKED", 2),
+        ("u2", 1, 0, 0, "a", "ACTIVE", 3),
     ]
     assert rows.execute(DIFFERENCES).fetchall() == []
 
@@ -91,7 +91,7 @@ def test_rebuild_repairs_wrong_summaries(database: Database, rows: Rows, values:
     expected = rows.execute(SUMMARIES).fetchall()
     rows.execute(f"UPDATE user_summaries SET {values} WHERE user_id = 'u1'")  # noqa: S608
     rows.execute("DELETE FROM user_summaries WHERE user_id = 'u2'")
-    rows.execute("INSERT INTO user_summaries VALUES ('u4', 1, 0, 'a', 'ACTIVE', 1, now())")
+    rows.execute("INSERT INTO user_summaries VALUES ('u4', 1, 0, 0, 'a', 'ACTIVE', 1, now())")
     assert rebuild(database, OPERATOR).summaries == 3
     *repaired, unknown = rows.execute(SUMMARIES).fetchall()
     assert repaired == expected
