@@ -1745,9 +1745,9 @@ BEGIN
                e.last_stock_keeping_unit, e.last_status, e.last_version, e.last_changed_at
           FROM unnest(suspects) AS u (user_id) LEFT JOIN user_summaries_expected e USING (user_id)
             ON CONFLICT (user_id) DO UPDATE
-           SET (active, revoked, last_stock_keeping_unit, last_status, last_version, last_changed_at, expired)
-             = (EXCLUDED.active, EXCLUDED.revoked, EXCLUDED.last_stock_keeping_unit, EXCLUDED.last_status,
-                EXCLUDED.last_version, EXCLUDED.last_changed_at, EXCLUDED.expired)
+           SET (active, revoked, expired, last_stock_keeping_unit, last_status, last_version, last_changed_at)
+             = (EXCLUDED.active, EXCLUDED.revoked, EXCLUDED.expired, EXCLUDED.last_stock_keeping_unit,
+                EXCLUDED.last_status, EXCLUDED.last_version, EXCLUDED.last_changed_at)
          WHERE s IS DISTINCT FROM EXCLUDED;
         GET DIAGNOSTICS repaired = ROW_COUNT;
     END IF;

@@ -173,10 +173,13 @@ SELECT outcomes FROM change_entitlements(
 """
 
 
-def test_waits_for_rows_end_before_the_statement_timeout(database_url: str, owner_url: str, client: Client) -> None:
-    """K6: p_wait_ms limits them also if the wait for one lock may be longer."""
+@pytest.mark.parametrize("wait_ms", [100, 0])
+def test_waits_for_rows_end_before_the_statement_timeout(
+    database_url: str, owner_url: str, client: Client, wait_ms: int
+) -> None:
+    """K6: p_wait_ms limits them also if the wait for one lock may be longer. If no time is left, nothing waits."""
     client.grant("k1")
-    parameters = {"lock_wait_ms": 60_000, "wait_ms": 100, "count": 1, "keys": ["k"]}
+    parameters = {"lock_wait_ms": 60_000, "wait_ms": wait_ms, "count": 1, "keys": ["k"]}
     with psycopg.connect(database_url, autocommit=True) as session, holding(owner_url, HOLD_ROW, ("u_123",)):
         session.execute("SET statement_timeout = '5s'")
         with pytest.raises(psycopg.errors.LockNotAvailable):

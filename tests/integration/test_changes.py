@@ -17,9 +17,12 @@ from grantwire.observability import key_fingerprint
 from tests.support.client import CHANGE, GRANTS, REVOKES, Client
 from tests.support.client import event as api_event
 from tests.support.concurrency import run_concurrently
+from tests.support.times import in_hours, run_expiry
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.integration.conftest import Rows
 
 
@@ -125,21 +128,37 @@ def test_state_conflicts_have_distinct_messages_and_are_audited(client: Client, 
     assert _count(rows, "outbox_events") == 1
 
 
-@pytest.mark.parametrize("change", [REVOKES, GRANTS], ids=["revoke", "grant after revoke"])
-def test_updated_at_never_decreases(client: Client, rows: Rows, change: str) -> None:
-    """E1, V1: even if the last change is in the future of the clock. Row, response and event agree."""
-    client.grant("k1")
-    if change == GRANTS:
-        client.revoke("k2")
-    rows.execute("UPDATE entitlements SET updated_at = now() + interval '1 hour'")
-    (future,) = rows.execute("SELECT updated_at FROM entitlements").fetchall()
-    response = client.change(change, "k3")
-    assert response.status == 200
-    expected = future["updated_at"] + timedelta(microseconds=1)
-    assert datetime.fromisoformat(response.json["updated_at"]) == expected
-    assert rows.execute("SELECT updated_at FROM entitlements").fetchall() == [{"updated_at": expected}]
-    (event,) = rows.execute("SELECT payload FROM outbox_events ORDER BY aggregate_version DESC LIMIT 1").fetchall()
-    assert event["payload"]["occurred_at"] == response.json["updated_at"]
+def test_updated_at_never_decreases(client: Client, rows: Rows, database_url: str) -> None:
+    """E1, K4, K5: each change is later than the last one although the clock is an hour behind it; its event agrees.
+
+    Changes of callers and of the expiry worker alike.
+    """
+    client.grant("k1", starts_at=in_hours(1), expires_at=in_hours(200))
+    changes: list[tuple[str, Callable[[], object]]] = [
+        ("EntitlementExtended", lambda: client.extend("k2", in_hours(300))),
+        ("EntitlementStarted", lambda: _expire(rows, database_url, "starts_at = now() - interval '1 minute'")),
+        ("EntitlementExpiring", lambda: _expire(rows, database_url, "expires_at = now() + interval '1 hour'")),
+        ("EntitlementExpired", lambda: _expire(rows, database_url, "expires_at = now()")),
+        ("EntitlementGranted", lambda: client.grant("k3")),
+        ("EntitlementRevoked", lambda: client.revoke("k4")),
+    ]
+    for version, (event_type, change) in enumerate(changes, start=2):
+        rows.execute("UPDATE entitlements SET updated_at = now() + interval '1 hour'")
+        (last,) = rows.execute("SELECT updated_at FROM entitlements").fetchall()
+        change()
+        (row,) = rows.execute("SELECT version, updated_at FROM entitlements").fetchall()
+        assert row == {"version": version, "updated_at": last["updated_at"] + timedelta(microseconds=1)}
+        (event,) = rows.execute(
+            "SELECT event_type, payload FROM outbox_events WHERE aggregate_version = %s", (version,)
+        ).fetchall()
+        assert event["event_type"] == event_type
+        assert datetime.fromisoformat(event["payload"]["occurred_at"]) == row["updated_at"]
+
+
+def _expire(rows: Rows, database_url: str, times: str) -> None:
+    """Set a time of the entitlement, and let the worker record what is due."""
+    rows.execute(f"UPDATE entitlements SET {times}")  # noqa: S608
+    run_expiry(database_url)
 
 
 def test_aggregate_key_is_unambiguous(client: Client, rows: Rows) -> None:

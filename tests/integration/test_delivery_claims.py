@@ -12,15 +12,13 @@ import pytest
 from grantwire.database import Database, DatabaseSettings
 from grantwire.dead_letters.commands import DeadLetterCommand, Filter
 from grantwire.dead_letters.listing import list_open
-from grantwire.errors import LeaseLostError, RejectedError, RetryableError
+from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications import discard_dead_letters, redrive, store
 from grantwire.notifications.delivery import Delivery
-from grantwire.notifications.store import Notification
 from grantwire.settings import load
 from grantwire.workers.budget import Budget
-from grantwire.workers.leases import Completion, Failure, Lease, LeaseSettings, RetryDecision
+from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener
-from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection
+    from grantwire.notifications.store import Notification
     from tests.integration.conftest import Rows
 
 NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
@@ -132,16 +131,6 @@ def _expect_processing(rows: Rows, notification: Notification) -> None:
     assert row["locked_by"].startswith("test/")
 
 
-def test_four_workers_send_each_notification_once(database_url: str, rows: Rows) -> None:
-    """D1: SKIP LOCKED, with real connections."""
-    add(rows, 400)
-    senders = [FakeSender() for _ in range(4)]
-    results = run_concurrently(4, lambda number: deliver(database_url, senders[number], BATCH_SIZE="20"))
-    assert sum(result["sent"] for result in results) == 400
-    sent = [notification_id for sender in senders for notification_id in sender.sent_ids]
-    assert len(sent) == len(set(sent)) == 400
-
-
 def test_retryable_failure_is_retried_with_backoff(database_url: str, rows: Rows) -> None:
     """D2, O4: attempts are counted, the delay doubles, nothing is sent before it is due; success clears the error."""
     add(rows)
@@ -225,37 +214,6 @@ def test_failed_status_and_dead_letter_are_written_atomically(
     rows.execute("ALTER TABLE notification_dlq DROP CONSTRAINT always_violated")
     assert deliver(database_url, FakeSender(lambda _: _fail_permanently()), now=NOON + LEASE) == _counts(failed=1)
     assert notifications(rows)[0]["attempt_count"] == 2
-
-
-def test_expired_lease_is_claimed_again_and_counts_as_attempt(tx: Connection, rows: Rows) -> None:
-    """D1, O2: not before it expires; every later write of the first claim is refused."""
-    (notification_id,) = add(rows)
-    now = NOON
-    settings = load(LeaseSettings, {"LEASE": "30s"})
-    first, second = (Lease[Notification](store, settings, "worker", lambda: now) for _ in range(2))
-    assert len(first.claim(tx)) == 1
-    now = NOON + LEASE - timedelta(microseconds=1)
-    assert second.claim(tx) == []
-    now = NOON + LEASE
-    (again,) = second.claim(tx)
-    assert (again.notification_id, again.attempt_count) == (notification_id, 1)
-    before = notifications(rows)
-    with pytest.raises(LeaseLostError):
-        first.renew(tx)
-    with pytest.raises(LeaseLostError):
-        first.release(tx, [notification_id])
-    with pytest.raises(LeaseLostError):
-        first.complete(tx, [Completion(notification_id, "accepted")])
-    with pytest.raises(LeaseLostError):
-        first.fail(tx, [Failure(notification_id, RetryDecision(1, None), "x")])
-    assert notifications(rows) == before
-    assert rows.execute("SELECT 1 FROM notification_dlq").fetchall() == []
-    now = NOON + 2 * LEASE
-    second.renew(tx)
-    assert notifications(rows)[0]["lease_until"] == NOON + 3 * LEASE
-    second.release(tx)
-    (row,) = notifications(rows)
-    assert (row["status"], row["attempt_count"], row["locked_by"]) == ("PENDING", 1, None)
 
 
 def test_notification_whose_lease_expires_each_time_becomes_failed(database_url: str, rows: Rows) -> None:

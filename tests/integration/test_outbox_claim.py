@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from grantwire.errors import LeaseLostError
 from grantwire.outbox import store
 from grantwire.outbox.store import CLAIM, ClaimedEvent, oldest_age_seconds, promote_stuck
 from grantwire.settings import load
-from grantwire.workers.leases import Completion, Failure, Lease, LeaseSettings, RetryDecision
+from grantwire.workers.leases import Failure, Lease, LeaseSettings, RetryDecision
 from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from grantwire.database import Connection
-    from tests.integration.conftest import Rows
 
 LEASE = timedelta(seconds=30)
 
@@ -84,35 +82,6 @@ def test_expired_leases_are_reclaimed_one_at_a_time(tx: Connection) -> None:
     assert [(event.reclaimed, event.attempt_count) for event in events] == [(False, 0), (True, 1)]
     _, events = _claim(tx, now=late)
     assert [(event.reclaimed, event.attempt_count) for event in events] == [(True, 1)]
-
-
-def test_two_claims_never_share_an_event(tx: Connection) -> None:
-    """O2: the second claim takes only events that the first has not claimed."""
-    enqueue_many(tx, aggregates=10, each=1)
-    _, first = _claim(tx, limit=6)
-    _, second = _claim(tx, limit=6)
-    assert (len(first), len(second)) == (6, 4)
-    assert {event.event_id for event in first}.isdisjoint(event.event_id for event in second)
-
-
-def test_claim_that_lost_its_lease_cannot_change_events(tx: Connection, rows: Rows) -> None:
-    """O2: renew, complete, release and fail raise LeaseLostError; a partial renewal is rolled back."""
-    enqueue_many(tx, aggregates=2, each=1)
-    late = datetime.now(UTC) + timedelta(minutes=1)
-    lease, events = _claim(tx, now=late)
-    ids = [event.event_id for event in events]
-    rows.execute("UPDATE outbox_events SET locked_by = 'other' WHERE event_id = %s", (ids[0],))
-    rows.execute("UPDATE outbox_events SET lease_until = lease_until - interval '1 second'")
-    before = rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall()
-    with pytest.raises(LeaseLostError, match="1 of 2"):
-        lease.renew(tx)
-    with pytest.raises(LeaseLostError, match="0 of 1"):
-        lease.complete(tx, [Completion(ids[0], 1)])
-    with pytest.raises(LeaseLostError, match="0 of 1"):
-        lease.release(tx, ids[:1])
-    with pytest.raises(LeaseLostError, match="0 of 1"):
-        lease.fail(tx, [Failure(ids[0], RetryDecision(1, None), "no")])
-    assert rows.execute("SELECT * FROM outbox_events ORDER BY event_id").fetchall() == before
 
 
 def test_claim_makes_heap_only_updates(tx: Connection) -> None:

@@ -1,11 +1,10 @@
-"""O8, Q2, Q3: two concurrent transactions on one aggregate, in each order, step by step.
+"""O8, Q2, Q3: two concurrent transactions on the same aggregates, in each order, step by step.
 
-Each test proves the same: after both commit, the head of the aggregate is ready unless it is FAILED.
+Each test proves the same: both commit, and then the head of each aggregate is ready unless it is FAILED.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -16,7 +15,7 @@ import pytest
 from grantwire.outbox import store
 from grantwire.outbox.store import discard, promote_stuck, redrive
 from grantwire.workers.leases import Completion, Failure, RetryDecision
-from tests.support.waiting import until
+from tests.support.concurrency import meet
 from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
@@ -38,19 +37,6 @@ def second(database_url: str) -> Iterator[Connection]:
     """The connection that acts while the first transaction is open."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield connection
-
-
-def _run_concurrently(
-    first: Connection, second: Connection, rows: Rows, action: Callable[[Connection], object]
-) -> None:
-    """Run `action` on `second`; commit `first` when the action has ended or waits for a lock."""
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(action, second)
-        pid = second.info.backend_pid
-        waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
-        until("the action ends or waits", lambda: running.done() or bool(rows.execute(waiting, (pid,)).fetchall()))
-        first.commit()
-        running.result(timeout=10)
 
 
 def _claim_run(tx: Connection, length: int) -> tuple[str, list[store.ClaimedEvent]]:
@@ -76,7 +62,7 @@ def test_complete_during_an_enqueue_makes_the_new_event_ready(
     """O8: the enqueue sees version 1 as open; the complete waits for the enqueue and makes version 2 ready."""
     token, events = _claim_run(second, 1)
     enqueue(first, "u0/item1", 2)
-    _run_concurrently(first, second, rows, lambda tx: store.complete(tx, token, [Completion(events[0].event_id, 1)]))
+    meet(first, second, rows, lambda tx: store.complete(tx, token, [Completion(events[0].event_id, 1)]))
     _assert_ready(rows, 2)
 
 
@@ -84,7 +70,7 @@ def test_enqueue_during_a_complete_makes_the_new_event_ready(first: Connection, 
     """O8: the enqueue waits for the complete of version 1 and enqueues version 2 as the head."""
     token, events = _claim_run(second, 1)
     store.complete(first, token, [Completion(events[0].event_id, 1)])
-    _run_concurrently(first, second, rows, lambda tx: enqueue(tx, "u0/item1", 2))
+    meet(first, second, rows, lambda tx: enqueue(tx, "u0/item1", 2))
     _assert_ready(rows, 2)
 
 
@@ -93,7 +79,7 @@ def test_discard_during_an_enqueue_makes_the_new_event_ready(first: Connection, 
     token, events = _claim_run(second, 1)
     store.fail(second, token, [Failure(events[0].event_id, RetryDecision(10, None), "no")])
     enqueue(first, "u0/item1", 2)
-    _run_concurrently(first, second, rows, lambda tx: discard(tx, [UUID(events[0].event_id)]))
+    meet(first, second, rows, lambda tx: discard(tx, [UUID(events[0].event_id)]))
     _assert_ready(rows, 2)
 
 
@@ -101,7 +87,7 @@ def test_redrive_during_a_complete_makes_its_event_ready(first: Connection, seco
     """Q2: the complete of version 1 sees version 2 as FAILED; the redrive waits for it and makes version 2 ready."""
     token, events = _claim_with_failed_second(second)
     store.complete(first, token, [Completion(events[0].event_id, 1)])
-    _run_concurrently(first, second, rows, lambda tx: redrive(tx, [UUID(events[1].event_id)]))
+    meet(first, second, rows, lambda tx: redrive(tx, [UUID(events[1].event_id)]))
     _assert_ready(rows, 2)
 
 
@@ -109,6 +95,35 @@ def test_complete_during_a_redrive_makes_the_event_ready(first: Connection, seco
     """Q2: the redrive sees version 1 as open; the complete waits for it and makes version 2 ready."""
     token, events = _claim_with_failed_second(second)
     redrive(first, [UUID(events[1].event_id)])
-    _run_concurrently(first, second, rows, lambda tx: store.complete(tx, token, [Completion(events[0].event_id, 1)]))
+    meet(first, second, rows, lambda tx: store.complete(tx, token, [Completion(events[0].event_id, 1)]))
     _assert_ready(rows, 2)
     assert promote_stuck(second) == 0
+
+
+_INSERT = """
+INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, ready, status, locked_by,
+                           locked_at, lease_until)
+SELECT id, 'EntitlementGranted', key, 1, '{}', NOT %(failed)s, CASE WHEN %(failed)s THEN 'FAILED' ELSE 'IN_FLIGHT' END,
+       'test', now(), now() + interval '1 hour'
+  FROM unnest(%(ids)s::uuid[], %(keys)s::text[]) AS e (id, key)
+"""
+_CLOSE: dict[str, Callable[[Connection, list[UUID]], object]] = {
+    "complete": lambda tx, ids: store.complete(tx, "test", [Completion(str(event_id), 1) for event_id in ids]),
+    "discard": discard,
+}
+
+
+@pytest.mark.parametrize("close", _CLOSE)
+def test_closing_functions_lock_events_in_the_order_of_aggregates(
+    first: Connection, second: Connection, rows: Rows, close: str
+) -> None:
+    """O8: as a transaction that enqueues for several aggregates, so that neither deadlocks with the other.
+
+    The ids of the events, and their places in the table, are in the opposite order.
+    """
+    ids = [UUID(int=1), UUID(int=2)]
+    rows.execute(_INSERT, {"ids": ids, "keys": ["u1/item1", "u0/item1"], "failed": close != "complete"})
+    enqueue(first, "u0/item1", 2)
+    meet(first, second, rows, lambda tx: _CLOSE[close](tx, ids), lambda: enqueue(first, "u1/item1", 2))
+    ready = rows.execute("SELECT aggregate_key, aggregate_version FROM outbox_events WHERE ready ORDER BY 1").fetchall()
+    assert [tuple(row.values()) for row in ready] == [("u0/item1", 2), ("u1/item1", 2)]

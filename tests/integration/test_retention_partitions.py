@@ -12,8 +12,9 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError
 from grantwire.observability import metrics
 from grantwire.retention import RetentionSettings, Sweep
+from grantwire.retention.partitions import drop_oldest_partition, ensure_partitions
 from grantwire.settings import load
-from tests.support.concurrency import run_concurrently
+from tests.support.concurrency import meet, run_concurrently
 from tests.support.dead_letters import budget
 from tests.support.plaintext import PLAINTEXT
 from tests.support.worker_runner import run_worker
@@ -21,6 +22,7 @@ from tests.support.worker_runner import run_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from grantwire.database import Connection
     from tests.integration.conftest import Rows
 
 NOW = datetime(2031, 5, 10, 12, tzinfo=UTC)
@@ -124,6 +126,26 @@ def test_concurrent_sweeps_create_each_partition_once(owner_url: str, rows: Rows
     ]
     run(0)
     assert _partitions(rows)[0] > "entitlement_audit_y2001m02"
+
+
+@pytest.mark.parametrize(
+    ("maintain", "results"),
+    [
+        (lambda tx: drop_oldest_partition(tx, 24), ("entitlement_audit_y2001m01", "entitlement_audit_y2001m02")),
+        (lambda tx: len(ensure_partitions(tx, NOW)), (4, 0)),
+    ],
+    ids=["drop", "create"],
+)
+def test_sweeps_that_meet_maintain_partitions_one_after_the_other(
+    owner_url: str, rows: Rows, maintain: Callable[[Connection], object], results: tuple[object, object]
+) -> None:
+    """A1: the second one decides when the first has committed, so both succeed."""
+    _create_partitions(rows, "2001-01-15", "2001-02-15")
+    # Here the wait ends when the first one commits, however busy the machine is.
+    rows.execute("ALTER FUNCTION entitlement_audit_drop_oldest SET lock_timeout = '30s'")
+    with psycopg.connect(owner_url) as first, psycopg.connect(owner_url, autocommit=True) as second:
+        assert maintain(first) == results[0]
+        assert meet(first, second, rows, maintain) == (results[1], True)
 
 
 def test_setting_must_keep_at_least_one_month() -> None:

@@ -186,12 +186,13 @@ def test_extension_moves_and_removes_the_end(client: Client, rows: Rows) -> None
 
 
 def test_extension_of_a_scheduled_entitlement(client: Client) -> None:
-    """K5: it stays SCHEDULED; an end before its start is refused."""
-    granted = client.grant("k1", starts_at=in_hours(5), expires_at=in_hours(6))
+    """K5: it stays SCHEDULED; an end before its start is refused, and so is one at its start."""
+    starts_at = client.grant("k1", starts_at=in_hours(5), expires_at=in_hours(6)).json["starts_at"]
     assert client.extend("k2", in_hours(7)).json["status"] == "SCHEDULED"
-    refused = client.extend("k3", in_hours(4))
-    assert (refused.status, refused.code) == (409, "ENTITLEMENT_STATE_CONFLICT")
-    assert refused.json["message"] == f"starts at {granted.json['starts_at']}, so it cannot end earlier"
+    for end in (in_hours(4), starts_at):
+        refused = client.extend(f"end at {end}", end)
+        assert (refused.status, refused.code) == (409, "ENTITLEMENT_STATE_CONFLICT")
+        assert refused.json["message"] == f"starts at {starts_at}, so it cannot end earlier"
 
 
 def test_extension_conflicts(client: Client) -> None:

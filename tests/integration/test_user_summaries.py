@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,7 +13,7 @@ from grantwire.operator_actions import Operator
 from grantwire.read_model.from_record import rebuild
 from grantwire.read_model.model import project
 from grantwire.settings import load
-from tests.support.concurrency import run_concurrently
+from tests.support.concurrency import meet, run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.read_model import (
     DAMAGE,
@@ -28,6 +27,7 @@ from tests.support.read_model import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from grantwire.database import Connection
     from tests.integration.conftest import Rows
 
 DIFFERENCES = "SELECT * FROM user_summaries_differences"
@@ -129,18 +129,25 @@ def test_batches_that_change_users_in_opposite_order_do_not_deadlock(database_ur
     """G6: a transaction that writes summaries waits for the other one before it writes its first."""
     with psycopg.connect(database_url) as first, psycopg.connect(database_url) as second:
         project(first, payloads([entitlement("u1", 1, "a")]))
-        waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
 
-        def change_in_opposite_order() -> None:
+        def change_in_opposite_order(tx: Connection) -> None:
             for user in ("u2", "u1"):
-                project(second, payloads([entitlement(user, 1, "b")]))
-            second.commit()
+                project(tx, payloads([entitlement(user, 1, "b")]))
+            tx.commit()
 
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(change_in_opposite_order)
-            while not rows.execute(waiting, (second.info.backend_pid,)).fetchall():
-                assert not other.done()
-            project(first, payloads([entitlement("u2", 1, "a")]))
-            first.commit()
-            other.result(timeout=30)
+        met = meet(
+            first, second, rows, change_in_opposite_order, lambda: project(first, payloads([entitlement("u2", 1, "a")]))
+        )
+    assert met.waited
     assert [(row["user_id"], row["active"]) for row in rows.execute(SUMMARIES)] == [("u1", 2), ("u2", 2)]
+
+
+def test_repair_waits_for_changes_that_have_not_committed(database_url: str, rows: Rows) -> None:
+    """G6, P2: otherwise it would write the counts from before a change over those from after it."""
+    project_versions(database_url, ("u1", "a", 1), ("u2", "a", 1))
+    rows.execute("UPDATE user_summaries SET active = 7 WHERE user_id = 'u1'")
+    rows.execute("DELETE FROM user_summaries WHERE user_id = 'u2'")
+    with psycopg.connect(database_url) as bridge, psycopg.connect(database_url, autocommit=True) as operator:
+        project(bridge, payloads(entitlement(user, 1, "b") for user in ("u1", "u2")))
+        meet(bridge, operator, rows, lambda tx: tx.execute("SELECT user_summaries_repair()"))
+    assert rows.execute(DIFFERENCES).fetchall() == []
