@@ -32,7 +32,7 @@ SERVICE_ROLE = "grantwire_service"
 CLIENTS_SERVICE_ROLE = "grantwire_clients_service"
 # The roles that log in, with the role whose privileges each has.
 LOGIN_ROLES = {SERVICE_ROLE: FUNCTIONS_ROLE, CLIENTS_SERVICE_ROLE: CLIENTS_ROLE}
-HINT = "Was a migration edited after it was applied? `make clean` starts over with an empty database."
+HINT = "The last lines of the log, above, say what to do. Nothing that was stored is lost."
 
 
 class Cluster(Protocol):
