@@ -1274,6 +1274,65 @@ BEGIN
          WHERE NOT first.ready AND first.status <> 'FAILED'));
 END
 $$;
+CREATE FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) RETURNS record
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    moment timestamptz := coalesce(p_now, now());
+    keys   text[];
+    locked uuid[];
+BEGIN
+    keys := ARRAY(SELECT DISTINCT o.aggregate_key FROM outbox_events o WHERE o.event_id = ANY (p_event_ids));
+    locked := ARRAY(
+        SELECT o.event_id FROM outbox_events o
+         WHERE o.event_id = ANY (p_event_ids || ARRAY(
+                 SELECT x.event_id FROM outbox_events x
+                  WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
+         ORDER BY o.aggregate_key, o.aggregate_version
+           FOR UPDATE);
+    WITH lost AS MATERIALIZED (
+        SELECT o.event_id, o.created_at, o.stream_sequence, coalesce(o.republication, 0) + 1 AS number, i.arrived
+          FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
+          JOIN outbox_events o ON o.event_id = a.event_id
+         CROSS JOIN LATERAL (
+               SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = o.event_id) AS arrived) AS i
+         WHERE o.status = 'PUBLISHED' AND o.stream_sequence IS NOT DISTINCT FROM a.stream_sequence
+           AND (p_arrived OR NOT i.arrived)
+           AND NOT EXISTS (SELECT FROM notification_nats_dlq d
+                            WHERE d.event_id = o.event_id AND d.status <> 'PROCESSED')),
+    reopened AS (
+        UPDATE outbox_events o
+           SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
+               republication = l.number, last_error = NULL,
+               next_retry_at = moment + CASE WHEN l.number = 1 THEN interval '0'
+                               ELSE least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+          FROM lost l
+         WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
+        RETURNING l.*),
+    logged AS (
+        INSERT INTO outbox_republications (event_id, number, cause, loss_id, stream_sequence, put_back_at)
+        SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, moment FROM reopened r),
+    listed AS (
+        INSERT INTO outbox_unconfirmed AS u (event_id, state, changed_at, stream_sequence, found_at)
+        SELECT l.event_id, CASE WHEN l.created_at >= p_oldest THEN 'REPUBLISHED' ELSE 'TOO_OLD' END, l.created_at,
+               l.stream_sequence, moment
+          FROM lost l WHERE NOT l.arrived
+            ON CONFLICT (event_id) DO UPDATE
+           SET state = EXCLUDED.state, stream_sequence = EXCLUDED.stream_sequence, passed_at = NULL
+         WHERE u.state <> EXCLUDED.state
+        RETURNING u.state)
+    SELECT (SELECT count(*) FROM reopened), (SELECT count(*) FROM listed l WHERE l.state = 'TOO_OLD')
+      INTO put_back, too_old;
+    UPDATE outbox_events o
+       SET ready = false
+     WHERE o.event_id = ANY (locked) AND o.ready
+       AND EXISTS (SELECT FROM outbox_events e
+                    WHERE e.aggregate_key = o.aggregate_key AND e.aggregate_version < o.aggregate_version
+                      AND e.published_at IS NULL AND e.discarded_at IS NULL);
+    PERFORM outbox_promote(keys);
+END
+$$;
 CREATE FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF uuid
     LANGUAGE plpgsql
     AS $$
@@ -1840,6 +1899,9 @@ CREATE TABLE public.notification_nats_dlq (
     forced boolean DEFAULT false NOT NULL,
     closed_at timestamp with time zone,
     origin uuid,
+    redriven_at timestamp with time zone,
+    redriven_sequence bigint,
+    redrive_confirmed boolean DEFAULT false NOT NULL,
     CONSTRAINT notification_nats_dlq_closed CHECK (((status = 'OPEN'::text) = (closed_at IS NULL))),
     CONSTRAINT notification_nats_dlq_copy CHECK ((((payload IS NULL) = (subject IS NULL)) AND ((payload IS NULL) = (message_time IS NULL)))),
     CONSTRAINT notification_nats_dlq_kind CHECK ((kind = ANY (ARRAY['MAX_DELIVERIES'::text, 'MSG_TERMINATED'::text]))),
@@ -1857,6 +1919,8 @@ COMMENT ON COLUMN public.notification_nats_dlq.redrive_count IS 'Number of the r
 COMMENT ON COLUMN public.notification_nats_dlq.redrive_id IS 'Nats-Msg-Id of the redrive, committed before the first publish so that a retry after a crash uses the same id.';
 COMMENT ON COLUMN public.notification_nats_dlq.forced IS 'Whether an operator has redriven this message with force although the audit no longer has its event (G1). Committed together with the number of the redrive.';
 COMMENT ON COLUMN public.notification_nats_dlq.origin IS 'The dead letter whose redrive published this message.';
+COMMENT ON COLUMN public.notification_nats_dlq.redriven_sequence IS 'The sequence number of the redriven message in the stream; NULL until JetStream has stored it.';
+COMMENT ON COLUMN public.notification_nats_dlq.redrive_confirmed IS 'Whether the inbox has the event of a redriven dead letter, or another dead letter of it took its place (W1).';
 CREATE TABLE public.outbox_events (
     event_id uuid NOT NULL,
     event_type text NOT NULL,
@@ -1877,6 +1941,7 @@ CREATE TABLE public.outbox_events (
     discarded_at timestamp with time zone,
     failed_at timestamp with time zone,
     stream_sequence bigint,
+    republication integer,
     CONSTRAINT outbox_events_attempts CHECK ((attempt_count >= 0)),
     CONSTRAINT outbox_events_discarded CHECK (((status = 'DISCARDED'::text) = (discarded_at IS NOT NULL))),
     CONSTRAINT outbox_events_leased CHECK (((status <> 'IN_FLIGHT'::text) OR ((locked_by IS NOT NULL) AND (locked_at IS NOT NULL) AND (lease_until IS NOT NULL)))),
@@ -1888,6 +1953,7 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_
 COMMENT ON COLUMN public.outbox_events.ready IS 'Whether this event is the head of its aggregate and not FAILED. outbox_enqueue and outbox_promote maintain it.';
 COMMENT ON COLUMN public.outbox_events.failed_at IS 'When the event became FAILED; NULL if it is not FAILED. A trigger sets it, and a claim stays a HOT update.';
 COMMENT ON COLUMN public.outbox_events.stream_sequence IS 'The sequence number of the message in the stream; NULL until it is published.';
+COMMENT ON COLUMN public.outbox_events.republication IS 'How often the event was put back after a loss of the stream; part of its Nats-Msg-Id. NULL: never.';
 CREATE VIEW public.closed_dead_letters AS
  SELECT kind,
     dead_letter_id,
@@ -2246,6 +2312,56 @@ CREATE TABLE public.operator_commands (
     CONSTRAINT operator_commands_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'RUNNING'::text, 'DONE'::text, 'FAILED'::text])))
 );
 COMMENT ON COLUMN public.operator_commands.command_id IS 'Equal to the action_id of the rows in operator_actions.';
+CREATE TABLE public.outbox_confirmation (
+    only_row boolean DEFAULT true NOT NULL,
+    mark timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    checked_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    has_more boolean DEFAULT false NOT NULL,
+    claim text COLLATE pg_catalog."C",
+    lease_until timestamp with time zone,
+    stream text COLLATE pg_catalog."C",
+    stream_created_at timestamp with time zone,
+    generation_since timestamp with time zone,
+    first_sequence bigint,
+    last_sequence bigint,
+    deleted_messages bigint,
+    newest_event_id uuid,
+    newest_sequence bigint,
+    newest_published_at timestamp with time zone,
+    losses_until timestamp with time zone,
+    CONSTRAINT outbox_confirmation_claim CHECK (((claim IS NULL) = (lease_until IS NULL))),
+    CONSTRAINT outbox_confirmation_one_row CHECK (only_row)
+);
+COMMENT ON COLUMN public.outbox_confirmation.mark IS 'Every event that was published up to this time is finished, or listed in outbox_unconfirmed.';
+COMMENT ON COLUMN public.outbox_confirmation.completed_at IS 'End of the last check that succeeded.';
+COMMENT ON COLUMN public.outbox_confirmation.generation_since IS 'When a check first saw this generation of the stream. Sequences of events published before are not comparable.';
+COMMENT ON COLUMN public.outbox_confirmation.newest_event_id IS 'One of the newest events at the last check: if the stream has another message there now, it was cut back.';
+COMMENT ON COLUMN public.outbox_confirmation.losses_until IS 'stream_losses covers every event that was published up to this time and lost with a range of the stream.';
+CREATE TABLE public.outbox_republications (
+    event_id uuid NOT NULL,
+    number integer NOT NULL,
+    cause text NOT NULL,
+    loss_id bigint,
+    stream_sequence bigint,
+    put_back_at timestamp with time zone NOT NULL,
+    CONSTRAINT outbox_republications_cause CHECK ((cause = ANY (ARRAY['LOST'::text, 'NOT_DELIVERED'::text, 'RANGE_LOST'::text])))
+);
+COMMENT ON COLUMN public.outbox_republications.cause IS 'LOST: the stream no longer had the message. NOT_DELIVERED: it had, but its consumer would not deliver it again. RANGE_LOST: it was in a range that outside readers lost, see stream_losses.';
+COMMENT ON COLUMN public.outbox_republications.stream_sequence IS 'Where the lost message was.';
+CREATE TABLE public.outbox_unconfirmed (
+    event_id uuid NOT NULL,
+    state text NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    stream_sequence bigint,
+    found_at timestamp with time zone NOT NULL,
+    passed_at timestamp with time zone,
+    examined_at timestamp with time zone,
+    CONSTRAINT outbox_unconfirmed_state CHECK ((state = ANY (ARRAY['WAITING'::text, 'REPUBLISHED'::text, 'TOO_OLD'::text])))
+);
+COMMENT ON COLUMN public.outbox_unconfirmed.state IS 'WAITING: for the bridge. REPUBLISHED: put back, and not in the inbox yet. TOO_OLD: lost, but the inbox may have forgotten it, so that a person decides.';
+COMMENT ON COLUMN public.outbox_unconfirmed.changed_at IS 'created_at of the event: the time of the change.';
+COMMENT ON COLUMN public.outbox_unconfirmed.passed_at IS 'When a check first saw that the stream has the message, and its consumer will not deliver it again.';
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
@@ -2271,6 +2387,32 @@ CREATE TABLE public.status_samples (
     published bigint NOT NULL,
     processed bigint NOT NULL,
     sent bigint NOT NULL
+);
+CREATE TABLE public.stream_losses (
+    loss_id bigint NOT NULL,
+    cause text NOT NULL,
+    stream text NOT NULL COLLATE pg_catalog."C",
+    first_sequence bigint,
+    last_sequence bigint,
+    detected_at timestamp with time zone NOT NULL,
+    examine_after timestamp with time zone NOT NULL,
+    examine_below bigint NOT NULL,
+    examined_until timestamp with time zone,
+    events_lost bigint DEFAULT 0 NOT NULL,
+    events_republished bigint DEFAULT 0 NOT NULL,
+    completed_at timestamp with time zone,
+    CONSTRAINT stream_losses_cause CHECK ((cause = ANY (ARRAY['CUT'::text, 'PURGED'::text, 'RECREATED'::text, 'DELETED'::text])))
+);
+COMMENT ON COLUMN public.stream_losses.first_sequence IS 'The lost range, as far as it is known.';
+COMMENT ON COLUMN public.stream_losses.examine_after IS 'Events published after it and up to detected_at, with sequences below examine_below, are compared with the stream.';
+COMMENT ON COLUMN public.stream_losses.examined_until IS 'The events published up to this time are examined. NULL: from the beginning.';
+ALTER TABLE public.stream_losses ALTER COLUMN loss_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.stream_losses_loss_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
 );
 CREATE VIEW public.user_entitlements_differences AS
  SELECT user_id,
@@ -2385,10 +2527,16 @@ ALTER TABLE ONLY public.operator_actions
     ADD CONSTRAINT operator_actions_pkey PRIMARY KEY (action_id, batch);
 ALTER TABLE ONLY public.operator_commands
     ADD CONSTRAINT operator_commands_pkey PRIMARY KEY (command_id);
+ALTER TABLE ONLY public.outbox_confirmation
+    ADD CONSTRAINT outbox_confirmation_pkey PRIMARY KEY (only_row);
 ALTER TABLE ONLY public.outbox_events
     ADD CONSTRAINT outbox_events_order UNIQUE (aggregate_key, aggregate_version);
 ALTER TABLE ONLY public.outbox_events
     ADD CONSTRAINT outbox_events_pkey PRIMARY KEY (event_id);
+ALTER TABLE ONLY public.outbox_republications
+    ADD CONSTRAINT outbox_republications_pkey PRIMARY KEY (event_id, number);
+ALTER TABLE ONLY public.outbox_unconfirmed
+    ADD CONSTRAINT outbox_unconfirmed_pkey PRIMARY KEY (event_id);
 ALTER TABLE ONLY public.processed_events
     ADD CONSTRAINT processed_events_pkey PRIMARY KEY (event_id);
 ALTER TABLE ONLY public.processed_messages
@@ -2399,6 +2547,8 @@ ALTER TABLE ONLY public.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (name);
 ALTER TABLE ONLY public.status_samples
     ADD CONSTRAINT status_samples_pkey PRIMARY KEY (sampled_at);
+ALTER TABLE ONLY public.stream_losses
+    ADD CONSTRAINT stream_losses_pkey PRIMARY KEY (loss_id);
 ALTER TABLE ONLY public.user_entitlements
     ADD CONSTRAINT user_entitlements_pkey PRIMARY KEY (user_id, stock_keeping_unit);
 ALTER TABLE ONLY public.user_summaries
@@ -2433,6 +2583,7 @@ CREATE INDEX notification_nats_dlq_advised ON public.notification_nats_dlq USING
 CREATE INDEX notification_nats_dlq_closed ON public.notification_nats_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
 CREATE INDEX notification_nats_dlq_event ON public.notification_nats_dlq USING btree (event_id) WHERE (event_id IS NOT NULL);
 CREATE INDEX notification_nats_dlq_open ON public.notification_nats_dlq USING btree (dead_letter_id) WHERE (status = 'OPEN'::text);
+CREATE INDEX notification_nats_dlq_unconfirmed ON public.notification_nats_dlq USING btree (redriven_at) WHERE ((status = 'REDRIVEN'::text) AND (NOT redrive_confirmed) AND (event_id IS NOT NULL));
 CREATE INDEX notifications_created_at ON public.notifications USING btree (created_at);
 CREATE INDEX notifications_due ON public.notifications USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX notifications_inbox ON public.notifications USING btree (user_id, created_at DESC, version DESC, event_id DESC);
@@ -2447,8 +2598,14 @@ CREATE INDEX outbox_events_failed ON public.outbox_events USING btree (failed_at
 CREATE INDEX outbox_events_open ON public.outbox_events USING btree (aggregate_key, aggregate_version) WHERE ((published_at IS NULL) AND (discarded_at IS NULL));
 CREATE INDEX outbox_events_published_at ON public.outbox_events USING btree (published_at) WHERE (published_at IS NOT NULL);
 CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at) WHERE ready;
+CREATE INDEX outbox_republications_put_back_at ON public.outbox_republications USING btree (put_back_at);
+CREATE INDEX outbox_unconfirmed_changed_at ON public.outbox_unconfirmed USING btree (changed_at);
+CREATE INDEX outbox_unconfirmed_examined ON public.outbox_unconfirmed USING btree (examined_at NULLS FIRST);
+CREATE INDEX outbox_unconfirmed_too_old ON public.outbox_unconfirmed USING btree (found_at) WHERE (state = 'TOO_OLD'::text);
 CREATE INDEX processed_events_time ON public.processed_events USING btree (processed_at);
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
+CREATE INDEX stream_losses_detected_at ON public.stream_losses USING btree (detected_at);
+CREATE INDEX stream_losses_open ON public.stream_losses USING btree (loss_id) WHERE (completed_at IS NULL);
 CREATE INDEX user_entitlements_active ON public.user_entitlements USING btree (user_id, stock_keeping_unit) WHERE (status = 'ACTIVE'::text);
 CREATE INDEX user_entitlements_ending ON public.user_entitlements USING btree (user_id, expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX user_entitlements_starting ON public.user_entitlements USING btree (user_id, starts_at) WHERE ((status = 'ACTIVE'::text) AND (starts_at IS NOT NULL));
@@ -2583,6 +2740,8 @@ REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLI
 GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote_stuck() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) FROM PUBLIC;
@@ -2668,6 +2827,7 @@ GRANT UPDATE(last_error) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(published_at) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(discarded_at) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(stream_sequence) ON TABLE public.outbox_events TO grantwire_functions;
+GRANT UPDATE(republication) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT SELECT ON TABLE public.closed_dead_letters TO grantwire_functions;
 GRANT SELECT ON TABLE public.dead_letters TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.distributed_locks TO grantwire_functions;
@@ -2745,6 +2905,9 @@ GRANT UPDATE(lease_until) ON TABLE public.operator_commands TO grantwire_functio
 GRANT UPDATE(started_at) ON TABLE public.operator_commands TO grantwire_functions;
 GRANT UPDATE(updated_at) ON TABLE public.operator_commands TO grantwire_functions;
 GRANT UPDATE(finished_at) ON TABLE public.operator_commands TO grantwire_functions;
+GRANT SELECT,UPDATE ON TABLE public.outbox_confirmation TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.outbox_republications TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.outbox_unconfirmed TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
 GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
 GRANT SELECT(name) ON TABLE public.schema_definitions TO grantwire_functions;
@@ -2753,6 +2916,7 @@ GRANT SELECT(name) ON TABLE public.schema_migrations TO grantwire_functions;
 GRANT SELECT(checksum) ON TABLE public.schema_migrations TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.status_samples TO grantwire_functions;
 GRANT UPDATE(sent) ON TABLE public.status_samples TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.stream_losses TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_entitlements_differences TO grantwire_functions;
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_summaries TO grantwire_functions;
 GRANT SELECT ON TABLE public.user_summaries_expected TO grantwire_functions;

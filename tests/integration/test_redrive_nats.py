@@ -81,14 +81,36 @@ def test_message_past_max_deliver_is_redriven_and_processed(
 
 def test_message_without_event_id_is_redriven_with_its_stream_sequence(pipeline: Pipeline, rows: Rows) -> None:
     """Q2: the id is `dlq:<stream>:<seq>:redrive:<n>`; the bytes are unchanged."""
-    dead_letter = _record_dead_letter(pipeline, rows, b"\xffnonsense", {"Nats-Expected-Stream": pipeline.stream})
+    payload = event_bytes(uuid.uuid4())
+    dead_letter = _record_dead_letter(pipeline, rows, payload, {"Nats-Expected-Stream": pipeline.stream})
     pipeline.execute(action="redrive", kind="nats", ids=[str(dead_letter["dead_letter_id"])])
     message = pipeline.get_message(2)
-    assert message.data == b"\xffnonsense"
+    assert message.data == payload
     assert message.headers == {
         "Nats-Msg-Id": f"dlq:{pipeline.stream}:1:redrive:1",
         "redrive_of": str(dead_letter["dead_letter_id"]),
     }
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_message_that_can_never_be_recorded_is_not_redriven(pipeline: Pipeline, rows: Rows, *, force: bool) -> None:
+    """W8: not even with force. Nothing is published, so that no redrive makes new dead letters."""
+    _record_dead_letter(pipeline, rows, b"\xffnonsense", {})
+    _record_dead_letter(pipeline, rows, b"\x00" * 70_000, {})
+    event_id = uuid.uuid4()
+    pipeline.publish(event_bytes(event_id), event_headers(event_id), genuine=False)
+    pipeline.run_bridge()
+    pipeline.wait_for_advisories(3)
+    pipeline.run_recorder()
+    for dry_run in (True, False):
+        report = pipeline.execute(action="redrive", kind="nats", all=True, force=force, dry_run=dry_run)
+        assert (report["selected"], report["done"]) == (3, 0)
+        assert {reason.partition(":")[0]: count for reason, count in report["skipped"].items()} == {
+            "not an event": 2,
+            "not genuine": 1,
+        }
+    assert pipeline.last_sequence() == 3
+    assert [row["status"] for row in _dead_letters(rows)] == ["OPEN"] * 3
 
 
 def test_dead_letter_of_redriven_message_links_to_its_origin(pipeline: Pipeline, rows: Rows) -> None:

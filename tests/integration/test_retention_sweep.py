@@ -49,6 +49,11 @@ def sweep(owner_url: str) -> Iterator[Callable[..., dict[str, Any]]]:
     database.close()
 
 
+@pytest.fixture(autouse=True)
+def _all_events_are_confirmed(rows: Rows) -> None:
+    rows.execute("UPDATE outbox_confirmation SET mark = '2100-01-01'")
+
+
 # For each policy, a statement that inserts row number `n` with the time `at`.
 INSERT = {
     "idempotency_keys": """
@@ -62,6 +67,11 @@ INSERT = {
     "outbox_discarded": """
         INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
                discarded_at) VALUES (gen_random_uuid(), 't', %(n)s::text, 2, '{}', 'DISCARDED', false, %(at)s)""",
+    "outbox_republications": """
+        INSERT INTO outbox_republications VALUES (gen_random_uuid(), 1, 'LOST', NULL, 1, %(at)s)""",
+    "stream_losses": """
+        INSERT INTO stream_losses (cause, stream, detected_at, examine_after, examine_below, completed_at)
+        VALUES ('CUT', 's', %(at)s, %(at)s, 1, %(at)s)""",
     "processed_events": """
         INSERT INTO processed_events VALUES (gen_random_uuid(), %(at)s)""",
     "notifications": """
@@ -97,6 +107,8 @@ THRESHOLDS = [
     ("key_conflicts", 400 * DAY, False),
     ("outbox_published", DAY, False),
     ("outbox_discarded", DAY, False),
+    ("outbox_republications", 30 * DAY, False),
+    ("stream_losses", 400 * DAY, False),
     ("processed_events", 30 * DAY, False),
     ("notifications", 30 * DAY, False),
     ("notification_dlq", 30 * DAY, False),
@@ -113,6 +125,8 @@ TIME_COLUMNS = {
     "key_conflicts": ("key_conflicts", "last_at"),
     "outbox_published": ("outbox_events", "published_at"),
     "outbox_discarded": ("outbox_events", "discarded_at"),
+    "outbox_republications": ("outbox_republications", "put_back_at"),
+    "stream_losses": ("stream_losses", "detected_at"),
     "processed_events": ("processed_events", "processed_at"),
     "notifications": ("notifications", "created_at"),
     "notification_dlq": ("notification_dlq", "closed_at"),
@@ -172,6 +186,66 @@ def test_open_events_and_open_dead_letters_are_never_deleted(rows: Rows, sweep: 
         (uuid.uuid4(), old),
     )
     assert sweep()["deleted"] == {}
+
+
+def test_unfinished_events_are_kept_and_counted(rows: Rows, sweep: Callable[..., dict[str, Any]]) -> None:
+    """W2: those that the mark has not passed, listed ones, and those of a redriven dead letter that did not arrive."""
+    old = NOW - 500 * DAY
+    for number in range(1, 8):
+        rows.execute(INSERT["outbox_published"], {"n": number, "at": old + number * TICK})
+    ids = {row["aggregate_key"]: row["event_id"] for row in rows.execute("SELECT * FROM outbox_events")}
+    rows.execute("UPDATE outbox_confirmation SET mark = %s", (old + 6 * TICK,))
+    listed = "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at) VALUES (%s, %s, now(), now())"
+    rows.execute(listed, (ids["1"], "WAITING"))
+    rows.execute(listed, (ids["2"], "TOO_OLD"))
+    for number, event_id, arrived in ((1, ids["3"], False), (2, ids["4"], True)):
+        rows.execute(
+            """
+            INSERT INTO notification_nats_dlq (dead_letter_id, stream, consumer, stream_seq, kind, deliveries,
+                   advised_at, status, closed_at, event_id, redrive_id)
+            VALUES (gen_random_uuid(), 's', 'c', %s, 'MSG_TERMINATED', 1, now(), 'REDRIVEN', %s, %s, 'r')""",
+            (number, NOW, event_id),
+        )
+        if arrived:
+            rows.execute("INSERT INTO processed_events VALUES (%s, %s)", (event_id, NOW))
+    metrics.clear_metrics()
+    result = sweep(RETENTION_BATCH_SIZE="2")
+    assert (result["deleted"], result["kept"]) == ({"outbox_published": 3}, 3)
+    assert metrics.metric_set["EventsKept"]["Value"] == [3]
+    assert {row["aggregate_key"] for row in rows.execute("SELECT * FROM outbox_events")} == {"1", "2", "3", "7"}
+
+
+@pytest.mark.parametrize("kept", ["beyond the mark", "listed"])
+def test_batch_is_bounded_although_the_oldest_events_are_unfinished(
+    rows: Rows, sweep: Callable[..., dict[str, Any]], kept: str
+) -> None:
+    """W2: no statement reads more rows of the outbox than a few batches, and the finished ones behind are deleted."""
+    rows.execute(
+        """
+        INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
+               published_at)
+        SELECT gen_random_uuid(), 't', n, 1, '{}', 'PUBLISHED', false, %s + n * interval '1 microsecond'
+          FROM generate_series(1, 20_000) AS n""",
+        (NOW - 3 * DAY,),
+    )
+    if kept == "listed":
+        rows.execute("""
+            INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at)
+            SELECT event_id, 'TOO_OLD', now(), now() FROM outbox_events""")
+        rows.execute(INSERT["outbox_published"], {"n": 30_000, "at": NOW - 2 * DAY})
+    else:
+        rows.execute("UPDATE outbox_confirmation SET mark = '2000-01-01'")
+    rows.execute("VACUUM ANALYZE outbox_events, outbox_unconfirmed")
+    policy = _policy("outbox_published")
+    parameters = {"now": NOW, "retention": DAY, "limit": 100, "after_time": None, "after_key": None}
+    query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+    with psycopg.connect(rows.info.dsn, password=rows.info.password) as connection:
+        statement = query + policy.delete_statement.as_string()
+        (plan,) = connection.execute(statement, parameters).fetchone()  # type: ignore[misc]
+        connection.rollback()
+    buffers = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
+    assert buffers < 2000
+    assert sweep()["deleted"] == ({"outbox_published": 1} if kept == "listed" else {})
 
 
 @pytest.mark.parametrize("status", ["PENDING", "PROCESSING"])
@@ -236,8 +310,8 @@ def test_next_sweep_continues_when_the_budget_ends(rows: Rows, sweep: Callable[.
     _insert_expired_keys(rows, 1000)
     rows.execute(INSERT["processed_messages"], {"n": 1, "at": NOW - 8 * DAY})
     ticks = iter(range(1000))
-    # Enough for the six checks, each policy once and two more batches. The loop reads the clock twice for each task.
-    short = Budget(2 * (6 + len(POLICIES) + 2), clock=lambda: float(next(ticks)))
+    # Enough for the seven checks, each policy once and two more batches. The loop reads the clock twice for each task.
+    short = Budget(2 * (7 + len(POLICIES) + 2), clock=lambda: float(next(ticks)))
     first = sweep(short, RETENTION_BATCH_SIZE="100")
     assert first["complete"] is False
     assert first["deleted"] == {"idempotency_keys": 300, "processed_messages": 1}
@@ -327,14 +401,14 @@ def test_batch_reads_the_index_of_its_policy(rows: Rows, policy: Policy, plans: 
     rows.execute(f"ANALYZE {policy.table}")
     rows.execute(f"SET plan_cache_mode = {plans}")
     statement = policy.delete_statement.as_string()
-    for number, name in enumerate(("now", "retention", "limit"), start=1):
+    for number, name in enumerate(("now", "retention", "limit", "after_time", "after_key"), start=1):
         statement = statement.replace(f"%({name})s", f"${number}")
-    rows.execute(f"PREPARE batch (timestamptz, interval, bigint) AS {statement}")
+    rows.execute(f"PREPARE batch (timestamptz, interval, bigint, timestamptz, uuid) AS {statement}")
     days = policy.retention(load(RetentionSettings, {})).days
-    plan = rows.execute(f"EXPLAIN EXECUTE batch ('{NOW}', '{days} days', 500)").fetchall()
+    plan = rows.execute(f"EXPLAIN EXECUTE batch ('{NOW}', '{days} days', 500, NULL, NULL)").fetchall()
     text = "\n".join(row["QUERY PLAN"] for row in plan)
     assert f"Index Scan using {policy.index} on" in text or f"Bitmap Index Scan on {policy.index}" in text
-    assert "Seq Scan" not in text
+    assert f"Seq Scan on {policy.table}" not in text
 
 
 def test_stuck_event_is_promoted_and_reported(

@@ -94,18 +94,22 @@ PRIVILEGES = {
             "position result selected skipped started_at status updated_at"
         },
     ),
+    "outbox_confirmation": ("SELECT UPDATE", {}),
     "outbox_events": (
         "SELECT INSERT DELETE",
         {
             "UPDATE": "attempt_count discarded_at last_error lease_until locked_at locked_by next_retry_at "
-            "published_at ready status stream_sequence"
+            "published_at ready republication status stream_sequence"
         },
     ),
+    "outbox_republications": (ALL, {}),
+    "outbox_unconfirmed": (ALL, {}),
     "processed_events": ("SELECT INSERT DELETE", {"UPDATE": "processed_at"}),
     "processed_messages": (ALL, {}),
     "schema_definitions": ("", {"SELECT": "checksum name"}),
     "schema_migrations": ("", {"SELECT": "checksum name"}),
     "status_samples": ("SELECT INSERT DELETE", {"UPDATE": "sent"}),
+    "stream_losses": (ALL, {}),
     "user_entitlements": ("SELECT INSERT DELETE", {"UPDATE": "changed_at expires_at starts_at status version"}),
     "user_entitlements_differences": ("SELECT", {}),
     "user_summaries": ("SELECT INSERT UPDATE", {}),
@@ -127,7 +131,7 @@ CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
         {"INSERT": "action action_id actor batch client_id count dry_run kind reason selection source"},
     ),
 }
-OWNER_ONLY = {"audit_retention"}
+OWNER_ONLY = {"audit_retention", "stream_losses_loss_id_seq"}
 OWNER_ONLY_FUNCTIONS = {
     "api_clients_keep_revocation",
     "installation_renew",

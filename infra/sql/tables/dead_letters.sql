@@ -53,6 +53,9 @@ CREATE TABLE notification_nats_dlq (
     forced             boolean     NOT NULL DEFAULT false,
     closed_at          timestamptz,
     origin             uuid,
+    redriven_at        timestamptz,
+    redriven_sequence  bigint,
+    redrive_confirmed  boolean     NOT NULL DEFAULT false,
     -- Recording an advisory twice leaves one row (Q1). The time of the message is part of its identity, because the
     -- sequence of a stream that was created again starts at 1. NULL means that the stream no longer had the message.
     CONSTRAINT notification_nats_dlq_message
@@ -73,6 +76,9 @@ CREATE INDEX notification_nats_dlq_open ON notification_nats_dlq (dead_letter_id
 CREATE INDEX notification_nats_dlq_advised ON notification_nats_dlq (advised_at, dead_letter_id) WHERE status = 'OPEN';
 CREATE INDEX notification_nats_dlq_closed ON notification_nats_dlq (closed_at) WHERE closed_at IS NOT NULL;
 CREATE INDEX notification_nats_dlq_event ON notification_nats_dlq (event_id) WHERE event_id IS NOT NULL;
+-- The confirmation reads redriven ones whose events have not arrived.
+CREATE INDEX notification_nats_dlq_unconfirmed ON notification_nats_dlq (redriven_at)
+    WHERE status = 'REDRIVEN' AND NOT redrive_confirmed AND event_id IS NOT NULL;
 
 COMMENT ON COLUMN notification_nats_dlq.payload IS
     'Content of the message; NULL if the stream no longer had it when the advisory was recorded.';
@@ -89,5 +95,9 @@ COMMENT ON COLUMN notification_nats_dlq.forced IS
     'Whether an operator has redriven this message with force although the audit no longer has its event (G1). Committed together with the number of the redrive.';
 COMMENT ON COLUMN notification_nats_dlq.origin IS
     'The dead letter whose redrive published this message.';
+COMMENT ON COLUMN notification_nats_dlq.redriven_sequence IS
+    'The sequence number of the redriven message in the stream; NULL until JetStream has stored it.';
+COMMENT ON COLUMN notification_nats_dlq.redrive_confirmed IS
+    'Whether the inbox has the event of a redriven dead letter, or another dead letter of it took its place (W1).';
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON notification_dlq, notification_nats_dlq TO grantwire_functions;

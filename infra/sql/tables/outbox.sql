@@ -28,6 +28,7 @@ CREATE TABLE outbox_events (
     discarded_at      timestamptz,
     failed_at         timestamptz,
     stream_sequence   bigint,
+    republication     integer,
     CONSTRAINT outbox_events_order UNIQUE (aggregate_key, aggregate_version),
     CONSTRAINT outbox_events_status
         CHECK (status IN ('PENDING', 'IN_FLIGHT', 'PUBLISHED', 'FAILED', 'DISCARDED')),
@@ -49,6 +50,8 @@ COMMENT ON COLUMN outbox_events.failed_at IS
     'When the event became FAILED; NULL if it is not FAILED. A trigger sets it, and a claim stays a HOT update.';
 COMMENT ON COLUMN outbox_events.stream_sequence IS
     'The sequence number of the message in the stream; NULL until it is published.';
+COMMENT ON COLUMN outbox_events.republication IS
+    'How often the event was put back after a loss of the stream; part of its Nats-Msg-Id. NULL: never.';
 
 -- No index contains status or the lease, so that a claim is a HOT update. The indexes on published_at and discarded_at are
 -- for retention, the one on failed_at for dead letters.
@@ -62,5 +65,5 @@ CREATE INDEX outbox_events_failed ON outbox_events (failed_at, event_id) WHERE f
 -- The content of an event cannot be updated.
 GRANT SELECT, INSERT, DELETE,
       UPDATE (status, ready, attempt_count, next_retry_at, locked_by, locked_at, lease_until, last_error, published_at,
-              discarded_at, stream_sequence)
+              discarded_at, stream_sequence, republication)
    ON outbox_events TO grantwire_functions;

@@ -137,8 +137,8 @@ def test_sweep_deletes_row_seven_days_after_expiry(database: Database, rows: Row
     (policy,) = [policy for policy in POLICIES if policy.table == "processed_messages"]
     week = timedelta(days=7)
     with database.session() as connection:
-        deleted_early = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week)
-        deleted_late = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE)
+        deleted_early = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week).deleted
+        deleted_late = delete_batch(connection, policy, load(RetentionSettings, {}), NOW + HOUR + week + MINUTE).deleted
     assert (deleted_early, deleted_late) == (0, 1)
     assert fetch_columns(rows, "idempotency_key") == ("b",)
 

@@ -1,4 +1,4 @@
-"""Which dead letters of messages contain events that the audit does not have (G1, Q2)."""
+"""Which dead letters of messages the bridge would terminate again: no events, or not in the audit (G1, Q2, W8)."""
 
 from __future__ import annotations
 
@@ -22,30 +22,33 @@ _AUDIT_BEGIN = "SELECT entitlement_audit_begin()"
 
 
 @dataclass(frozen=True, slots=True)
-class Unaudited:
-    """Dead letters whose events the audit does not have.
+class Refused:
+    """Dead letters that the bridge would not accept.
 
     `too_old` are those from before the oldest month of the audit: only an operator can know whether they are genuine.
-    The audit should have the events of `not_genuine`, so these did not take place.
+    The audit should have the events of `not_genuine`, so these did not take place. The messages of `unparsable` are no
+    events.
     """
 
     too_old: frozenset[UUID] = frozenset()
     not_genuine: frozenset[UUID] = frozenset()
+    unparsable: frozenset[UUID] = frozenset()
 
 
-def find_unaudited(tx: Connection, dead_letters: Sequence[DeadLetter]) -> Unaudited:
-    """Compare the events of dead letters with the audit. A message that is not an event is left to the bridge."""
+def find_refused(tx: Connection, dead_letters: Sequence[DeadLetter]) -> Refused:
+    """Parse the messages of dead letters as the bridge does, and compare their events with the audit."""
     times = {dead_letter.dead_letter_id: dead_letter.event_time for dead_letter in dead_letters}
     events = []
-    for dead_letter_id, event_id, message in store.read_messages(tx, list(times), MAX_EVENT_BYTES):
+    unparsable = set()
+    for dead_letter_id, event_id, message in store.read_messages(tx, list(times), MAX_EVENT_BYTES + 1):
         try:
             events.append((dead_letter_id, event_id, decode_payload(message), message_digest(message)))
         except RejectedError:
-            continue
+            unparsable.add(dead_letter_id)
     genuine = find_genuine(tx, [event[2] for event in events], [event[3] for event in events])
     missing = [event for position, event in enumerate(events) if position not in genuine]
     if not missing:
-        return Unaudited()
+        return Refused(unparsable=frozenset(unparsable))
     begin = _read_audit_begin(tx)
     # The bridge finds a forced redrive by the event id, so that the header must name the event of the payload.
     too_old = frozenset(
@@ -53,7 +56,7 @@ def find_unaudited(tx: Connection, dead_letters: Sequence[DeadLetter]) -> Unaudi
         for dead_letter_id, event_id, payload, _ in missing
         if str(event_id) == payload["event_id"] and (time := times[dead_letter_id]) is not None and time < begin
     )
-    return Unaudited(too_old, frozenset(event[0] for event in missing) - too_old)
+    return Refused(too_old, frozenset(event[0] for event in missing) - too_old, frozenset(unparsable))
 
 
 def _read_audit_begin(tx: Connection) -> datetime:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from grantwire.dead_letters import store
 from grantwire.dead_letters.dead_letter import BatchReport, Report
-from grantwire.dead_letters.genuine import Unaudited, find_unaudited
+from grantwire.dead_letters.genuine import Refused, find_refused
 from grantwire.dead_letters.kinds import DISCARD_BY_KIND, REDRIVE_BY_KIND
 from grantwire.dead_letters.listing import list_open
 from grantwire.errors import InternalError
@@ -37,6 +37,7 @@ NOT_OPEN = "not open: already closed, or unknown id"
 _TOO_OLD = "too old: the inbox may no longer know the event, so it could take effect twice; use force to redrive it"
 _NOT_AUDITED = "too old: the audit no longer has the event; check that it is genuine, then use force to redrive it"
 _NOT_GENUINE = "not genuine: the audit has no such change, so the bridge would terminate the message again; discard it"
+_UNPARSABLE = "not an event: the bridge would terminate the message again; discard it"
 _NO_COPY = "no copy: the message was no longer in the stream when it was recorded; it can only be discarded"
 _CHANGED = "not changed: closed by another command meanwhile, or its event has another notification"
 
@@ -153,9 +154,9 @@ class DeadLetters:
         The changes, their row in `operator_actions` and the checkpoint commit together. A redrive to NATS commits
         twice: the numbers before the messages are published, the outcome after it.
         """
-        unaudited = self._find_unaudited(execution.command, page)
+        refused = self._find_refused(execution.command, page)
         batch = BatchReport(page[-1].dead_letter_id, len(page))
-        ids = self._select_executable(execution, page, unaudited, batch)
+        ids = self._select_executable(execution, page, refused, batch)
         kind = execution.command.kind
         if not ids:
             with self.database.session() as connection, connection.transaction():
@@ -167,18 +168,18 @@ class DeadLetters:
         elif kind in REDRIVE_BY_KIND:
             self._change(execution, ids, REDRIVE_BY_KIND[kind], batch)
         else:
-            self._republish(execution, ids, unaudited.too_old, batch)
+            self._republish(execution, ids, refused.too_old, batch)
         return batch
 
-    def _find_unaudited(self, command: DeadLetterCommand, dead_letters: list[DeadLetter]) -> Unaudited:
+    def _find_refused(self, command: DeadLetterCommand, dead_letters: list[DeadLetter]) -> Refused:
         """Return the dead letters that the bridge would not accept; the other kinds do not pass through the stream."""
         if command.kind != "nats" or command.action != "redrive":
-            return Unaudited()
+            return Refused()
         with self.database.session() as connection:
-            return find_unaudited(connection, dead_letters)
+            return find_refused(connection, dead_letters)
 
     def _select_executable(
-        self, execution: Execution, dead_letters: list[DeadLetter], unaudited: Unaudited, batch: BatchReport
+        self, execution: Execution, dead_letters: list[DeadLetter], refused: Refused, batch: BatchReport
     ) -> list[UUID]:
         """Return the ids that the command may change, and report the others as skipped."""
         if execution.command.action == "discard":
@@ -189,11 +190,13 @@ class DeadLetters:
             reason = None
             if not dead_letter.has_copy:
                 reason = _NO_COPY
-            elif dead_letter.dead_letter_id in unaudited.not_genuine:
+            elif dead_letter.dead_letter_id in refused.unparsable:
+                reason = _UNPARSABLE
+            elif dead_letter.dead_letter_id in refused.not_genuine:
                 reason = _NOT_GENUINE
             elif execution.command.force:
                 pass
-            elif dead_letter.dead_letter_id in unaudited.too_old:
+            elif dead_letter.dead_letter_id in refused.too_old:
                 reason = _NOT_AUDITED
             elif dead_letter.event_time and dead_letter.event_time < oldest:
                 reason = _TOO_OLD
@@ -223,7 +226,7 @@ class DeadLetters:
             execution.record_action(connection, begun)
         batch.skip(_CHANGED, set(ids) - set(begun))
         stored, failed = self.republisher.publish(redrives)
-        batch.done = stored
+        batch.done = list(stored)
         for reason, failed_ids in failed.items():
             batch.skip(reason, failed_ids)
         with self.database.session() as connection, connection.transaction():

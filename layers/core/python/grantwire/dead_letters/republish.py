@@ -34,35 +34,42 @@ class Republisher:
         """Connect to NATS, before anything is changed; raises RetryableError if it is unavailable."""
         self._runner.run(self._nats.connect())
 
-    def publish(self, redrives: Sequence[Redrive]) -> tuple[list[UUID], dict[str, list[UUID]]]:
-        """Publish messages; return the ids that JetStream has stored, and the others by reason.
-
-        The payload and all headers except those of NATS are unchanged.
-        """
-        return self._runner.run(self._publish(redrives))
+    def publish(self, redrives: Sequence[Redrive]) -> tuple[dict[UUID, int], dict[str, list[UUID]]]:
+        """Publish messages, as `publish_redrives` does."""
+        return self._runner.run(publish_redrives(self._publisher, redrives))
 
     def close(self) -> None:
         """Close the connection."""
         self._runner.run(self._nats.close())
 
-    async def _publish(self, redrives: Sequence[Redrive]) -> tuple[list[UUID], dict[str, list[UUID]]]:
-        results = await asyncio.gather(*map(self._publish_one, redrives))
-        stored: list[UUID] = []
-        failed: dict[str, list[UUID]] = defaultdict(list)
-        for redrive, failure in zip(redrives, results, strict=True):
-            (stored if failure is None else failed[failure]).append(redrive.dead_letter_id)
-        return stored, dict(failed)
 
-    async def _publish_one(self, redrive: Redrive) -> str | None:
-        """Publish one message; return None if JetStream has stored it, now or earlier, or else the reason."""
-        headers = {name: value for name, value in redrive.headers.items() if not name.lower().startswith("nats-")}
-        headers |= {"Nats-Msg-Id": redrive.redrive_id, REDRIVE_OF_HEADER: str(redrive.dead_letter_id)}
-        try:
-            await self._publisher.publish(redrive.subject, redrive.payload, headers)
-        except AmbiguousError:
-            return _UNCERTAIN
-        except RetryableError as error:
-            return f"{_NOT_STORED}{error}"
-        except RejectedError as error:
-            return f"{_REFUSED}{error}"
-        return None
+async def publish_redrives(
+    publisher: Publisher, redrives: Sequence[Redrive]
+) -> tuple[dict[UUID, int], dict[str, list[UUID]]]:
+    """Publish messages; return the sequence of each that JetStream has stored, and the ids of the others by reason.
+
+    The payload and all headers except those of NATS are unchanged.
+    """
+    results = await asyncio.gather(*(_publish(publisher, redrive) for redrive in redrives))
+    stored: dict[UUID, int] = {}
+    failed: dict[str, list[UUID]] = defaultdict(list)
+    for redrive, result in zip(redrives, results, strict=True):
+        if isinstance(result, int):
+            stored[redrive.dead_letter_id] = result
+        else:
+            failed[result].append(redrive.dead_letter_id)
+    return stored, dict(failed)
+
+
+async def _publish(publisher: Publisher, redrive: Redrive) -> int | str:
+    """Publish one message; return its sequence if JetStream has stored it, now or earlier, or else the reason."""
+    headers = {name: value for name, value in redrive.headers.items() if not name.lower().startswith("nats-")}
+    headers |= {"Nats-Msg-Id": redrive.redrive_id, REDRIVE_OF_HEADER: str(redrive.dead_letter_id)}
+    try:
+        return (await publisher.publish(redrive.subject, redrive.payload, headers)).sequence
+    except AmbiguousError:
+        return _UNCERTAIN
+    except RetryableError as error:
+        return f"{_NOT_STORED}{error}"
+    except RejectedError as error:
+        return f"{_REFUSED}{error}"

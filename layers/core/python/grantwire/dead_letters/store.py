@@ -139,26 +139,32 @@ def begin_redrive(tx: Connection, ids: Sequence[UUID], forced: Iterable[UUID] = 
 
 
 _READ_MESSAGES = """
-SELECT dead_letter_id, event_id, payload FROM notification_nats_dlq
- WHERE dead_letter_id = ANY(%(ids)s) AND octet_length(payload) <= %(max_bytes)s
+SELECT dead_letter_id, event_id, substr(payload, 1, %(max_bytes)s) FROM notification_nats_dlq
+ WHERE dead_letter_id = ANY(%(ids)s) AND payload IS NOT NULL
 """
 
 
 def read_messages(tx: Connection, ids: Sequence[UUID], max_bytes: int) -> list[tuple[UUID, UUID | None, bytes]]:
-    """Return id, event id in the headers, and payload of dead letters; without those that are longer than the limit."""
+    """Return id, event id in the headers, and payload of dead letters, each up to the limit."""
     return tx.execute(_READ_MESSAGES, {"ids": list(ids), "max_bytes": max_bytes}).fetchall()
 
 
 _FINISH_REDRIVE = """
-UPDATE notification_nats_dlq
-   SET status = 'REDRIVEN', closed_at = coalesce(%(now)s::timestamptz, now())
- WHERE dead_letter_id = ANY(%(ids)s) AND status = 'OPEN' AND redrive_id IS NOT NULL
+UPDATE notification_nats_dlq d
+   SET status = 'REDRIVEN', closed_at = coalesce(%(now)s::timestamptz, now()),
+       redriven_at = coalesce(%(now)s::timestamptz, now()), redriven_sequence = s.sequence
+  FROM unnest(%(ids)s::uuid[], %(sequences)s::bigint[]) AS s (dead_letter_id, sequence)
+ WHERE d.dead_letter_id = s.dead_letter_id AND d.status = 'OPEN' AND d.redrive_id IS NOT NULL
 """
 
 
-def finish_redrive(tx: Connection, ids: Sequence[UUID], now: datetime | None = None) -> None:
-    """Close dead letters whose message JetStream has stored again; those closed meanwhile are not changed."""
-    tx.execute(_FINISH_REDRIVE, {"ids": list(ids), "now": now})
+def finish_redrive(tx: Connection, stored: Mapping[UUID, int], now: datetime | None = None) -> None:
+    """Close dead letters whose message JetStream has stored again, each at its sequence.
+
+    Those that were closed meanwhile are not changed.
+    """
+    parameters = {"ids": list(stored), "sequences": list(stored.values()), "now": now}
+    tx.execute(_FINISH_REDRIVE, parameters)
 
 
 _DISCARD = """

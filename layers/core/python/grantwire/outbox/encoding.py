@@ -62,10 +62,10 @@ def build_headers(event: ClaimedEvent) -> dict[str, str]:
     """Return the message headers of an event (O3).
 
     Each value is visible ASCII; `urllib.parse.unquote` restores the original. JetStream detects duplicates by
-    Nats-Msg-Id.
+    Nats-Msg-Id. An event that the stream lost has another one each time, because JetStream can still know the first.
     """
     headers = {
-        "Nats-Msg-Id": event.event_id,
+        "Nats-Msg-Id": f"{event.event_id}:again:{event.republication}" if event.republication else event.event_id,
         "event_id": event.event_id,
         "event_type": event.event_type,
         "aggregate_key": event.aggregate_key,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.publisher import Publisher
     from grantwire.jetstream.topology import TopologySettings
+    from grantwire.outbox.confirmation import Confirmation
     from grantwire.outbox.connections import Connections
     from grantwire.outbox.wakeup import Wakeup
     from grantwire.workers.budget import Budget
@@ -53,6 +54,9 @@ class Relay(Worker):
         "failed": "EventsFailed",
         "released": None,
         "leases_lost": None,
+        "lost": "EventsLost",
+        "put_back": "EventsRepublished",
+        "too_old": "EventsTooOld",
     }
 
     def __init__(  # noqa: PLR0913 - its dependencies, passed by name
@@ -61,6 +65,7 @@ class Relay(Worker):
         nats: NatsConnection,
         publisher: Publisher,
         wakeup: Wakeup,
+        confirmation: Confirmation,
         *,
         topology: TopologySettings,
         leases: LeaseSettings,
@@ -73,6 +78,7 @@ class Relay(Worker):
         self._nats = nats
         self._publisher = publisher
         self._wakeup = wakeup
+        self._confirmation = confirmation
         self._topology = topology
         self._leases = leases
         self._worker = worker
@@ -88,11 +94,15 @@ class Relay(Worker):
         self._connection_checked = False
 
     async def step(self, budget: Budget) -> bool:
-        """Claim and publish one batch, then several in parallel while there is a backlog."""
+        """Claim and publish one batch, then several in parallel while there is a backlog.
+
+        Before that, compare what was published with what arrived, if it is time.
+        """
         await self._ensure_connected()
+        is_checking = self._confirmation.is_due and await self._confirmation.run(self.counts)
         started_at = asyncio.get_running_loop().time()
         if not await self._relay_batch(budget):
-            return False
+            return is_checking
         if self._has_backlog:
             with self._connections.parallel():
                 errors = await asyncio.gather(
@@ -131,8 +141,13 @@ class Relay(Worker):
         self._connection_checked = True
 
     async def _drain_backlog(self, budget: Budget) -> None:
-        while self._has_backlog and self._connection_checked and self._nats.is_connected and not budget.is_over():
+        while self._has_backlog and self._may_continue(budget):
             await self._relay_batch(budget)
+
+    def _may_continue(self, budget: Budget) -> bool:
+        """Return whether the connection is usable, and neither the budget nor the next check ends the backlog."""
+        is_usable = self._connection_checked and self._nats.is_connected
+        return is_usable and not budget.is_over() and not self._confirmation.is_due
 
     async def _relay_batch(self, budget: Budget) -> bool:
         """Claim and publish one batch; return False if there was nothing to claim."""

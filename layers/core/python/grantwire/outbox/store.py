@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class ClaimedEvent(NamedTuple):
-    """A claimed outbox event; `reclaimed` means that an earlier claim of it expired."""
+    """A claimed outbox event; `reclaimed` means that an earlier claim of it expired.
+
+    `republication` is how often it was put back because the stream had lost it; None if never.
+    """
 
     event_id: str
     event_type: str
@@ -30,6 +33,7 @@ class ClaimedEvent(NamedTuple):
     trace_id: str | None
     attempt_count: int
     reclaimed: bool
+    republication: int | None = None
 
 
 _by_aggregate_and_version = attrgetter("aggregate_key", "aggregate_version")
@@ -80,7 +84,7 @@ UPDATE outbox_events o
          UNION ALL (SELECT event_id FROM heads WHERE status = 'IN_FLIGHT' LIMIT 1)
          UNION ALL SELECT event_id FROM followers WHERE distance = place))
 RETURNING o.event_id::text, o.event_type, o.aggregate_key, o.aggregate_version, o.payload::text, o.trace_id,
-          o.attempt_count, o.last_error IS NOT NULL
+          o.attempt_count, o.last_error IS NOT NULL, o.republication
 """
 
 # Faster than json.loads, which also detects the encoding and skips surrounding whitespace. PostgreSQL's JSON text needs

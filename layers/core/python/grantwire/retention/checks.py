@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # The limit keeps the statement fast even if very many notifications are unfinished.
 _MAX_ROWS = 1000
 _MAX_LOGGED_IDS = 10
+_MAX_KEPT = 10_000
 
 # A notification is normally SENT or FAILED within hours.
 _SELECT_UNFINISHED = """
@@ -34,6 +35,33 @@ def report_unfinished_notifications(tx: Connection, settings: RetentionSettings,
         ids = [str(row[0]) for row in rows[:_MAX_LOGGED_IDS]]
         logger.error("unfinished notifications past retention", count=len(rows), notification_ids=ids)
     return len(rows)
+
+
+# Both counts end at the limit, so that the statement is fast even if very many events are unfinished.
+_COUNT_KEPT = """
+SELECT (SELECT count(*)
+          FROM (SELECT FROM outbox_events
+                 WHERE published_at < x.threshold AND published_at > (SELECT mark FROM outbox_confirmation)
+                 LIMIT %(limit)s) AS beyond_the_mark)
+       + (SELECT count(*)
+            FROM (SELECT u.event_id FROM outbox_unconfirmed u LIMIT %(limit)s) AS listed
+            JOIN outbox_events o ON o.event_id = listed.event_id
+           WHERE o.published_at < x.threshold)
+  FROM (SELECT coalesce(%(now)s::timestamptz, now()) - %(keep)s::interval AS threshold) AS x
+"""
+
+
+def report_kept_events(tx: Connection, settings: RetentionSettings, now: datetime | None = None) -> int:
+    """Log how many published events past their retention are kept, because they are not finished, and return it (W2).
+
+    Two counts of up to 10,000 events are added.
+    """
+    row = tx.execute(_COUNT_KEPT, {"now": now, "keep": settings.outbox, "limit": _MAX_KEPT}).fetchone()
+    kept = 0 if row is None else int(row[0])
+    if kept:
+        metrics.add_metric("EventsKept", MetricUnit.Count, kept)
+        logger.warning("unfinished events past retention kept", count=kept)
+    return kept
 
 
 def promote_stuck_events(tx: Connection) -> int:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from grantwire.errors import GrantwireError, RetryableError
 from grantwire.observability import logger
-from grantwire.retention.checks import compare_read_model, promote_stuck_events, report_unfinished_notifications
+from grantwire.retention.checks import (
+    compare_read_model,
+    promote_stuck_events,
+    report_kept_events,
+    report_unfinished_notifications,
+)
 from grantwire.retention.partitions import drop_oldest_partition, empty_default_partition, ensure_partitions
 from grantwire.retention.policies import delete_batch, enabled_policies
 from grantwire.workers.loop import Worker
@@ -20,6 +25,7 @@ from grantwire.workers.loop import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
+    from uuid import UUID
 
     from grantwire.database import Connection, Database
     from grantwire.retention.policies import Policy
@@ -58,6 +64,8 @@ class Sweep(Worker):
         self._findings: dict[str, Any] = {}
         self._deleted: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
+        # Of policies with rows that stay: the last row that was read in this run.
+        self._last: dict[str, tuple[datetime, UUID]] = {}
         self._failures: list[GrantwireError] = []
         # The last row of the read model that was checked. If a run ends early, the next one continues there.
         self._checked = _FIRST
@@ -66,10 +74,12 @@ class Sweep(Worker):
         """Queue the tasks of a run: the checks, the partitions of the audit, the policies."""
         self._is_connected = False
         self._failures = []
+        self._last = {}
         self._deleted, self._batches = Counter(), Counter()
         self._findings = {
             "stuck": 0,
             "forgotten": 0,
+            "kept": 0,
             "in_default": 0,
             "ahead": 0,
             "behind": 0,
@@ -81,6 +91,8 @@ class Sweep(Worker):
         if self._settings.notifications_enabled:
             report = partial(report_unfinished_notifications, settings=self._settings, now=self._now)
             self._tasks.append(partial(self._check, "forgotten", report))
+        kept = partial(report_kept_events, settings=self._settings, now=self._now)
+        self._tasks.append(partial(self._check, "kept", kept))
         self._tasks.append(partial(self._check, "in_default", empty_default_partition))
         self._tasks.append(partial(self._check, "months_made", partial(ensure_partitions, now=self._now)))
         self._tasks.append(self._drop_partition)
@@ -157,9 +169,14 @@ class Sweep(Worker):
 
     def _delete_batch(self, policy: Policy) -> bool:
         """Delete one batch. Policies take turns, so that a large backlog of one does not delay the others."""
-        count = self._run_in_transaction(partial(delete_batch, policy=policy, settings=self._settings, now=self._now))
-        if count:
-            self._deleted[policy.name] += count
+        delete = partial(
+            delete_batch, policy=policy, settings=self._settings, now=self._now, after=self._last.get(policy.name)
+        )
+        batch = self._run_in_transaction(delete)
+        if batch.deleted:
+            self._deleted[policy.name] += batch.deleted
             self._batches[policy.name] += 1
-            self.counts["swept"] += count
-        return count == self._settings.batch_size
+            self.counts["swept"] += batch.deleted
+        if batch.last is not None:
+            self._last[policy.name] = batch.last
+        return batch.read == self._settings.batch_size

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
+from grantwire.dead_letters.redriven import RedriveConfirmation
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
+from grantwire.outbox.confirmation import Confirmation, ConfirmationSettings
 from grantwire.outbox.connections import Connections
 from grantwire.outbox.relay import Relay
 from grantwire.outbox.wakeup import Wakeup
@@ -38,13 +40,17 @@ class RelaySettings:
     nats: NatsSettings = group(NatsSettings)
     topology: TopologySettings = group(TopologySettings)
     leases: LeaseSettings = group(LeaseSettings, prefix="ENTITLEMENT_OUTBOX_")
+    confirmation: ConfirmationSettings = group(ConfirmationSettings)
     wakeup: bool = setting("ENTITLEMENT_OUTBOX_WAKEUP", flag, default="true")
 
     def problems(self) -> Iterator[str]:
-        """Yield a problem if JetStream could forget an event before it is published a second time.
+        """Yield a problem if JetStream or the confirmation could miss an event.
 
-        An event is published again after a crash, when its lease has expired, and after a timeout.
+        An event is published again after a crash, when its lease has expired, and after a timeout. The confirmation
+        does not see an event whose transaction ends after the grace.
         """
+        if self.confirmation.grace <= self.database.statement_timeout:
+            yield "ENTITLEMENT_OUTBOX_CONFIRM_GRACE must exceed DATABASE_STATEMENT_TIMEOUT"
         if self.topology.events.duplicate_window <= self.leases.lease + 2 * self.leases.backoff_max:
             yield (
                 "ENTITLEMENT_NATS_DUPLICATE_WINDOW must exceed"
@@ -73,14 +79,26 @@ class RelayRuntime(WorkerRuntime):
             Database(settings.database, application_name="grantwire-relay", session=SESSION) for _ in range(2)
         )
         nats = NatsConnection(settings.nats, name="grantwire-relay")
-        relay = Relay(
-            Connections(database, second),
+        connections, publisher, worker = Connections(database, second), Publisher(nats), worker_name(environ)
+        redrives = RedriveConfirmation(connections, nats, publisher, settings.topology, settings.confirmation.grace)
+        confirmation = Confirmation(
+            connections,
             nats,
-            Publisher(nats),
+            settings.topology,
+            settings.confirmation,
+            worker=worker,
+            more=(redrives.check,),
+            clock=clock,
+        )
+        relay = Relay(
+            connections,
+            nats,
+            publisher,
             Wakeup(settings.listener_settings),
+            confirmation,
             topology=settings.topology,
             leases=settings.leases,
-            worker=worker_name(environ),
+            worker=worker,
             clock=clock,
         )
         return cls(relay, (nats.close, database.close), Heartbeats(settings.database, relay.name))

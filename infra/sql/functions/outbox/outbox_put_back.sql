@@ -1,0 +1,75 @@
+-- Makes published events PENDING again that the stream has lost, so that they are published under the next
+-- republication number, which is committed before (W1). An event is put back only if it is still PUBLISHED with its
+-- sequence, and if no open, discarded or redriven dead letter has it. p_arrived puts back also events that the inbox
+-- has, for outside readers. p_cause and p_loss_id are kept in outbox_republications.
+--
+-- An event of before p_oldest is not put back, because the inbox may have forgotten it. If it is unfinished, it is
+-- listed as TOO_OLD. Returns how many events were put back and how many are newly TOO_OLD.
+--
+-- An event that is lost again waits p_backoff, doubled each time, up to ten minutes. The lowest open event of each
+-- aggregate becomes the only ready one. All rows are locked first, in the order of aggregate and version, as in every
+-- function that closes events. enable_seqscan is off for the reason in outbox_enqueue.
+CREATE OR REPLACE FUNCTION outbox_put_back(
+    p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamptz,
+    p_backoff interval, p_now timestamptz, OUT put_back integer, OUT too_old integer)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    moment timestamptz := coalesce(p_now, now());
+    keys   text[];
+    locked uuid[];
+BEGIN
+    keys := ARRAY(SELECT DISTINCT o.aggregate_key FROM outbox_events o WHERE o.event_id = ANY (p_event_ids));
+    locked := ARRAY(
+        SELECT o.event_id FROM outbox_events o
+         WHERE o.event_id = ANY (p_event_ids || ARRAY(
+                 SELECT x.event_id FROM outbox_events x
+                  WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
+         ORDER BY o.aggregate_key, o.aggregate_version
+           FOR UPDATE);
+
+    WITH lost AS MATERIALIZED (
+        SELECT o.event_id, o.created_at, o.stream_sequence, coalesce(o.republication, 0) + 1 AS number, i.arrived
+          FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
+          JOIN outbox_events o ON o.event_id = a.event_id
+         CROSS JOIN LATERAL (
+               SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = o.event_id) AS arrived) AS i
+         WHERE o.status = 'PUBLISHED' AND o.stream_sequence IS NOT DISTINCT FROM a.stream_sequence
+           AND (p_arrived OR NOT i.arrived)
+           AND NOT EXISTS (SELECT FROM notification_nats_dlq d
+                            WHERE d.event_id = o.event_id AND d.status <> 'PROCESSED')),
+    reopened AS (
+        UPDATE outbox_events o
+           SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
+               republication = l.number, last_error = NULL,
+               next_retry_at = moment + CASE WHEN l.number = 1 THEN interval '0'
+                               ELSE least(interval '10 minutes', p_backoff * 2 ^ least(l.number - 2, 20)) END
+          FROM lost l
+         WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
+        RETURNING l.*),
+    logged AS (
+        INSERT INTO outbox_republications (event_id, number, cause, loss_id, stream_sequence, put_back_at)
+        SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, moment FROM reopened r),
+    listed AS (
+        INSERT INTO outbox_unconfirmed AS u (event_id, state, changed_at, stream_sequence, found_at)
+        SELECT l.event_id, CASE WHEN l.created_at >= p_oldest THEN 'REPUBLISHED' ELSE 'TOO_OLD' END, l.created_at,
+               l.stream_sequence, moment
+          FROM lost l WHERE NOT l.arrived
+            ON CONFLICT (event_id) DO UPDATE
+           SET state = EXCLUDED.state, stream_sequence = EXCLUDED.stream_sequence, passed_at = NULL
+         WHERE u.state <> EXCLUDED.state
+        RETURNING u.state)
+    SELECT (SELECT count(*) FROM reopened), (SELECT count(*) FROM listed l WHERE l.state = 'TOO_OLD')
+      INTO put_back, too_old;
+
+    UPDATE outbox_events o
+       SET ready = false
+     WHERE o.event_id = ANY (locked) AND o.ready
+       AND EXISTS (SELECT FROM outbox_events e
+                    WHERE e.aggregate_key = o.aggregate_key AND e.aggregate_version < o.aggregate_version
+                      AND e.published_at IS NULL AND e.discarded_at IS NULL);
+    PERFORM outbox_promote(keys);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_put_back FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_put_back TO grantwire_functions;

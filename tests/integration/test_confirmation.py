@@ -1,0 +1,278 @@
+"""W1: what the stream loses is published again by itself, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from grantwire.jetstream.connection import NatsConnection
+from tests.support.lossy_stream import LossyStream, ServerFiles
+from tests.support.nats_users import configure, configured
+from tests.support.servers import newest_postgres
+from tests.support.workers.relay_support import versions_by_aggregate, worker_environ
+
+if TYPE_CHECKING:
+    from infra.local.servers.nats import NatsServer
+    from tests.integration.conftest import Rows
+
+pytestmark = newest_postgres
+
+
+@pytest.fixture
+def flow(environ: dict[str, str], rows: Rows) -> LossyStream:
+    """An outbox, a stream and an inbox, after the first check."""
+    flow = LossyStream(environ, rows)
+    flow.relay()
+    return flow
+
+
+@pytest.fixture
+def own_flow(database_url: str, rows: Rows, nats_server: NatsServer) -> LossyStream:
+    """The same, on a NATS server of its own."""
+    flow = LossyStream(configured(worker_environ(database_url, nats_server.url)), rows)
+    flow.relay()
+    return flow
+
+
+def _assert_arrives_once(flow: LossyStream, events: list[str]) -> None:
+    """The events are in the inbox with one notification each, and the next checks find nothing."""
+    flow.bridge()
+    assert flow.arrived() == set(events)
+    notified = flow.rows.execute("SELECT event_id FROM notifications").fetchall()
+    assert sorted(str(row["event_id"]) for row in notified) == sorted(events)
+    for _ in range(2):
+        assert flow.relay()["put_back"] == 0
+    assert flow.unconfirmed() == {}
+
+
+def test_purged_events_are_published_again_in_order(flow: LossyStream) -> None:
+    """W1: under a new Nats-Msg-Id, because JetStream still knows the first one, and before later changes."""
+    events = flow.publish(users=2, versions=3)
+    flow.purge()
+    assert flow.bridge()["recorded"] == 0
+    events += flow.change(users=2)
+    result = flow.relay()
+    assert (result["lost"], result["put_back"], result["published"]) == (6, 6, 8)
+    messages = flow.published()
+    again = {event: f"{event}:again:1" for event in events[:6]}
+    assert {message.headers["event_id"]: message.headers["Nats-Msg-Id"] for message in messages} == again | {
+        event: event for event in events[6:]
+    }
+    assert versions_by_aggregate(messages) == {"u0/item1": [1, 2, 3, 4], "u1/item1": [1, 2, 3, 4]}
+    _assert_arrives_once(flow, events)
+
+
+def test_purge_of_recorded_events_is_repaired_for_other_readers(flow: LossyStream) -> None:
+    """W1: the range is recorded, its events are published again, and the inbox drops them."""
+    events = flow.publish(users=3)
+    flow.relay()
+    flow.bridge()
+    flow.purge()
+    assert flow.relay()["put_back"] == 3
+    flow.relay()
+    (loss,) = flow.losses()
+    assert (loss["cause"], loss["first_sequence"], loss["last_sequence"]) == ("PURGED", 1, 3)
+    assert (loss["events_lost"], loss["events_republished"], loss["completed_at"] is None) == (3, 3, False)
+    assert {message.headers["event_id"] for message in flow.published()} == set(events)
+    assert flow.bridge()["duplicates"] == 3
+    _assert_arrives_once(flow, events)
+    assert len(flow.losses()) == 1
+
+
+def test_events_of_a_recreated_stream_are_published_again(flow: LossyStream) -> None:
+    """W1: recorded ones for other readers, the others for the inbox; nothing while the stream is missing (N3)."""
+    events = flow.publish(users=2)
+    flow.bridge()
+    events += flow.publish(users=2)
+    flow.delete_stream()
+    with pytest.raises(Exception, match="is missing"):
+        flow.relay()
+    configure(flow.environ)
+    events += flow.publish(users=2)
+    (loss,) = flow.losses()
+    assert (loss["cause"], loss["events_lost"], loss["events_republished"]) == ("RECREATED", 4, 4)
+    assert {message.headers["event_id"] for message in flow.published()} == set(events)
+    _assert_arrives_once(flow, events)
+
+
+@pytest.mark.parametrize("later", [2, 20], ids=["shorter", "filled up"])
+def test_cut_is_seen_while_the_bridge_is_stopped(own_flow: LossyStream, nats_server: NatsServer, later: int) -> None:
+    """W1: waiting events hide nothing, even if the lost sequences are used again for later events."""
+    files, flow = ServerFiles(nats_server), own_flow
+    events = flow.publish(users=2)
+    flow.bridge()
+    events += flow.publish(users=2)
+    files.copy()
+    events += flow.publish(users=6, prefix="lost")
+    flow.relay()
+    files.cut()
+    events += flow.change(users=later, prefix="later")
+    flow.relay(minutes=0)
+    flow.relay()
+    (loss,) = flow.losses()
+    assert (loss["cause"], loss["first_sequence"], loss["last_sequence"]) == ("CUT", 5, 10)
+    assert loss["events_republished"] == 6
+    _assert_arrives_once(flow, events)
+
+
+def test_cut_between_two_checks_is_seen_by_reused_sequences(own_flow: LossyStream, nats_server: NatsServer) -> None:
+    """W1: the events were published, lost, and their sequences used again since the last check."""
+    files, flow = ServerFiles(nats_server), own_flow
+    events = flow.publish(users=4)
+    flow.relay()
+    files.copy()
+    events += flow.change(users=3, prefix="lost")
+    flow.relay(minutes=0)
+    files.cut()
+    events += flow.change(users=5, prefix="later")
+    flow.relay(minutes=0.01)
+    for _ in range(2):
+        flow.relay()
+    (loss,) = flow.losses()
+    assert (loss["cause"], loss["first_sequence"], loss["last_sequence"]) == ("CUT", 5, 7)
+    _assert_arrives_once(flow, events)
+
+
+def test_deleted_message_is_published_again_while_the_bridge_is_stopped(flow: LossyStream) -> None:
+    """W1: only if it had not arrived: who deletes one message of a recorded event means it."""
+    events = flow.publish(users=2)
+    flow.bridge()
+    events += flow.publish(users=3, prefix="waiting")
+    flow.relay()
+    sequences = flow.sequences()
+    for event in (events[1], events[3]):
+        flow.delete_message(sequences[event])
+    assert [flow.relay()["put_back"] for _ in range(2)].count(1) == 1
+    assert [loss["cause"] for loss in flow.losses()] == ["DELETED"]
+    assert flow.sequences()[events[3]] == 6
+    _assert_arrives_once(flow, events)
+
+
+def test_late_events_are_not_published_again(flow: LossyStream) -> None:
+    """W1: a bridge that is hours late, and a consumer that is deleted and created again, lose nothing."""
+    events = flow.publish(users=5)
+    flow.delete_consumer()
+    assert [flow.relay(minutes=60)["put_back"] for _ in range(3)] == [0, 0, 0]
+    assert set(flow.unconfirmed().values()) == {"WAITING"}
+    configure(flow.environ)
+    _assert_arrives_once(flow, events)
+
+
+def test_events_that_left_by_age_are_published_again_if_they_did_not_arrive(flow: LossyStream) -> None:
+    """W1: the others left as they should, and are no loss."""
+    arrived = flow.publish(users=2)
+    flow.bridge()
+    late = flow.publish(users=2, prefix="late")
+    flow.relay()
+    flow.age_out()
+    assert flow.relay(minutes=15 * 24 * 60)["put_back"] == 2
+    assert {message.headers["event_id"] for message in flow.published()} == set(late)
+    assert flow.losses() == []
+    _assert_arrives_once(flow, arrived + late)
+
+
+def test_event_that_is_acknowledged_but_did_not_arrive_is_published_again(flow: LossyStream) -> None:
+    """W1: the acknowledgement floor proves nothing. Only after the recorder had the time to record a dead letter."""
+    events = flow.publish(users=2)
+    flow.acknowledge_all()
+    results = [flow.relay()["put_back"] for _ in range(3)]
+    assert results == [0, 2, 0]
+    causes = flow.rows.execute("SELECT DISTINCT cause FROM outbox_republications").fetchall()
+    assert causes == [{"cause": "NOT_DELIVERED"}]
+    _assert_arrives_once(flow, events)
+
+
+def test_dead_letters_are_not_published_again(flow: LossyStream) -> None:
+    """W1: an open or discarded dead letter is the end of its event until a person acts, even if the stream is lost."""
+    (event,) = flow.publish()
+    flow.terminate("a bug")
+    flow.relay()
+    assert flow.relay()["put_back"] == 0  # the recorder did not run yet
+    flow.record()
+    flow.purge()
+    assert [flow.relay()["put_back"] for _ in range(2)] == [0, 0]
+    flow.rows.execute("UPDATE notification_nats_dlq SET status = 'DISCARDED', closed_at = now()")
+    flow.recreate_stream()
+    assert [flow.relay()["put_back"] for _ in range(2)] == [0, 0]
+    assert flow.unconfirmed() == {}
+    assert flow.arrived() == set()
+    assert event not in {message.headers["event_id"] for message in flow.published()}
+
+
+def test_event_that_is_lost_again_waits_longer_each_time(flow: LossyStream) -> None:
+    """W1: each time under the next number."""
+    (event,) = flow.publish()
+    waits = []
+    for number in range(1, 4):
+        flow.purge()
+        before = flow.now
+        flow.relay()
+        (row,) = flow.rows.execute("SELECT * FROM outbox_events").fetchall()
+        waits.append(round((row["next_retry_at"] - before).total_seconds()) - 60)
+        assert row["republication"] == number
+        flow.relay(minutes=0.4 if number == 1 else 2)
+    assert waits == [0, 30, 60]
+    assert [message.headers["Nats-Msg-Id"] for message in flow.published()] == [f"{event}:again:3"]
+    _assert_arrives_once(flow, [event])
+
+
+def test_event_older_than_the_inbox_remembers_is_left_to_a_person(flow: LossyStream) -> None:
+    """W1: the inbox may have forgotten it, so that it could take effect twice."""
+    events = flow.publish(users=2)
+    flow.rows.execute(
+        "UPDATE outbox_events SET created_at = created_at - interval '29 days 1 minute' WHERE event_id = %s",
+        (events[0],),
+    )
+    flow.purge()
+    result = flow.relay()
+    assert (result["put_back"], result["too_old"]) == (1, 1)
+    flow.bridge()
+    assert flow.relay()["too_old"] == 0
+    assert flow.unconfirmed() == {events[0]: "TOO_OLD"}
+    assert flow.arrived() == {events[1]}
+
+
+def test_check_that_fails_does_not_stop_publishing(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: a bug, or a permission that is missing; the next check finds what this one did not."""
+    events = flow.publish(users=2)
+    flow.purge()
+    events += flow.change()
+    with monkeypatch.context() as broken:
+        broken.setattr(NatsConnection, "get_message", None)
+        broken.setattr("grantwire.outbox.confirmation.read_stream_state", None)
+        assert flow.relay()["published"] == 1
+    assert flow.relay()["put_back"] == 2
+    _assert_arrives_once(flow, events)
+
+
+def test_redriven_copy_that_is_lost_is_published_again(flow: LossyStream) -> None:
+    """W1: under the next redrive number, until the inbox has the event; not while it is only late."""
+    (event,) = flow.publish()
+    flow.terminate("a bug")
+    flow.record()
+    flow.redrive()
+    flow.relay()
+    assert flow.relay()["put_back"] == 0
+    flow.purge()
+    assert flow.relay()["put_back"] == 1
+    (message,) = flow.published()
+    assert message.headers["Nats-Msg-Id"] == f"{event}:redrive:2"
+    assert [row["redrive_confirmed"] for row in flow.rows.execute("SELECT * FROM notification_nats_dlq")] == [False]
+    _assert_arrives_once(flow, [event])
+    assert [row["redrive_confirmed"] for row in flow.rows.execute("SELECT * FROM notification_nats_dlq")] == [True]
+
+
+def test_redrive_number_of_a_crash_is_used_again(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: it is committed before the message is published."""
+    (event,) = flow.publish()
+    flow.terminate("a bug")
+    flow.record()
+    flow.redrive()
+    flow.purge()
+    with monkeypatch.context() as broken:
+        broken.setattr("grantwire.dead_letters.redriven.publish_redrives", None)
+        assert flow.relay()["put_back"] == 0
+    assert flow.relay()["put_back"] == 1
+    assert [message.headers["Nats-Msg-Id"] for message in flow.published()] == [f"{event}:redrive:2"]
+    _assert_arrives_once(flow, [event])
