@@ -88,6 +88,16 @@ def _create_causes(environ: dict[str, str], rows: Rows) -> None:
         " WHERE event_id = %s",
         (waiting,),
     )
+    for event_id, age in ((enqueue(rows, "lost/item1", 1), "1 hour"), (enqueue(rows, "lost/item1", 2), "30 days")):
+        rows.execute(
+            "UPDATE outbox_events SET status = 'PUBLISHED', ready = false, stream_sequence = 1000,"
+            " published_at = now() - %(age)s::interval, created_at = now() - %(age)s::interval WHERE event_id = %(id)s",
+            {"id": event_id, "age": age},
+        )
+    rows.execute(
+        "UPDATE outbox_confirmation SET stream = %s, stream_created_at = '2020-01-01'",
+        (environ["ENTITLEMENT_NATS_STREAM"],),
+    )
     with Stream(environ) as stream:
         stream.publish(b"not an event")
         assert drain(environ)["terminated"] == 1

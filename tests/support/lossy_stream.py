@@ -98,6 +98,13 @@ class LossyStream:
         """Return the state of each listed event."""
         return {str(row["event_id"]): row["state"] for row in self.rows.execute("SELECT * FROM outbox_unconfirmed")}
 
+    def status(self) -> dict[str, Any]:
+        """Return what the confirmation knows."""
+        query = "SELECT outbox_confirmation_status(1000, %s) AS status"
+        (row,) = self.rows.execute(query, (self.now,)).fetchall()
+        status: dict[str, Any] = row["status"]
+        return status
+
     def administer(self, action: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:
         """Run an action of an administrator of NATS."""
         return self._connect(lambda nats: action(nats.jetstream))

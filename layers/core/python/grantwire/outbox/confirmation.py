@@ -200,15 +200,18 @@ class Confirmation:
         state = await read_stream_state(self._nats, self._topology)
         if state is None:
             return False  # the stream must exist: a deployment creates it
-        await self._compare(turn, state)
+        counts["ranges_lost"] += await self._compare(turn, state)
         if await self._examine_losses(turn, state, counts):
             return True
         for check in self._more:
             await check(turn, state, counts)
         return await self._confirm(turn, state, counts)
 
-    async def _compare(self, turn: Turn, state: StreamState) -> None:
-        """Record what the stream lost since the last check, and remember what it looks like now."""
+    async def _compare(self, turn: Turn, state: StreamState) -> int:
+        """Record what the stream lost since the last check, and remember what it looks like now.
+
+        Return how many ranges it lost; single messages are none.
+        """
         stream = self._topology.events.stream
         found, newest = await self._find_losses(turn, state)
 
@@ -227,6 +230,7 @@ class Confirmation:
                 first_sequence=loss.first_sequence,
                 last_sequence=loss.last_sequence,
             )
+        return sum(loss.cause != "DELETED" for loss in found)
 
     async def _find_losses(self, turn: Turn, state: StreamState) -> tuple[list[Loss], PublishedEvent | None]:
         """Return the losses since the last check, and an event by which the next check recognises a cut."""

@@ -186,6 +186,15 @@ def count_waiting(tx: Connection, limit: int) -> int:
     return 0 if row is None else int(row[0])
 
 
+_COUNT_UNCONFIRMED = "SELECT count(*) FROM (SELECT FROM outbox_unconfirmed LIMIT 10000) AS listed"
+
+
+def count_unconfirmed(tx: Connection) -> int:
+    """Return how many unfinished events are listed, at most 10,000."""
+    row = tx.execute(_COUNT_UNCONFIRMED).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 class UnconfirmedEvent(NamedTuple):
     """A listed event that is neither in the inbox nor a dead letter; `passed_at` as in outbox_unconfirmed."""
 

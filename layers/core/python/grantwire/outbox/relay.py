@@ -12,6 +12,7 @@ from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, Retr
 from grantwire.jetstream.topology import verify_streams
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store
+from grantwire.outbox.confirmation_store import count_unconfirmed
 from grantwire.outbox.publication import BatchPublication
 from grantwire.outbox.store import ClaimedEvent
 from grantwire.workers.leases import Failure, Lease, RetryDecision, decide_retry
@@ -57,6 +58,7 @@ class Relay(Worker):
         "lost": "EventsLost",
         "put_back": "EventsRepublished",
         "too_old": "EventsTooOld",
+        "ranges_lost": "StreamHistoryLost",
     }
 
     def __init__(  # noqa: PLR0913 - its dependencies, passed by name
@@ -124,11 +126,13 @@ class Relay(Worker):
         self._wakeup.close()
 
     async def end(self) -> None:
-        """Release the locks and write the metric OldestEventAge."""
+        """Release the locks and write the metrics OldestEventAge and EventsUnconfirmed."""
         self._wakeup.close()
         with contextlib.suppress(GrantwireError):
             age = await self._connections.run(partial(store.oldest_age_seconds, now=self._clock()))
             metrics.add_metric("OldestEventAge", MetricUnit.Seconds, age)
+            unconfirmed = await self._connections.run(count_unconfirmed)
+            metrics.add_metric("EventsUnconfirmed", MetricUnit.Count, unconfirmed)
 
     async def _ensure_connected(self) -> None:
         """Connect to NATS and verify the streams, so that only events that can be published are claimed."""

@@ -1,0 +1,82 @@
+-- What the confirmation knows (W1, W4), as one JSON object in one snapshot. Every count stops at p_cap rows, so that the
+-- cost does not depend on the backlog. enable_seqscan is off for the reason in outbox_enqueue.
+--
+-- `unconfirmed` are published events that are not finished: listed ones, and those behind the mark among the next p_cap
+-- events. `oldest_change_at` is the time of the oldest change among them. If `capped`, more events are behind those that
+-- were read; they were published after `read_until`.
+CREATE OR REPLACE FUNCTION outbox_confirmation_status(p_cap integer, p_now timestamptz DEFAULT NULL)
+RETURNS jsonb LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+DECLARE
+    moment   timestamptz := coalesce(p_now, now());
+    listed   jsonb;
+    behind   record;
+    redrives record;
+    result   jsonb;
+BEGIN
+    SELECT jsonb_build_object(
+             'waiting', count(*) FILTER (WHERE u.state = 'WAITING'),
+             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED'),
+             'capped', (SELECT count(*) FROM (SELECT FROM outbox_unconfirmed LIMIT p_cap) AS x) >= p_cap)
+      INTO listed
+      FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
+     WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
+
+    SELECT count(*) AS read, max(n.published_at) AS read_until, count(*) FILTER (WHERE n.is_missing) AS missing,
+           min(n.created_at) FILTER (WHERE n.is_missing) AS oldest
+      INTO behind
+      FROM (SELECT o.published_at, o.created_at,
+                   NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
+                   AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
+                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
+              FROM outbox_events o
+             WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
+             ORDER BY o.published_at LIMIT p_cap) AS n;
+
+    SELECT count(*) AS count, min(r.event_time) AS oldest
+      INTO redrives
+      FROM (SELECT d.event_time FROM notification_nats_dlq d
+             WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
+               AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
+             ORDER BY d.redriven_at LIMIT p_cap) AS r;
+
+    SELECT jsonb_build_object(
+             'checked_at', rfc3339(c.completed_at),
+             'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
+             'unconfirmed', (listed->>'waiting')::bigint + (listed->>'republished')::bigint + behind.missing,
+             'waiting', (listed->>'waiting')::bigint + behind.missing,
+             'republished', (listed->>'republished')::bigint,
+             'capped', (listed->>'capped')::boolean OR behind.read >= p_cap,
+             'read_until', CASE WHEN behind.read >= p_cap THEN rfc3339(behind.read_until) END,
+             'oldest_change_at', rfc3339(least(
+                 behind.oldest,
+                 (SELECT u.changed_at FROM outbox_unconfirmed u
+                   WHERE u.state <> 'TOO_OLD'
+                     AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id)
+                   ORDER BY u.changed_at LIMIT 1))),
+             'redrives', redrives.count,
+             'oldest_redriven_change_at', rfc3339(redrives.oldest),
+             'too_old', (SELECT count(*) FROM (
+                 SELECT FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD' LIMIT p_cap) AS t),
+             'too_old_since', (SELECT rfc3339(u.found_at) FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD'
+                                ORDER BY u.found_at LIMIT 1),
+             'republished_last_hour', (SELECT count(*) FROM (
+                 SELECT FROM outbox_republications r
+                  WHERE r.put_back_at > moment - interval '1 hour' LIMIT p_cap) AS r),
+             'last_republished_at', (SELECT rfc3339(r.put_back_at) FROM outbox_republications r
+                                      ORDER BY r.put_back_at DESC LIMIT 1),
+             'losses', coalesce((
+                 SELECT jsonb_agg(jsonb_build_object(
+                            'loss_id', l.loss_id, 'cause', l.cause, 'first_sequence', l.first_sequence,
+                            'last_sequence', l.last_sequence, 'detected_at', rfc3339(l.detected_at),
+                            'completed_at', rfc3339(l.completed_at), 'events_lost', l.events_lost,
+                            'events_republished', l.events_republished) ORDER BY l.loss_id DESC)
+                   FROM (SELECT * FROM stream_losses s
+                          WHERE s.detected_at > moment - interval '1 day' AND s.cause <> 'DELETED'
+                          ORDER BY s.detected_at DESC LIMIT 20) AS l), '[]'))
+      INTO result FROM outbox_confirmation c;
+    RETURN result;
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_confirmation_status FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_confirmation_status TO grantwire_functions;
