@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import uuid
 from collections import Counter
@@ -143,15 +144,20 @@ class LossyStream:
 
     def age_out(self) -> None:
         """Let the messages leave the stream by their age, and restore its settings."""
+        config = self.shorten_age()
+        relay_support.until("the stream is empty", lambda: self._count_messages(self._stream) == 0)
+        self.administer(lambda jetstream: jetstream.update_stream(config))
+
+    def shorten_age(self) -> StreamConfig:
+        """Let messages leave the stream after 100 ms; return its configuration before."""
 
         async def run(jetstream: JetStreamContext) -> StreamConfig:
             config = (await jetstream.stream_info(self._stream)).config
             await jetstream.update_stream(config.evolve(max_age=0.1, duplicate_window=0.1))
             return config
 
-        config = self.administer(run)
-        relay_support.until("the stream is empty", lambda: self._count_messages(self._stream) == 0)
-        self.administer(lambda jetstream: jetstream.update_stream(config))
+        config: StreamConfig = self.administer(run)
+        return config
 
     def _count_messages(self, stream: str) -> int:
         messages: int = self.administer(lambda jetstream: jetstream.stream_info(stream)).state.messages
@@ -210,9 +216,20 @@ class ServerFiles:
         shutil.copytree(self._folder, self._copy)
         self._server.start()
 
+    def copy_running(self) -> None:
+        """Copy what is on the disk now, while the server writes to it."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self._folder, self._copy, ignore_dangling_symlinks=True, copy_function=_copy_if_present)
+
     def cut(self) -> None:
         """Kill the server, and start it with the copy: everything acknowledged since then is lost."""
         self._server.kill()
         shutil.rmtree(self._folder)
         shutil.copytree(self._copy, self._folder)
         self._server.start()
+
+
+def _copy_if_present(source: str, target: str) -> None:
+    """Copy a file, unless the server has removed it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
