@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from grantwire.jetstream.connection import NatsConnection
+from grantwire.outbox import confirmation_store as store
 from tests.support.lossy_stream import LossyStream, ServerFiles
 from tests.support.nats_users import configure, configured
 from tests.support.servers import newest_postgres
@@ -300,3 +302,58 @@ def test_status_counts_what_has_not_arrived(flow: LossyStream) -> None:
     assert (status["republished_last_hour"], status["unconfirmed"], status["too_old"]) == (5, 0, 0)
     assert [(loss["cause"], loss["events_republished"]) for loss in status["losses"]] == [("RECREATED", 5)]
     assert flow.arrived() == {*lost, *waiting}
+
+
+def test_lowest_open_version_becomes_the_only_ready_one(flow: LossyStream) -> None:
+    """W1, O8: also while a later version is ready, or claimed by another relay, with its attempts counted anew."""
+    events = flow.publish(users=2, versions=2)
+    later = flow.change(users=2)
+    claimed = flow.rows.execute(
+        "UPDATE outbox_events SET status = 'IN_FLIGHT', locked_by = 'w', locked_at = now(), lease_until = now(),"
+        " attempt_count = 3 WHERE event_id = %s RETURNING event_id",
+        (later[0],),
+    ).fetchall()
+    assert len(claimed) == 1
+    sequences = flow.sequences()
+    flow.rows.execute(
+        "SELECT outbox_put_back(%s::uuid[], %s::bigint[], 'LOST', NULL, false, '-infinity', '30s', NULL)",
+        (events[2:], [sequences[event] for event in events[2:]]),
+    )
+    rows = flow.rows.execute("SELECT * FROM outbox_events WHERE published_at IS NULL").fetchall()
+    assert {str(row["event_id"]): (row["status"], row["ready"], row["attempt_count"]) for row in rows} == {
+        events[2]: ("PENDING", True, 0),
+        events[3]: ("PENDING", True, 0),
+        later[0]: ("IN_FLIGHT", False, 3),
+        later[1]: ("PENDING", False, 0),
+    }
+
+
+def test_mark_waits_for_events_that_are_not_listed(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1, W2: the list has room for a limited number; the others are behind the mark until there is room."""
+    monkeypatch.setattr("grantwire.outbox.confirmation._MAX_LISTED", 2)
+    events = [event for _ in range(4) for event in flow.publish()]
+    for _ in range(2):
+        flow.relay()
+        assert set(flow.unconfirmed()) == set(events[:2])
+    _assert_arrives_once(flow, events)
+
+
+def test_one_relay_at_a_time_checks(flow: LossyStream) -> None:
+    """W1: the others do not, until the interval or the lease of the turn has passed."""
+    seconds = timedelta(seconds=1)
+
+    def begin(token: str, after: float) -> bool:
+        with psycopg.connect(flow.environ["DATABASE_URL"], autocommit=True) as connection:
+            now = flow.now + after * seconds
+            turn = store.begin(
+                connection, token, interval=10 * seconds, grace=15 * seconds, lease=30 * seconds, now=now
+            )
+            return turn is not None
+
+    assert [begin("a", 9), begin("a", 10), begin("b", 25), begin("b", 39), begin("b", 41)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]

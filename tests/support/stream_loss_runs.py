@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import logging
 import random
+import signal
 import sys
 import threading
 import time
@@ -27,9 +28,12 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+import nats.errors
 import psycopg
+from nats.js.errors import NotFoundError
 from psycopg.rows import dict_row
 
+from grantwire.errors import GrantwireError
 from grantwire.observability import logger
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.recorder import RecorderRuntime
@@ -161,6 +165,8 @@ class Run:
             try:
                 self._start_bridge()
                 self._act()
+                with contextlib.suppress(nats.errors.Error, GrantwireError, TimeoutError):
+                    self._take_snapshot()  # what left by age meanwhile
                 self._repair()
                 began = time.monotonic()
                 self._wait_until_settled(began + _LIMIT_SECONDS)
@@ -187,7 +193,8 @@ class Run:
                 getattr(self, f"_{name}")()
             except Exception as error:  # noqa: BLE001 - the stream can be away because of an earlier accident
                 self.skipped.append(f"{name}: {error!r:.100}")
-            self._take_snapshot()
+            with contextlib.suppress(nats.errors.Error, GrantwireError, TimeoutError):
+                self._take_snapshot()
         time.sleep(self._random.uniform(0.1, 0.5))
         over.set()
         changing.join(30)
@@ -254,9 +261,12 @@ class Run:
         self._start_bridge()
 
     def _take_snapshot(self) -> None:
-        with contextlib.suppress(Exception):
+        taken_at = datetime.now(UTC)
+        try:
             events = {message.sequence: message.headers["event_id"] for message in self.flow.published()}
-            self._snapshots.append(Snapshot(datetime.now(UTC), events))
+        except NotFoundError:
+            events = {}  # the stream is deleted
+        self._snapshots.append(Snapshot(taken_at, events))
 
     def _unsettled(self) -> int:
         (row,) = self._rows.execute("""
@@ -302,8 +312,8 @@ class Run:
             self.errors.append(f"effects: {row}")
         if row["different"] and not row["dead"]:
             self.errors.append(f"{row['different']} rows of the read model differ")
-        self._take_snapshot()
         self.errors += self._find_unjustified()
+        self._take_snapshot()
         present = set(self._snapshots[-1].events.values())
         if not any(name in {"delete_message", "age_out"} for _, name in self.plan):
             ids = {str(row["event_id"]) for row in self._rows.execute("SELECT event_id FROM outbox_events")}
@@ -311,7 +321,7 @@ class Run:
                 self.errors.append(f"{len(missing)} events are missing in the stream for other readers")
 
     def _find_unjustified(self) -> Iterator[str]:
-        """Yield republications of messages that every snapshot after their publication has."""
+        """Yield republications of messages that the stream had after every accident since their publication."""
         republished = self._rows.execute("""
             SELECT r.event_id::text, r.stream_sequence, r.cause,
                    (SELECT min(l.published_at) FROM published_log l
@@ -347,6 +357,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0, help="begin no run after this time")
     arguments = parser.parse_args()
     logger.setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers are stopped
     run_files.begin()
     failed, done, slowest = [], 0, 0.0
     totals: dict[str, int] = {}
