@@ -335,6 +335,8 @@ def test_mark_waits_for_events_that_are_not_listed(flow: LossyStream, monkeypatc
     for _ in range(2):
         flow.relay()
         assert set(flow.unconfirmed()) == set(events[:2])
+    flow.delete_message(flow.sequences()[events[3]])
+    assert flow.relay()["put_back"] == 1
     _assert_arrives_once(flow, events)
 
 

@@ -286,7 +286,7 @@ class Run:
 
     def _check_stability(self) -> None:
         """Wait for the next checks, which must end with an empty list and nothing to publish."""
-        deadline = time.monotonic() + _LIMIT_SECONDS
+        deadline, row = time.monotonic() + _LIMIT_SECONDS, {}
         while time.monotonic() < deadline:
             (row,) = self._rows.execute("""
                 SELECT (SELECT count(*) FROM outbox_unconfirmed) AS listed,

@@ -28,7 +28,7 @@ class StreamState(NamedTuple):
     `created_at` identifies its generation: a stream that was deleted and created again has another one. The consumer
     does not deliver messages up to `passed` again; 0 if there is no consumer, because a new one begins with the first
     message. `max_age` is None if messages stay. `is_limited` means that old messages may also leave the stream because
-    of their number or size.
+    of their number or size. `leader` is the server that has the stream, in a cluster.
     """
 
     created_at: datetime | None
@@ -38,6 +38,7 @@ class StreamState(NamedTuple):
     max_age: timedelta | None
     is_limited: bool
     passed: int
+    leader: str | None
 
 
 async def read_stream_state(connection: NatsConnection, topology: TopologySettings) -> StreamState | None:
@@ -60,6 +61,7 @@ async def read_stream_state(connection: NatsConnection, topology: TopologySettin
         max_age=timedelta(seconds=config.max_age) if config.max_age else None,
         is_limited=_is_limited(config),
         passed=0 if consumer is None else _passed(consumer),
+        leader=None if info.cluster is None else info.cluster.leader,
     )
 
 

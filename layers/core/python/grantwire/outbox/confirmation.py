@@ -150,6 +150,8 @@ class Confirmation:
         self._clock = clock
         self._next_at = 0.0
         self._deadline = 0.0
+        # The connection and the leader of the stream at the last check. A cut needs a restart or another leader.
+        self._server: tuple[object, str | None] | None = None
 
     @property
     def is_due(self) -> bool:
@@ -222,6 +224,7 @@ class Confirmation:
                 store.remember(tx, turn, stream, state, newest, lost=bool(found))
 
         await self._connections.run(write)
+        self._server = (self._nats.client, state.leader)
         for loss in found:
             logger.error(
                 "stream lost messages",
@@ -271,7 +274,7 @@ class Confirmation:
                 newest = event
             elif is_beyond or message is not None:
                 return Loss("CUT", None, None, await self._locate_cut(state, since, event.published_at)), None
-        if turn.latest not in {None, turn.newest}:
+        if turn.latest not in {None, turn.newest} and self._server != (self._nats.client, state.leader):
             recent = turn.newest.published_at - _BATCH_MARGIN if turn.newest else _BEGINNING
             after = max(since, turn.losses_until or _BEGINNING, recent)
             find = partial(losses.find_reused, after=after, until=turn.now, limit=_MAX_RECENT)

@@ -74,11 +74,11 @@ def begin(
     row = tx.execute(_BEGIN, parameters).fetchone()
     if row is None:
         return None
-    return Turn(token, *row[:8], _to_event(row[8:11]), _to_event(row[11:14]))
+    return Turn._make((token, *row[:8], _to_event(row[8:11]), _to_event(row[11:14])))
 
 
 def _to_event(columns: Sequence[object]) -> PublishedEvent | None:
-    return None if columns[0] is None else PublishedEvent._make(columns)  # type: ignore[arg-type]
+    return None if columns[0] is None else PublishedEvent._make(columns)
 
 
 _NEXT_TURN = """
@@ -138,10 +138,11 @@ WITH page AS MATERIALIZED (
    WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
      AND o.published_at < %(now)s::timestamptz - %(grace)s::interval
    ORDER BY o.published_at FETCH FIRST %(limit)s ROWS WITH TIES),
+absent AS MATERIALIZED (
+  SELECT p.* FROM page p WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = p.event_id)),
 missing AS MATERIALIZED (
-  SELECT p.*, row_number() OVER (ORDER BY p.published_at, p.stream_sequence) AS place FROM page p
-   WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = p.event_id)
-     AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = p.event_id)),
+  SELECT a.*, row_number() OVER (ORDER BY a.published_at, a.stream_sequence) AS place FROM absent a
+   WHERE NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = a.event_id)),
 listed AS (
   INSERT INTO outbox_unconfirmed AS u (event_id, state, changed_at, stream_sequence, found_at)
   SELECT m.event_id, 'WAITING', m.created_at, m.stream_sequence, %(now)s::timestamptz FROM missing m
