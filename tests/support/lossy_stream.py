@@ -19,6 +19,7 @@ from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
 from tests.support.audit import audit_payloads
 from tests.support.nats_users import as_admin, configure
+from tests.support.waiting import until
 from tests.support.workers import bridge_stream, relay_support
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class LossyStream:
     def age_out(self) -> None:
         """Let the messages leave the stream by their age, and restore its settings."""
         config = self.shorten_age()
-        relay_support.until("the stream is empty", lambda: self._count_messages(self._stream) == 0)
+        until("the stream is empty", lambda: self._count_messages(self._stream) == 0)
         self.administer(lambda jetstream: jetstream.update_stream(config))
 
     def shorten_age(self) -> StreamConfig:
@@ -184,7 +185,7 @@ class LossyStream:
     def record(self) -> dict[str, Any]:
         """Run a recorder until it is idle, after an advisory has arrived."""
         advisories = self.environ["NOTIFICATION_NATS_ADVISORY_STREAM"]
-        relay_support.until("an advisory has arrived", lambda: self._count_messages(advisories) > 0)
+        until("an advisory has arrived", lambda: self._count_messages(advisories) > 0)
         runtime = RecorderRuntime.build(self.environ)
         try:
             return runtime.run(relay_support.budget(10, until_idle=True))
