@@ -133,11 +133,11 @@ def test_updated_at_never_decreases(client: Client, rows: Rows, database_url: st
 
     Changes of callers and of the expiry worker alike.
     """
-    client.grant("k1", starts_at=in_hours(1), expires_at=in_hours(200))
+    client.grant("k1", starts_at=in_hours(5), expires_at=in_hours(200))
     changes: list[tuple[str, Callable[[], object]]] = [
         ("EntitlementExtended", lambda: client.extend("k2", in_hours(300))),
         ("EntitlementStarted", lambda: _expire(rows, database_url, "starts_at = now() - interval '1 minute'")),
-        ("EntitlementExpiring", lambda: _expire(rows, database_url, "expires_at = now() + interval '1 hour'")),
+        ("EntitlementExpiring", lambda: _expire(rows, database_url, "expires_at = now() + interval '5 hours'")),
         ("EntitlementExpired", lambda: _expire(rows, database_url, "expires_at = now()")),
         ("EntitlementGranted", lambda: client.grant("k3")),
         ("EntitlementRevoked", lambda: client.revoke("k4")),
