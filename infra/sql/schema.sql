@@ -61,9 +61,20 @@ CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock
 DECLARE
     deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
     held     integer[];
+    user_ids text[];
+    skus     text[];
     result   record;
 BEGIN
     held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+    -- Only of the items that will be executed: a replay waits for nothing. LIMIT makes each search one by primary key.
+    SELECT array_agg(i.user_id), array_agg(i.sku) INTO user_ids, skus
+      FROM unnest(p_routes, p_keys, p_request_hashes, p_user_ids, p_skus) WITH ORDINALITY
+           AS i (route, key, request_hash, user_id, sku, position)
+     WHERE i.position <> ALL (held)
+       AND (SELECT k.expires_at FROM idempotency_keys k
+             WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
+               AND k.request_hash = i.request_hash LIMIT 1) IS NULL;
+    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN
         FOR item IN 1 .. cardinality(p_keys) LOOP
@@ -557,6 +568,9 @@ BEGIN
          ORDER BY a.occurred_at DESC LIMIT p_limit;
 END
 $$;
+CREATE FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN hashtext(((p_user_id || '/'::text) || p_sku));
 CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -573,6 +587,11 @@ BEGIN
     IF p_entitlement.expires_at IS NOT NULL THEN
         payload := payload || jsonb_build_object('expires_at', rfc3339(p_entitlement.expires_at));
     END IF;
+    -- Before the audit, so that no transaction waits for an event while it holds up the maintenance of partitions.
+    PERFORM outbox_enqueue(
+        p_operation_id, event_type,
+        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
+        payload, p_trace_id);
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
             version, status, purchase_id, source_address, starts_at, expires_at, changed_at, correlation_id)
@@ -580,10 +599,6 @@ BEGIN
             p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
             p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
             p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_correlation_id);
-    PERFORM outbox_enqueue(
-        p_operation_id, event_type,
-        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
-        payload, p_trace_id);
 END
 $$;
 CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) RETURNS public.entitlements
@@ -647,6 +662,7 @@ DECLARE
         p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, moment), false);
     known           entitlements;
 BEGIN
+    PERFORM pg_advisory_xact_lock(x'6777656e'::integer, entitlement_lock_key(p_user_id, p_sku));
     IF p_expires_at <= moment THEN
         invalid := 'expires_at must be in the future';
         RETURN;
@@ -715,12 +731,38 @@ BEGIN
     END IF;
 END
 $$;
+CREATE FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    existing text[] := '{}';
+    pair     record;
+BEGIN
+    FOR pair IN
+        SELECT DISTINCT entitlement_lock_key(p.user_id, p.sku) AS lock_key, p.user_id COLLATE "C" AS user_id,
+               p.sku COLLATE "C" AS sku
+          FROM unnest(p_user_ids, p_skus) AS p (user_id, sku)
+         ORDER BY lock_key, user_id, sku
+    LOOP
+        PERFORM lock_timeout_until(p_deadline, p_lock_wait_ms);
+        PERFORM pg_advisory_xact_lock(x'6777656e'::integer, pair.lock_key);
+        PERFORM FROM entitlements e
+          WHERE e.user_id = pair.user_id AND e.stock_keeping_unit = pair.sku
+            FOR UPDATE;
+        IF FOUND THEN
+            existing := existing || entitlement_aggregate_key(pair.user_id, pair.sku);
+        END IF;
+    END LOOP;
+    PERFORM outbox_lock_last(existing, p_deadline, p_lock_wait_ms);
+END
+$$;
 CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
+    locked record;
     due    record;
     before entitlements;
     after  entitlements;
@@ -731,7 +773,7 @@ BEGIN
     failed := 0;
     failed_of := '{0,0,0}';
     -- What is due in two ways is listed twice, and nothing is left to record the second time.
-    FOR due IN
+    WITH listed AS MATERIALIZED (
         (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
           WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
         UNION ALL
@@ -741,12 +783,21 @@ BEGIN
         UNION ALL
         (SELECT 3, user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3]))
+    SELECT array_agg(l.kind) AS kinds, array_agg(l.user_id) AS user_ids, array_agg(l.stock_keeping_unit) AS skus,
+           array_agg(entitlement_aggregate_key(l.user_id, l.stock_keeping_unit)) AS aggregates
+      INTO locked
+      FROM listed l
+     CROSS JOIN LATERAL (
+           SELECT FROM entitlements e
+            WHERE e.user_id = l.user_id AND e.stock_keeping_unit = l.stock_keeping_unit
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS row;
+    PERFORM outbox_lock_last(locked.aggregates, NULL, NULL);
+    FOR due IN
+        SELECT d.kind, d.user_id, d.sku FROM unnest(locked.kinds, locked.user_ids, locked.skus) AS d (kind, user_id, sku)
     LOOP
         SELECT e.* INTO before FROM entitlements e
-         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
-           FOR UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
                 after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
@@ -1045,6 +1096,15 @@ BEGIN
     RETURN counted;
 END
 $$;
+CREATE FUNCTION public.lock_timeout_until(p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- Zero would mean to wait without a limit.
+    PERFORM set_config('lock_timeout', least(
+        p_lock_wait_ms, greatest(1, extract(epoch FROM p_deadline - clock_timestamp()) * 1000))::integer::text, true);
+END
+$$;
 CREATE FUNCTION public.nats_dead_letter_error(p_kind text, p_deliveries integer, p_reason text) RETURNS text
     LANGUAGE sql IMMUTABLE
     RETURN ((((p_kind || ' after '::text) || p_deliveries) || CASE p_deliveries WHEN 1 THEN ' delivery'::text ELSE ' deliveries'::text END) || COALESCE((': '::text || p_reason), ''::text));
@@ -1246,21 +1306,37 @@ CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with t
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    ids  uuid[];
-    keys text[];
+    with_successors boolean := false;
+    promoting       boolean;
+    ids             uuid[];
+    keys            text[];
 BEGIN
-    PERFORM 1 FROM outbox_events o
-     WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
-     ORDER BY o.aggregate_key, o.aggregate_version
-       FOR UPDATE;
-    WITH discarded AS (
-        UPDATE outbox_events o
-           SET status = 'DISCARDED', discarded_at = coalesce(p_now, now())
-         WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
-        RETURNING o.event_id, o.aggregate_key)
-    SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key ORDER BY d.aggregate_key)
-      INTO ids, keys FROM discarded d;
-    PERFORM outbox_promote(keys);
+    LOOP
+        promoting := false;
+        BEGIN
+            IF with_successors THEN
+                PERFORM outbox_lock_closed(p_event_ids);
+            END IF;
+            PERFORM 1 FROM outbox_events o
+             WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE;
+            WITH discarded AS (
+                UPDATE outbox_events o
+                   SET status = 'DISCARDED', discarded_at = coalesce(p_now, now())
+                 WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
+                RETURNING o.event_id, o.aggregate_key)
+            SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key) INTO ids, keys FROM discarded d;
+            promoting := true;
+            PERFORM outbox_promote(keys);
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            IF NOT promoting THEN
+                RAISE;
+            END IF;
+            with_successors := true;
+        END;
+    END LOOP;
     RETURN QUERY SELECT unnest(ids);
 END
 $$;
@@ -1294,24 +1370,80 @@ CREATE FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now t
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    closed integer;
-    keys   text[];
+    with_successors boolean := false;
+    promoting       boolean;
+    closed          integer;
+    keys            text[];
 BEGIN
-    WITH locked AS MATERIALIZED (
-        SELECT o.event_id FROM outbox_events o
-         WHERE o.event_id = ANY (p_event_ids) AND o.locked_by = p_claim AND o.status = 'IN_FLIGHT'
-         ORDER BY o.aggregate_key, o.aggregate_version
-           FOR UPDATE),
-    published AS (
-        UPDATE outbox_events o
-           SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
-               stream_sequence = a.stream_sequence, locked_by = NULL, locked_at = NULL, lease_until = NULL
-          FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
-         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l)) AND a.event_id = o.event_id
-        RETURNING o.aggregate_key)
-    SELECT count(*), array_agg(DISTINCT p.aggregate_key ORDER BY p.aggregate_key) INTO closed, keys FROM published p;
-    PERFORM outbox_promote(keys);
-    RETURN closed;
+    LOOP
+        promoting := false;
+        BEGIN
+            IF with_successors THEN
+                PERFORM outbox_lock_closed(p_event_ids);
+            END IF;
+            WITH locked AS MATERIALIZED (
+                SELECT o.event_id FROM outbox_events o
+                 WHERE o.event_id = ANY (p_event_ids) AND o.locked_by = p_claim AND o.status = 'IN_FLIGHT'
+                 ORDER BY o.aggregate_key, o.aggregate_version
+                   FOR UPDATE),
+            published AS (
+                UPDATE outbox_events o
+                   SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
+                       stream_sequence = a.stream_sequence, locked_by = NULL, locked_at = NULL, lease_until = NULL
+                  FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
+                 WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l)) AND a.event_id = o.event_id
+                RETURNING o.aggregate_key)
+            SELECT count(*), array_agg(DISTINCT p.aggregate_key) INTO closed, keys FROM published p;
+            promoting := true;
+            PERFORM outbox_promote(keys);
+            RETURN closed;
+        EXCEPTION WHEN lock_not_available THEN
+            IF NOT promoting THEN
+                RAISE;
+            END IF;
+            with_successors := true;
+        END;
+    END LOOP;
+END
+$$;
+CREATE FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+    PERFORM FROM outbox_events o
+      WHERE o.event_id = ANY (p_event_ids || ARRAY(
+            SELECT next.event_id
+              FROM outbox_events c
+             CROSS JOIN LATERAL (
+                   SELECT n.event_id FROM outbox_events n
+                    WHERE n.aggregate_key = c.aggregate_key AND n.aggregate_version > c.aggregate_version
+                      AND n.published_at IS NULL AND n.discarded_at IS NULL
+                    ORDER BY n.aggregate_version LIMIT 1) AS next
+             WHERE c.event_id = ANY (p_event_ids)))
+      ORDER BY o.aggregate_key, o.aggregate_version
+        FOR UPDATE;
+END
+$$;
+CREATE FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    last record;
+BEGIN
+    FOR last IN
+        SELECT DISTINCT k.aggregate_key COLLATE "C" AS aggregate_key FROM unnest(p_aggregate_keys) AS k (aggregate_key)
+         ORDER BY 1
+    LOOP
+        IF p_deadline IS NOT NULL THEN
+            PERFORM lock_timeout_until(p_deadline, p_lock_wait_ms);
+        END IF;
+        PERFORM FROM outbox_events o
+          WHERE o.aggregate_key = last.aggregate_key AND o.published_at IS NULL AND o.discarded_at IS NULL
+          ORDER BY o.aggregate_version DESC LIMIT 1
+            FOR SHARE;
+    END LOOP;
 END
 $$;
 CREATE FUNCTION public.outbox_promote(p_aggregate_keys text[]) RETURNS integer
@@ -1323,12 +1455,16 @@ DECLARE
 BEGIN
     UPDATE outbox_events o
        SET ready = true
-      FROM unnest(p_aggregate_keys) AS k (aggregate_key)
-     CROSS JOIN LATERAL (
-           SELECT x.event_id FROM outbox_events x
-            WHERE x.aggregate_key = k.aggregate_key AND x.published_at IS NULL AND x.discarded_at IS NULL
-            ORDER BY x.aggregate_version LIMIT 1) AS first
-     WHERE o.event_id = first.event_id AND NOT o.ready AND o.status IN ('PENDING', 'IN_FLIGHT');
+     WHERE o.event_id = ANY (ARRAY(
+           SELECT f.event_id
+             FROM unnest(p_aggregate_keys) AS k (aggregate_key)
+            CROSS JOIN LATERAL (
+                  SELECT x.event_id FROM outbox_events x
+                   WHERE x.aggregate_key = k.aggregate_key AND x.published_at IS NULL AND x.discarded_at IS NULL
+                   ORDER BY x.aggregate_version LIMIT 1) AS first
+             JOIN outbox_events f ON f.event_id = first.event_id
+            WHERE NOT f.ready AND f.status IN ('PENDING', 'IN_FLIGHT')
+              FOR UPDATE OF f NOWAIT));
     GET DIAGNOSTICS promoted = ROW_COUNT;
     RETURN promoted;
 END
@@ -1336,14 +1472,21 @@ $$;
 CREATE FUNCTION public.outbox_promote_stuck() RETURNS integer
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    keys text[];
 BEGIN
-    RETURN outbox_promote(ARRAY(
-        SELECT first.aggregate_key
-          FROM (SELECT DISTINCT ON (o.aggregate_key) o.aggregate_key, o.ready, o.status
-                  FROM outbox_events o
-                 WHERE o.published_at IS NULL AND o.discarded_at IS NULL
-                 ORDER BY o.aggregate_key, o.aggregate_version) AS first
-         WHERE NOT first.ready AND first.status <> 'FAILED'));
+    SELECT array_agg(l.aggregate_key) INTO keys
+      FROM (SELECT o.aggregate_key FROM outbox_events o
+             WHERE o.event_id = ANY (ARRAY(
+                   SELECT first.event_id
+                     FROM (SELECT DISTINCT ON (x.aggregate_key) x.event_id, x.ready, x.status
+                             FROM outbox_events x
+                            WHERE x.published_at IS NULL AND x.discarded_at IS NULL
+                            ORDER BY x.aggregate_key, x.aggregate_version) AS first
+                    WHERE NOT first.ready AND first.status <> 'FAILED'))
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE) AS l;
+    RETURN outbox_promote(keys);
 END
 $$;
 CREATE FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) RETURNS record
@@ -2752,6 +2895,8 @@ REVOKE ALL ON FUNCTION public.entitlement_event_type(p_operation text) FROM PUBL
 GRANT ALL ON FUNCTION public.entitlement_event_type(p_operation text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) FROM PUBLIC;
@@ -2764,6 +2909,8 @@ REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM P
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
@@ -2790,6 +2937,8 @@ REVOKE ALL ON FUNCTION public.installation_renew() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.lock_timeout_until(p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.lock_timeout_until(p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.nats_dead_letter_error(p_kind text, p_deliveries integer, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.nats_dead_letter_error(p_kind text, p_deliveries integer, p_reason text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
@@ -2810,6 +2959,10 @@ GRANT ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, 
 REVOKE ALL ON FUNCTION public.outbox_events_failed_at() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;

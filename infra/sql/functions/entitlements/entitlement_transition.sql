@@ -22,6 +22,7 @@ DECLARE
         p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, moment), false);
     known           entitlements;
 BEGIN
+    PERFORM pg_advisory_xact_lock(x'6777656e'::integer, entitlement_lock_key(p_user_id, p_sku));
     IF p_expires_at <= moment THEN
         invalid := 'expires_at must be in the future';
         RETURN;

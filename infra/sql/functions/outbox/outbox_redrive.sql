@@ -1,6 +1,7 @@
 -- Resets the attempts of those of the events that are FAILED, so that they are published again. Returns the ids of
--- these events (Q2). The open events before them are locked first. Otherwise a relay could close such an event
--- while this one is still FAILED, and would not promote it.
+-- these events (Q2). The open events before them are locked first, in the order of aggregate and version (W7).
+-- Otherwise a relay could close such an event while this one is still FAILED, and would not promote it. The event that
+-- outbox_promote marks is one of those that are locked.
 CREATE OR REPLACE FUNCTION outbox_redrive(p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
 RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -116,10 +116,16 @@ def _to_array(event_ids: Sequence[str]) -> str:
     return "{" + ",".join(event_ids) + "}"
 
 
+# This and the next statements lock the events in the order of aggregate and version before they change them (W7). A
+# change locks the event that its own event will follow, so an update in any other order could deadlock with a batch.
 _RENEW = """
 UPDATE outbox_events
    SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
- WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (ARRAY(
+         SELECT event_id FROM outbox_events
+          WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+          ORDER BY aggregate_key, aggregate_version
+            FOR UPDATE))
 """
 
 
@@ -151,7 +157,12 @@ UPDATE outbox_events o
        last_error = f.reason, locked_by = NULL, locked_at = NULL, lease_until = NULL
   FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(reasons)s::text[])
        AS f (event_id, attempt_count, retry_after, reason)
- WHERE o.event_id = f.event_id AND o.locked_by = %(token)s AND o.status = 'IN_FLIGHT'
+ WHERE o.event_id = f.event_id
+   AND o.event_id = ANY (ARRAY(
+         SELECT event_id FROM outbox_events
+          WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+          ORDER BY aggregate_key, aggregate_version
+            FOR UPDATE))
 """
 
 
@@ -173,7 +184,11 @@ def fail(tx: Connection, token: str, failures: Sequence[Failure], *, now: dateti
 _RELEASE = """
 UPDATE outbox_events
    SET status = 'PENDING', locked_by = NULL, locked_at = NULL, lease_until = NULL
- WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (ARRAY(
+         SELECT event_id FROM outbox_events
+          WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+          ORDER BY aggregate_key, aggregate_version
+            FOR UPDATE))
 """
 
 
