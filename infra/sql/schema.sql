@@ -601,30 +601,29 @@ BEGIN
             p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_correlation_id);
 END
 $$;
-CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) RETURNS public.entitlements
+CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    known  entitlements := p_entitlement;
-    moment timestamptz := clock_timestamp();
-    state  text;
+    known entitlements := p_entitlement;
+    state text;
 BEGIN
     IF NOT known.start_pending AND (known.status <> 'ACTIVE' OR known.expires_at IS NULL) THEN
         RETURN known;
     END IF;
-    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, moment);
+    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, p_now);
     IF known.start_pending AND state <> 'SCHEDULED' THEN
-        known := entitlement_record_time(known, 'START', p_trace_id);
+        known := entitlement_record_time(known, 'START', p_trace_id, p_now);
     END IF;
     IF state = 'EXPIRED' THEN
-        known := entitlement_record_time(known, 'EXPIRE', p_trace_id);
-    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= moment THEN
-        known := entitlement_record_time(known, 'EXPIRING', p_trace_id);
+        known := entitlement_record_time(known, 'EXPIRE', p_trace_id, p_now);
+    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= p_now THEN
+        known := entitlement_record_time(known, 'EXPIRING', p_trace_id, p_now);
     END IF;
     RETURN known;
 END
 $$;
-CREATE FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) RETURNS public.entitlements
+CREATE FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -633,7 +632,7 @@ BEGIN
     UPDATE entitlements e
        SET status           = CASE p_operation WHEN 'EXPIRE' THEN 'EXPIRED' ELSE e.status END,
            version          = e.version + 1,
-           updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+           updated_at       = greatest(p_now, e.updated_at + interval '1 microsecond'),
            start_pending    = e.start_pending AND p_operation = 'EXPIRING',
            expiring_pending = e.expiring_pending AND p_operation = 'START'
      WHERE e.user_id = p_entitlement.user_id AND e.stock_keeping_unit = p_entitlement.stock_keeping_unit
@@ -653,64 +652,61 @@ CREATE FUNCTION public.entitlement_transition(p_operation text, p_user_id text, 
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    moment          timestamptz := clock_timestamp();
-    -- A start in the past means now.
-    effective_start timestamptz := CASE WHEN p_starts_at IS NOT NULL THEN greatest(p_starts_at, moment) END;
-    -- Whether EntitlementExpiring will be recorded. An end that is nearer than the notice, or whose notice would come
-    -- before the start, has none.
-    has_notice      boolean := coalesce(
-        p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, moment), false);
     known           entitlements;
+    decided_at      timestamptz;
+    effective_start timestamptz;
+    has_notice      boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(x'6777656e'::integer, entitlement_lock_key(p_user_id, p_sku));
-    IF p_expires_at <= moment THEN
+    SELECT e.* INTO known FROM entitlements e
+     WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
+    decided_at := greatest(clock_timestamp(), known.updated_at + interval '1 microsecond');
+    IF known.version IS NOT NULL THEN
+        known      := entitlement_record_due(known, p_grace, p_notice, p_trace_id, decided_at);
+        decided_at := greatest(decided_at, known.updated_at + interval '1 microsecond');
+    END IF;
+    IF p_expires_at <= decided_at THEN
         invalid := 'expires_at must be in the future';
         RETURN;
     END IF;
+    -- A start in the past means now.
+    effective_start := CASE WHEN p_starts_at IS NOT NULL THEN greatest(p_starts_at, decided_at) END;
+    -- Whether EntitlementExpiring will be recorded. An end that is nearer than the notice, or whose notice would come
+    -- before the start, has none.
+    has_notice := coalesce(
+        p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, decided_at), false);
     IF p_operation = 'GRANT' THEN
-        -- At most twice: a row that is recorded as ACTIVE may have ended.
-        FOR attempt IN 1..2 LOOP
+        IF known.version IS NULL THEN
             INSERT INTO entitlements AS e
-                   (user_id, stock_keeping_unit, status, version, updated_at,
-                    starts_at, expires_at, purchase_id, start_pending, expiring_pending)
-            VALUES (p_user_id, p_sku, 'ACTIVE', 1, moment,
-                    effective_start, p_expires_at, p_purchase_id, coalesce(effective_start > moment, false), has_notice)
-            ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
-               SET status           = EXCLUDED.status,
-                   version          = e.version + 1,
-                   updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
-                   starts_at        = EXCLUDED.starts_at,
-                   expires_at       = EXCLUDED.expires_at,
-                   purchase_id      = EXCLUDED.purchase_id,
-                   start_pending    = EXCLUDED.start_pending,
-                   expiring_pending = EXCLUDED.expiring_pending
-             WHERE e.status <> EXCLUDED.status
+                   (user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at, purchase_id,
+                    start_pending, expiring_pending)
+            VALUES (p_user_id, p_sku, 'ACTIVE', 1, decided_at, effective_start, p_expires_at, p_purchase_id,
+                    coalesce(effective_start > decided_at, false), has_notice)
             RETURNING e.* INTO entitlement;
-            IF FOUND THEN
-                RETURN;
-            END IF;
-            SELECT e.* INTO known FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-            known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
-            EXIT WHEN known.status = 'ACTIVE';
-        END LOOP;
-        -- Not by the clock: if the end comes meanwhile, the entitlement was ACTIVE when this was decided.
-        refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
-        RETURN;
-    END IF;
-    SELECT e.* INTO known FROM entitlements e
-     WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
-    IF NOT FOUND THEN
+        ELSIF known.status = 'ACTIVE' THEN
+            refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
+        ELSE
+            UPDATE entitlements e
+               SET status           = 'ACTIVE',
+                   version          = e.version + 1,
+                   updated_at       = decided_at,
+                   starts_at        = effective_start,
+                   expires_at       = p_expires_at,
+                   purchase_id      = p_purchase_id,
+                   start_pending    = coalesce(effective_start > decided_at, false),
+                   expiring_pending = has_notice
+             WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+            RETURNING e.* INTO entitlement;
+        END IF;
+    ELSIF known.version IS NULL THEN
         refusal := 'not granted';
-        RETURN;
-    END IF;
-    known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
-    IF known.status <> 'ACTIVE' THEN
+    ELSIF known.status <> 'ACTIVE' THEN
         refusal := 'already ' || known.status;
     ELSIF p_operation = 'REVOKE' THEN
         UPDATE entitlements e
            SET status           = 'REVOKED',
                version          = e.version + 1,
-               updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+               updated_at       = decided_at,
                start_pending    = false,
                expiring_pending = false
          WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
@@ -722,7 +718,7 @@ BEGIN
     ELSE
         UPDATE entitlements e
            SET version          = e.version + 1,
-               updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+               updated_at       = decided_at,
                expires_at       = p_expires_at,
                purchase_id      = p_purchase_id,
                expiring_pending = has_notice AND coalesce(p_expires_at - p_notice > e.starts_at, true)
@@ -800,7 +796,7 @@ BEGIN
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
-                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
                 failed_of[due.kind] := failed_of[due.kind] + 1;
@@ -808,7 +804,7 @@ BEGIN
                 CONTINUE;
             END;
         ELSE
-            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
         END IF;
         started  := started + (before.start_pending AND NOT after.start_pending)::integer;
         expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
@@ -2899,10 +2895,10 @@ REVOKE ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) F
 GRANT ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM PUBLIC;

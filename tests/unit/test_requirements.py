@@ -22,7 +22,8 @@ def _listed_ids() -> list[str]:
 def _cited_ids(files: Iterable[Path]) -> dict[str, str]:
     """Return each cited id with the name of a file that cites it.
 
-    Only an id that begins like a listed one counts, because code contains other text such as `B2`, and not in the date of a week (`2026-W05`).
+    Only an id that begins like a listed one counts, because code contains other text such as `B2`. The week of a date,
+    as in `2026-W05`, is not an id.
     """
     prefixes = "".join(sorted({requirement[0] for requirement in _listed_ids()}))
     citation = re.compile(rf"(?<![-%\w])([{prefixes}]\d{{1,2}})\b")

@@ -60,7 +60,7 @@ BEGIN
          WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
-                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
                 failed_of[due.kind] := failed_of[due.kind] + 1;
@@ -68,7 +68,7 @@ BEGIN
                 CONTINUE;
             END;
         ELSE
-            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
         END IF;
         started  := started + (before.start_pending AND NOT after.start_pending)::integer;
         expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
