@@ -346,22 +346,22 @@ BEGIN
     SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
       INTO status, version, starts_at, expires_at, updated_at
       FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-    IF NOT FOUND OR updated_at <= p_at THEN
+    IF NOT FOUND OR updated_at <= p_at OR updated_at - p_now >= p_now - p_at THEN
         RETURN;
     END IF;
     SELECT a.status, a.version, a.starts_at, a.expires_at, a.changed_at
       INTO status, version, starts_at, expires_at, updated_at
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
-       AND a.occurred_at <= p_at + interval '1 minute' AND a.changed_at <= p_at
-     ORDER BY a.occurred_at DESC LIMIT 1;
+       AND a.changed_at <= p_at
+     ORDER BY a.version DESC LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
     SELECT a.version, a.changed_at INTO first_kept
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
-     ORDER BY a.occurred_at LIMIT 1;
+     ORDER BY a.version LIMIT 1;
     IF first_kept.version IS DISTINCT FROM 1 THEN
         refusal := 'at must not be earlier than ' || rfc3339(coalesce(first_kept.changed_at, p_now))
                 || ', the first change in the recorded history of this entitlement';
@@ -512,7 +512,8 @@ CREATE FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status te
     LANGUAGE plpgsql STABLE PARALLEL SAFE
     AS $$
 DECLARE
-    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, p_now);
+    -- Never earlier than the last change: a clock that was set back does not undo a recorded start (W6).
+    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, greatest(p_now, p_updated_at));
     ends_at     timestamptz := p_expires_at + p_grace;
     reason_code text := CASE WHEN state = 'NONE' THEN 'NOT_GRANTED'
                              WHEN state = 'ACTIVE' AND p_expires_at <= p_now THEN 'GRACE'
@@ -548,7 +549,7 @@ $$;
 CREATE FUNCTION public.entitlement_event_type(p_operation text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_operation WHEN 'GRANT'::text THEN 'EntitlementGranted'::text WHEN 'REVOKE'::text THEN 'EntitlementRevoked'::text WHEN 'EXTEND'::text THEN 'EntitlementExtended'::text WHEN 'START'::text THEN 'EntitlementStarted'::text WHEN 'EXPIRING'::text THEN 'EntitlementExpiring'::text WHEN 'EXPIRE'::text THEN 'EntitlementExpired'::text ELSE NULL::text END;
-CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(version bigint, operation text, status text, changed_at timestamp with time zone, reason text, purchase_id text, caller text, starts_at timestamp with time zone, expires_at timestamp with time zone, occurred_at timestamp with time zone)
+CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(version bigint, operation text, status text, changed_at timestamp with time zone, reason text, purchase_id text, caller text, starts_at timestamp with time zone, expires_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
@@ -561,11 +562,11 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT a.version, a.operation, entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at),
-               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at, a.occurred_at
+               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at
           FROM entitlement_audit a
          WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
-           AND a.occurred_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
-         ORDER BY a.occurred_at DESC LIMIT p_limit;
+           AND a.changed_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
+         ORDER BY a.version DESC LIMIT p_limit;
 END
 $$;
 CREATE FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) RETURNS integer
@@ -1559,7 +1560,7 @@ BEGIN
        FOR UPDATE OF o;
     WITH redriven AS (
         UPDATE outbox_events o
-           SET status = 'PENDING', attempt_count = 0, next_retry_at = coalesce(p_now, now())
+           SET status = 'PENDING', attempt_count = 0, next_retry_at = o.created_at
          WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
         RETURNING o.event_id, o.aggregate_key)
     SELECT array_agg(r.event_id), array_agg(DISTINCT r.aggregate_key ORDER BY r.aggregate_key)
@@ -2780,8 +2781,8 @@ CREATE INDEX entitlement_audit_default_purchase_id_occurred_at_idx ON public.ent
 CREATE INDEX entitlement_audit_trace ON ONLY public.entitlement_audit USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_trace_id_occurred_at_idx ON public.entitlement_audit_default USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_transaction_id_occurred_at_operat_idx ON public.entitlement_audit_default USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
-CREATE INDEX entitlement_audit_history ON ONLY public.entitlement_audit USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
-CREATE INDEX entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx ON public.entitlement_audit_default USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_history ON ONLY public.entitlement_audit USING btree (user_id, stock_keeping_unit, version, changed_at) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_default_user_id_stock_keeping_unit_versio_idx ON public.entitlement_audit_default USING btree (user_id, stock_keeping_unit, version, changed_at) WHERE (outcome = 'APPLIED'::text);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
@@ -2827,7 +2828,7 @@ ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_au
 ALTER INDEX public.entitlement_audit_purchase ATTACH PARTITION public.entitlement_audit_default_purchase_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_trace ATTACH PARTITION public.entitlement_audit_default_trace_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_changes ATTACH PARTITION public.entitlement_audit_default_transaction_id_occurred_at_operat_idx;
-ALTER INDEX public.entitlement_audit_history ATTACH PARTITION public.entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx;
+ALTER INDEX public.entitlement_audit_history ATTACH PARTITION public.entitlement_audit_default_user_id_stock_keeping_unit_versio_idx;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();

@@ -50,6 +50,8 @@ USERS = 100
 NEW = 10
 
 _LEASE = timedelta(seconds=30)
+# On a busy machine, only a deadlock may end a wait.
+_PATIENT = {**PLAINTEXT, "IDEMPOTENCY_LOCK_WAIT": "20s", "DATABASE_STATEMENT_TIMEOUT": "60s"}
 _DEADLOCKS: LiteralString = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 # The versions of each entitlement count 1, 2, 3 … up to its own, and the first open event is ready or FAILED.
 _BROKEN: LiteralString = """
@@ -89,10 +91,9 @@ def contend(database_url: str, owner_url: str, batches: int, seed: int = 1) -> O
     def run_client(number: int) -> None:
         chance = random.Random(seed * 1000 + number)  # noqa: S311
         with _database(database_url) as database:
-            environ = dict(PLAINTEXT)
-            execute = EntitlementBatches(
-                database, load(IdempotencySettings, environ), load(TimeSettings, environ), timedelta(seconds=5)
-            ).execute
+            settings = load(IdempotencySettings, _PATIENT), load(TimeSettings, _PATIENT)
+            timeout = load(DatabaseSettings, {**_PATIENT, "DATABASE_URL": database_url}).statement_timeout
+            execute = EntitlementBatches(database, *settings, timeout).execute
             while not ended.is_set() and (batch := next(numbers)) < batches:
                 _send(execute, _build_batch(chance, batch), outcome)
 
@@ -220,7 +221,7 @@ def _operate(connection: Connection, chance: random.Random) -> dict[str, int]:
 
 @contextmanager
 def _database(url: str) -> Iterator[Database]:
-    database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url}))
+    database = Database(load(DatabaseSettings, {**_PATIENT, "DATABASE_URL": url}))
     try:
         yield database
     finally:
