@@ -147,6 +147,16 @@ def test_stored_response_is_replayed_without_the_lock(database_url: str, owner_u
     assert other_route["response"]["code"] == "REQUEST_IN_PROGRESS"
 
 
+def test_item_that_is_not_executed_waits_for_no_entitlement(database_url: str, owner_url: str) -> None:
+    """W7, I6: neither a replay nor an item whose key is held; other changes may hold their entitlements."""
+    with Client(database_url, IDEMPOTENCY_LOCK_WAIT="20ms") as client:
+        client.grant("k1", user_id="u1")
+        client.grant("k2", user_id="u2")
+        with holding(owner_url, HOLD_ROW, ("u1",), ("u2",)), holding(owner_url, HOLD_KEY, ("k3",)):
+            listed = results(client.batch(item("k1", user_id="u1"), item("k3", "revoke", user_id="u2")))
+    assert [(each["status_code"], each["replayed"]) for each in listed] == [(200, True), (409, False)]
+
+
 def test_deadline_for_keys_is_that_of_the_whole_batch(database_url: str, owner_url: str) -> None:
     """K6, I8: twelve held keys are not waited for one after the other, which would exceed the statement timeout."""
     held = [f"held{n}" for n in range(12)]

@@ -20,7 +20,7 @@ from tests.integration.test_batch_concurrency import HOLD_ROW, holding, results
 from tests.support.client import Client, item
 from tests.support.times import in_hours, pass_time, run_expiry
 from tests.support.waiting import until
-from tests.support.workers.relay_support import enqueue
+from tests.support.workers.relay_support import enqueue, enqueue_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,6 +144,9 @@ def test_workers_lock_events_in_order(
     ids = _claimed(session, rows)
     if status == "FAILED":
         _fail(session, ids)
+        # With many events, PostgreSQL looks for these by their ids, whose order is another one.
+        enqueue_many(rows, aggregates=300, each=1)
+        rows.execute("ANALYZE outbox_events")
     elif status == "stuck":
         rows.execute("UPDATE outbox_events SET ready = false")
     with ThreadPoolExecutor(1) as pool:
