@@ -61,9 +61,20 @@ CREATE FUNCTION public.change_entitlements(p_caller text, p_ttl interval, p_lock
 DECLARE
     deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
     held     integer[];
+    user_ids text[];
+    skus     text[];
     result   record;
 BEGIN
     held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+    -- Only of the items that will be executed: a replay waits for nothing. LIMIT makes each search one by primary key.
+    SELECT array_agg(i.user_id), array_agg(i.sku) INTO user_ids, skus
+      FROM unnest(p_routes, p_keys, p_request_hashes, p_user_ids, p_skus) WITH ORDINALITY
+           AS i (route, key, request_hash, user_id, sku, position)
+     WHERE i.position <> ALL (held)
+       AND (SELECT k.expires_at FROM idempotency_keys k
+             WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
+               AND k.request_hash = i.request_hash LIMIT 1) IS NULL;
+    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN
         FOR item IN 1 .. cardinality(p_keys) LOOP
@@ -335,22 +346,22 @@ BEGIN
     SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
       INTO status, version, starts_at, expires_at, updated_at
       FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-    IF NOT FOUND OR updated_at <= p_at THEN
+    IF NOT FOUND OR updated_at <= p_at OR updated_at - p_now >= p_now - p_at THEN
         RETURN;
     END IF;
     SELECT a.status, a.version, a.starts_at, a.expires_at, a.changed_at
       INTO status, version, starts_at, expires_at, updated_at
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
-       AND a.occurred_at <= p_at + interval '1 minute' AND a.changed_at <= p_at
-     ORDER BY a.occurred_at DESC LIMIT 1;
+       AND a.changed_at <= p_at
+     ORDER BY a.version DESC LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
     SELECT a.version, a.changed_at INTO first_kept
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
-     ORDER BY a.occurred_at LIMIT 1;
+     ORDER BY a.version LIMIT 1;
     IF first_kept.version IS DISTINCT FROM 1 THEN
         refusal := 'at must not be earlier than ' || rfc3339(coalesce(first_kept.changed_at, p_now))
                 || ', the first change in the recorded history of this entitlement';
@@ -501,7 +512,8 @@ CREATE FUNCTION public.entitlement_check(p_user_id text, p_sku text, p_status te
     LANGUAGE plpgsql STABLE PARALLEL SAFE
     AS $$
 DECLARE
-    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, p_now);
+    -- Never earlier than the last change: a clock that was set back does not undo a recorded start (W6).
+    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, greatest(p_now, p_updated_at));
     ends_at     timestamptz := p_expires_at + p_grace;
     reason_code text := CASE WHEN state = 'NONE' THEN 'NOT_GRANTED'
                              WHEN state = 'ACTIVE' AND p_expires_at <= p_now THEN 'GRACE'
@@ -537,7 +549,7 @@ $$;
 CREATE FUNCTION public.entitlement_event_type(p_operation text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE p_operation WHEN 'GRANT'::text THEN 'EntitlementGranted'::text WHEN 'REVOKE'::text THEN 'EntitlementRevoked'::text WHEN 'EXTEND'::text THEN 'EntitlementExtended'::text WHEN 'START'::text THEN 'EntitlementStarted'::text WHEN 'EXPIRING'::text THEN 'EntitlementExpiring'::text WHEN 'EXPIRE'::text THEN 'EntitlementExpired'::text ELSE NULL::text END;
-CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(version bigint, operation text, status text, changed_at timestamp with time zone, reason text, purchase_id text, caller text, starts_at timestamp with time zone, expires_at timestamp with time zone, occurred_at timestamp with time zone)
+CREATE FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) RETURNS TABLE(version bigint, operation text, status text, changed_at timestamp with time zone, reason text, purchase_id text, caller text, starts_at timestamp with time zone, expires_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
@@ -550,13 +562,16 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT a.version, a.operation, entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at),
-               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at, a.occurred_at
+               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at
           FROM entitlement_audit a
          WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
-           AND a.occurred_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
-         ORDER BY a.occurred_at DESC LIMIT p_limit;
+           AND a.changed_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
+         ORDER BY a.version DESC LIMIT p_limit;
 END
 $$;
+CREATE FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN hashtext(((p_user_id || '/'::text) || p_sku));
 CREATE FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -573,6 +588,11 @@ BEGIN
     IF p_entitlement.expires_at IS NOT NULL THEN
         payload := payload || jsonb_build_object('expires_at', rfc3339(p_entitlement.expires_at));
     END IF;
+    -- Before the audit, so that no transaction waits for an event while it holds up the maintenance of partitions.
+    PERFORM outbox_enqueue(
+        p_operation_id, event_type,
+        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
+        payload, p_trace_id);
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
             version, status, purchase_id, source_address, starts_at, expires_at, changed_at, correlation_id)
@@ -580,36 +600,31 @@ BEGIN
             p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
             p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
             p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_correlation_id);
-    PERFORM outbox_enqueue(
-        p_operation_id, event_type,
-        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
-        payload, p_trace_id);
 END
 $$;
-CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) RETURNS public.entitlements
+CREATE FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    known  entitlements := p_entitlement;
-    moment timestamptz := clock_timestamp();
-    state  text;
+    known entitlements := p_entitlement;
+    state text;
 BEGIN
     IF NOT known.start_pending AND (known.status <> 'ACTIVE' OR known.expires_at IS NULL) THEN
         RETURN known;
     END IF;
-    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, moment);
+    state := entitlement_state(known.status, known.starts_at, known.expires_at, p_grace, p_now);
     IF known.start_pending AND state <> 'SCHEDULED' THEN
-        known := entitlement_record_time(known, 'START', p_trace_id);
+        known := entitlement_record_time(known, 'START', p_trace_id, p_now);
     END IF;
     IF state = 'EXPIRED' THEN
-        known := entitlement_record_time(known, 'EXPIRE', p_trace_id);
-    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= moment THEN
-        known := entitlement_record_time(known, 'EXPIRING', p_trace_id);
+        known := entitlement_record_time(known, 'EXPIRE', p_trace_id, p_now);
+    ELSIF known.expiring_pending AND p_notice > interval '0' AND known.expires_at - p_notice <= p_now THEN
+        known := entitlement_record_time(known, 'EXPIRING', p_trace_id, p_now);
     END IF;
     RETURN known;
 END
 $$;
-CREATE FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) RETURNS public.entitlements
+CREATE FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) RETURNS public.entitlements
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -618,7 +633,7 @@ BEGIN
     UPDATE entitlements e
        SET status           = CASE p_operation WHEN 'EXPIRE' THEN 'EXPIRED' ELSE e.status END,
            version          = e.version + 1,
-           updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+           updated_at       = greatest(p_now, e.updated_at + interval '1 microsecond'),
            start_pending    = e.start_pending AND p_operation = 'EXPIRING',
            expiring_pending = e.expiring_pending AND p_operation = 'START'
      WHERE e.user_id = p_entitlement.user_id AND e.stock_keeping_unit = p_entitlement.stock_keeping_unit
@@ -638,63 +653,61 @@ CREATE FUNCTION public.entitlement_transition(p_operation text, p_user_id text, 
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    moment          timestamptz := clock_timestamp();
-    -- A start in the past means now.
-    effective_start timestamptz := CASE WHEN p_starts_at IS NOT NULL THEN greatest(p_starts_at, moment) END;
-    -- Whether EntitlementExpiring will be recorded. An end that is nearer than the notice, or whose notice would come
-    -- before the start, has none.
-    has_notice      boolean := coalesce(
-        p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, moment), false);
     known           entitlements;
+    decided_at      timestamptz;
+    effective_start timestamptz;
+    has_notice      boolean;
 BEGIN
-    IF p_expires_at <= moment THEN
+    PERFORM pg_advisory_xact_lock(x'6777656e'::integer, entitlement_lock_key(p_user_id, p_sku));
+    SELECT e.* INTO known FROM entitlements e
+     WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
+    decided_at := greatest(clock_timestamp(), known.updated_at + interval '1 microsecond');
+    IF known.version IS NOT NULL THEN
+        known      := entitlement_record_due(known, p_grace, p_notice, p_trace_id, decided_at);
+        decided_at := greatest(decided_at, known.updated_at + interval '1 microsecond');
+    END IF;
+    IF p_expires_at <= decided_at THEN
         invalid := 'expires_at must be in the future';
         RETURN;
     END IF;
+    -- A start in the past means now.
+    effective_start := CASE WHEN p_starts_at IS NOT NULL THEN greatest(p_starts_at, decided_at) END;
+    -- Whether EntitlementExpiring will be recorded. An end that is nearer than the notice, or whose notice would come
+    -- before the start, has none.
+    has_notice := coalesce(
+        p_notice > interval '0' AND p_expires_at - p_notice > greatest(effective_start, decided_at), false);
     IF p_operation = 'GRANT' THEN
-        -- At most twice: a row that is recorded as ACTIVE may have ended.
-        FOR attempt IN 1..2 LOOP
+        IF known.version IS NULL THEN
             INSERT INTO entitlements AS e
-                   (user_id, stock_keeping_unit, status, version, updated_at,
-                    starts_at, expires_at, purchase_id, start_pending, expiring_pending)
-            VALUES (p_user_id, p_sku, 'ACTIVE', 1, moment,
-                    effective_start, p_expires_at, p_purchase_id, coalesce(effective_start > moment, false), has_notice)
-            ON CONFLICT (user_id, stock_keeping_unit) DO UPDATE
-               SET status           = EXCLUDED.status,
-                   version          = e.version + 1,
-                   updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
-                   starts_at        = EXCLUDED.starts_at,
-                   expires_at       = EXCLUDED.expires_at,
-                   purchase_id      = EXCLUDED.purchase_id,
-                   start_pending    = EXCLUDED.start_pending,
-                   expiring_pending = EXCLUDED.expiring_pending
-             WHERE e.status <> EXCLUDED.status
+                   (user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at, purchase_id,
+                    start_pending, expiring_pending)
+            VALUES (p_user_id, p_sku, 'ACTIVE', 1, decided_at, effective_start, p_expires_at, p_purchase_id,
+                    coalesce(effective_start > decided_at, false), has_notice)
             RETURNING e.* INTO entitlement;
-            IF FOUND THEN
-                RETURN;
-            END IF;
-            SELECT e.* INTO known FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-            known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
-            EXIT WHEN known.status = 'ACTIVE';
-        END LOOP;
-        -- Not by the clock: if the end comes meanwhile, the entitlement was ACTIVE when this was decided.
-        refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
-        RETURN;
-    END IF;
-    SELECT e.* INTO known FROM entitlements e
-     WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku FOR UPDATE;
-    IF NOT FOUND THEN
+        ELSIF known.status = 'ACTIVE' THEN
+            refusal := 'already ' || CASE WHEN known.start_pending THEN 'SCHEDULED' ELSE 'ACTIVE' END;
+        ELSE
+            UPDATE entitlements e
+               SET status           = 'ACTIVE',
+                   version          = e.version + 1,
+                   updated_at       = decided_at,
+                   starts_at        = effective_start,
+                   expires_at       = p_expires_at,
+                   purchase_id      = p_purchase_id,
+                   start_pending    = coalesce(effective_start > decided_at, false),
+                   expiring_pending = has_notice
+             WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
+            RETURNING e.* INTO entitlement;
+        END IF;
+    ELSIF known.version IS NULL THEN
         refusal := 'not granted';
-        RETURN;
-    END IF;
-    known := entitlement_record_due(known, p_grace, p_notice, p_trace_id);
-    IF known.status <> 'ACTIVE' THEN
+    ELSIF known.status <> 'ACTIVE' THEN
         refusal := 'already ' || known.status;
     ELSIF p_operation = 'REVOKE' THEN
         UPDATE entitlements e
            SET status           = 'REVOKED',
                version          = e.version + 1,
-               updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+               updated_at       = decided_at,
                start_pending    = false,
                expiring_pending = false
          WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku
@@ -706,7 +719,7 @@ BEGIN
     ELSE
         UPDATE entitlements e
            SET version          = e.version + 1,
-               updated_at       = greatest(clock_timestamp(), e.updated_at + interval '1 microsecond'),
+               updated_at       = decided_at,
                expires_at       = p_expires_at,
                purchase_id      = p_purchase_id,
                expiring_pending = has_notice AND coalesce(p_expires_at - p_notice > e.starts_at, true)
@@ -715,12 +728,38 @@ BEGIN
     END IF;
 END
 $$;
+CREATE FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    existing text[] := '{}';
+    pair     record;
+BEGIN
+    FOR pair IN
+        SELECT DISTINCT entitlement_lock_key(p.user_id, p.sku) AS lock_key, p.user_id COLLATE "C" AS user_id,
+               p.sku COLLATE "C" AS sku
+          FROM unnest(p_user_ids, p_skus) AS p (user_id, sku)
+         ORDER BY lock_key, user_id, sku
+    LOOP
+        PERFORM lock_timeout_until(p_deadline, p_lock_wait_ms);
+        PERFORM pg_advisory_xact_lock(x'6777656e'::integer, pair.lock_key);
+        PERFORM FROM entitlements e
+          WHERE e.user_id = pair.user_id AND e.stock_keeping_unit = pair.sku
+            FOR UPDATE;
+        IF FOUND THEN
+            existing := existing || entitlement_aggregate_key(pair.user_id, pair.sku);
+        END IF;
+    END LOOP;
+    PERFORM outbox_lock_last(existing, p_deadline, p_lock_wait_ms);
+END
+$$;
 CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
+    locked record;
     due    record;
     before entitlements;
     after  entitlements;
@@ -731,7 +770,7 @@ BEGIN
     failed := 0;
     failed_of := '{0,0,0}';
     -- What is due in two ways is listed twice, and nothing is left to record the second time.
-    FOR due IN
+    WITH listed AS MATERIALIZED (
         (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
           WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
         UNION ALL
@@ -741,15 +780,24 @@ BEGIN
         UNION ALL
         (SELECT 3, user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3]))
+    SELECT array_agg(l.kind) AS kinds, array_agg(l.user_id) AS user_ids, array_agg(l.stock_keeping_unit) AS skus,
+           array_agg(entitlement_aggregate_key(l.user_id, l.stock_keeping_unit)) AS aggregates
+      INTO locked
+      FROM listed l
+     CROSS JOIN LATERAL (
+           SELECT FROM entitlements e
+            WHERE e.user_id = l.user_id AND e.stock_keeping_unit = l.stock_keeping_unit
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS row;
+    PERFORM outbox_lock_last(locked.aggregates, NULL, NULL);
+    FOR due IN
+        SELECT d.kind, d.user_id, d.sku FROM unnest(locked.kinds, locked.user_ids, locked.skus) AS d (kind, user_id, sku)
     LOOP
         SELECT e.* INTO before FROM entitlements e
-         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
-           FOR UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
-                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
                 failed_of[due.kind] := failed_of[due.kind] + 1;
@@ -757,7 +805,7 @@ BEGIN
                 CONTINUE;
             END;
         ELSE
-            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
         END IF;
         started  := started + (before.start_pending AND NOT after.start_pending)::integer;
         expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending
@@ -1045,6 +1093,15 @@ BEGIN
     RETURN counted;
 END
 $$;
+CREATE FUNCTION public.lock_timeout_until(p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    -- Zero would mean to wait without a limit.
+    PERFORM set_config('lock_timeout', least(
+        p_lock_wait_ms, greatest(1, extract(epoch FROM p_deadline - clock_timestamp()) * 1000))::integer::text, true);
+END
+$$;
 CREATE FUNCTION public.nats_dead_letter_error(p_kind text, p_deliveries integer, p_reason text) RETURNS text
     LANGUAGE sql IMMUTABLE
     RETURN ((((p_kind || ' after '::text) || p_deliveries) || CASE p_deliveries WHEN 1 THEN ' delivery'::text ELSE ' deliveries'::text END) || COALESCE((': '::text || p_reason), ''::text));
@@ -1246,21 +1303,37 @@ CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with t
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    ids  uuid[];
-    keys text[];
+    with_successors boolean := false;
+    promoting       boolean;
+    ids             uuid[];
+    keys            text[];
 BEGIN
-    PERFORM 1 FROM outbox_events o
-     WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
-     ORDER BY o.aggregate_key, o.aggregate_version
-       FOR UPDATE;
-    WITH discarded AS (
-        UPDATE outbox_events o
-           SET status = 'DISCARDED', discarded_at = coalesce(p_now, now())
-         WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
-        RETURNING o.event_id, o.aggregate_key)
-    SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key ORDER BY d.aggregate_key)
-      INTO ids, keys FROM discarded d;
-    PERFORM outbox_promote(keys);
+    LOOP
+        promoting := false;
+        BEGIN
+            IF with_successors THEN
+                PERFORM outbox_lock_closed(p_event_ids);
+            END IF;
+            PERFORM 1 FROM outbox_events o
+             WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE;
+            WITH discarded AS (
+                UPDATE outbox_events o
+                   SET status = 'DISCARDED', discarded_at = coalesce(p_now, now())
+                 WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
+                RETURNING o.event_id, o.aggregate_key)
+            SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key) INTO ids, keys FROM discarded d;
+            promoting := true;
+            PERFORM outbox_promote(keys);
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            IF NOT promoting THEN
+                RAISE;
+            END IF;
+            with_successors := true;
+        END;
+    END LOOP;
     RETURN QUERY SELECT unnest(ids);
 END
 $$;
@@ -1294,24 +1367,80 @@ CREATE FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now t
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    closed integer;
-    keys   text[];
+    with_successors boolean := false;
+    promoting       boolean;
+    closed          integer;
+    keys            text[];
 BEGIN
-    WITH locked AS MATERIALIZED (
-        SELECT o.event_id FROM outbox_events o
-         WHERE o.event_id = ANY (p_event_ids) AND o.locked_by = p_claim AND o.status = 'IN_FLIGHT'
-         ORDER BY o.aggregate_key, o.aggregate_version
-           FOR UPDATE),
-    published AS (
-        UPDATE outbox_events o
-           SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
-               stream_sequence = a.stream_sequence, locked_by = NULL, locked_at = NULL, lease_until = NULL
-          FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
-         WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l)) AND a.event_id = o.event_id
-        RETURNING o.aggregate_key)
-    SELECT count(*), array_agg(DISTINCT p.aggregate_key ORDER BY p.aggregate_key) INTO closed, keys FROM published p;
-    PERFORM outbox_promote(keys);
-    RETURN closed;
+    LOOP
+        promoting := false;
+        BEGIN
+            IF with_successors THEN
+                PERFORM outbox_lock_closed(p_event_ids);
+            END IF;
+            WITH locked AS MATERIALIZED (
+                SELECT o.event_id FROM outbox_events o
+                 WHERE o.event_id = ANY (p_event_ids) AND o.locked_by = p_claim AND o.status = 'IN_FLIGHT'
+                 ORDER BY o.aggregate_key, o.aggregate_version
+                   FOR UPDATE),
+            published AS (
+                UPDATE outbox_events o
+                   SET status = 'PUBLISHED', published_at = coalesce(p_now, now()), ready = false,
+                       stream_sequence = a.stream_sequence, locked_by = NULL, locked_at = NULL, lease_until = NULL
+                  FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
+                 WHERE o.event_id = ANY (ARRAY(SELECT l.event_id FROM locked l)) AND a.event_id = o.event_id
+                RETURNING o.aggregate_key)
+            SELECT count(*), array_agg(DISTINCT p.aggregate_key) INTO closed, keys FROM published p;
+            promoting := true;
+            PERFORM outbox_promote(keys);
+            RETURN closed;
+        EXCEPTION WHEN lock_not_available THEN
+            IF NOT promoting THEN
+                RAISE;
+            END IF;
+            with_successors := true;
+        END;
+    END LOOP;
+END
+$$;
+CREATE FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+    PERFORM FROM outbox_events o
+      WHERE o.event_id = ANY (p_event_ids || ARRAY(
+            SELECT next.event_id
+              FROM outbox_events c
+             CROSS JOIN LATERAL (
+                   SELECT n.event_id FROM outbox_events n
+                    WHERE n.aggregate_key = c.aggregate_key AND n.aggregate_version > c.aggregate_version
+                      AND n.published_at IS NULL AND n.discarded_at IS NULL
+                    ORDER BY n.aggregate_version LIMIT 1) AS next
+             WHERE c.event_id = ANY (p_event_ids)))
+      ORDER BY o.aggregate_key, o.aggregate_version
+        FOR UPDATE;
+END
+$$;
+CREATE FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    last record;
+BEGIN
+    FOR last IN
+        SELECT DISTINCT k.aggregate_key COLLATE "C" AS aggregate_key FROM unnest(p_aggregate_keys) AS k (aggregate_key)
+         ORDER BY 1
+    LOOP
+        IF p_deadline IS NOT NULL THEN
+            PERFORM lock_timeout_until(p_deadline, p_lock_wait_ms);
+        END IF;
+        PERFORM FROM outbox_events o
+          WHERE o.aggregate_key = last.aggregate_key AND o.published_at IS NULL AND o.discarded_at IS NULL
+          ORDER BY o.aggregate_version DESC LIMIT 1
+            FOR SHARE;
+    END LOOP;
 END
 $$;
 CREATE FUNCTION public.outbox_promote(p_aggregate_keys text[]) RETURNS integer
@@ -1323,12 +1452,16 @@ DECLARE
 BEGIN
     UPDATE outbox_events o
        SET ready = true
-      FROM unnest(p_aggregate_keys) AS k (aggregate_key)
-     CROSS JOIN LATERAL (
-           SELECT x.event_id FROM outbox_events x
-            WHERE x.aggregate_key = k.aggregate_key AND x.published_at IS NULL AND x.discarded_at IS NULL
-            ORDER BY x.aggregate_version LIMIT 1) AS first
-     WHERE o.event_id = first.event_id AND NOT o.ready AND o.status IN ('PENDING', 'IN_FLIGHT');
+     WHERE o.event_id = ANY (ARRAY(
+           SELECT f.event_id
+             FROM unnest(p_aggregate_keys) AS k (aggregate_key)
+            CROSS JOIN LATERAL (
+                  SELECT x.event_id FROM outbox_events x
+                   WHERE x.aggregate_key = k.aggregate_key AND x.published_at IS NULL AND x.discarded_at IS NULL
+                   ORDER BY x.aggregate_version LIMIT 1) AS first
+             JOIN outbox_events f ON f.event_id = first.event_id
+            WHERE NOT f.ready AND f.status IN ('PENDING', 'IN_FLIGHT')
+              FOR UPDATE OF f NOWAIT));
     GET DIAGNOSTICS promoted = ROW_COUNT;
     RETURN promoted;
 END
@@ -1336,14 +1469,21 @@ $$;
 CREATE FUNCTION public.outbox_promote_stuck() RETURNS integer
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    keys text[];
 BEGIN
-    RETURN outbox_promote(ARRAY(
-        SELECT first.aggregate_key
-          FROM (SELECT DISTINCT ON (o.aggregate_key) o.aggregate_key, o.ready, o.status
-                  FROM outbox_events o
-                 WHERE o.published_at IS NULL AND o.discarded_at IS NULL
-                 ORDER BY o.aggregate_key, o.aggregate_version) AS first
-         WHERE NOT first.ready AND first.status <> 'FAILED'));
+    SELECT array_agg(l.aggregate_key) INTO keys
+      FROM (SELECT o.aggregate_key FROM outbox_events o
+             WHERE o.event_id = ANY (ARRAY(
+                   SELECT first.event_id
+                     FROM (SELECT DISTINCT ON (x.aggregate_key) x.event_id, x.ready, x.status
+                             FROM outbox_events x
+                            WHERE x.published_at IS NULL AND x.discarded_at IS NULL
+                            ORDER BY x.aggregate_key, x.aggregate_version) AS first
+                    WHERE NOT first.ready AND first.status <> 'FAILED'))
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE) AS l;
+    RETURN outbox_promote(keys);
 END
 $$;
 CREATE FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) RETURNS record
@@ -1420,7 +1560,7 @@ BEGIN
        FOR UPDATE OF o;
     WITH redriven AS (
         UPDATE outbox_events o
-           SET status = 'PENDING', attempt_count = 0, next_retry_at = coalesce(p_now, now())
+           SET status = 'PENDING', attempt_count = 0, next_retry_at = o.created_at
          WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
         RETURNING o.event_id, o.aggregate_key)
     SELECT array_agg(r.event_id), array_agg(DISTINCT r.aggregate_key ORDER BY r.aggregate_key)
@@ -2641,8 +2781,8 @@ CREATE INDEX entitlement_audit_default_purchase_id_occurred_at_idx ON public.ent
 CREATE INDEX entitlement_audit_trace ON ONLY public.entitlement_audit USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_trace_id_occurred_at_idx ON public.entitlement_audit_default USING btree (trace_id, occurred_at) WHERE (trace_id IS NOT NULL);
 CREATE INDEX entitlement_audit_default_transaction_id_occurred_at_operat_idx ON public.entitlement_audit_default USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
-CREATE INDEX entitlement_audit_history ON ONLY public.entitlement_audit USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
-CREATE INDEX entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx ON public.entitlement_audit_default USING btree (user_id, stock_keeping_unit, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_history ON ONLY public.entitlement_audit USING btree (user_id, stock_keeping_unit, version, changed_at) WHERE (outcome = 'APPLIED'::text);
+CREATE INDEX entitlement_audit_default_user_id_stock_keeping_unit_versio_idx ON public.entitlement_audit_default USING btree (user_id, stock_keeping_unit, version, changed_at) WHERE (outcome = 'APPLIED'::text);
 CREATE INDEX entitlements_ending ON public.entitlements USING btree (expires_at) WHERE ((status = 'ACTIVE'::text) AND (expires_at IS NOT NULL));
 CREATE INDEX entitlements_expiring ON public.entitlements USING btree (expires_at) WHERE expiring_pending;
 CREATE INDEX entitlements_starting ON public.entitlements USING btree (starts_at) WHERE start_pending;
@@ -2688,7 +2828,7 @@ ALTER INDEX public.entitlement_audit_pkey ATTACH PARTITION public.entitlement_au
 ALTER INDEX public.entitlement_audit_purchase ATTACH PARTITION public.entitlement_audit_default_purchase_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_trace ATTACH PARTITION public.entitlement_audit_default_trace_id_occurred_at_idx;
 ALTER INDEX public.entitlement_audit_changes ATTACH PARTITION public.entitlement_audit_default_transaction_id_occurred_at_operat_idx;
-ALTER INDEX public.entitlement_audit_history ATTACH PARTITION public.entitlement_audit_default_user_id_stock_keeping_unit_occurr_idx;
+ALTER INDEX public.entitlement_audit_history ATTACH PARTITION public.entitlement_audit_default_user_id_stock_keeping_unit_versio_idx;
 CREATE TRIGGER api_clients_keep_revocation BEFORE UPDATE ON public.api_clients FOR EACH ROW WHEN (((old.revoked_at IS NOT NULL) AND (new.revoked_at IS DISTINCT FROM old.revoked_at))) EXECUTE FUNCTION public.api_clients_keep_revocation();
 ALTER TABLE public.api_clients ENABLE ALWAYS TRIGGER api_clients_keep_revocation;
 CREATE CONSTRAINT TRIGGER guarded_transactions_finished AFTER INSERT ON public.guarded_transactions DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.guarded_transactions_refuse_commit();
@@ -2752,18 +2892,22 @@ REVOKE ALL ON FUNCTION public.entitlement_event_type(p_operation text) FROM PUBL
 GRANT ALL ON FUNCTION public.entitlement_event_type(p_operation text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_history(p_user_id text, p_sku text, p_before timestamp with time zone, p_limit integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_lock_key(p_user_id text, p_sku text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_record_change(p_entitlement public.entitlements, p_operation text, p_operation_id uuid, p_caller text, p_reason text, p_purchase_id text, p_trace_id text, p_detail jsonb, p_source_address inet, p_correlation_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_due(p_entitlement public.entitlements, p_grace interval, p_notice interval, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlement_record_time(p_entitlement public.entitlements, p_operation text, p_trace_id text, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_state(p_status text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_status_after(p_event_type text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_status_after(p_event_type text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlement_transition(p_operation text, p_user_id text, p_sku text, p_purchase_id text, p_starts_at timestamp with time zone, p_expires_at timestamp with time zone, p_grace interval, p_notice interval, p_trace_id text, OUT refusal text, OUT invalid text, OUT entitlement public.entitlements) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.genuine_events(p_event_ids uuid[], p_user_ids text[], p_skus text[], p_event_types text[], p_versions bigint[], p_times timestamp with time zone[], p_digests bytea[], p_starts_at timestamp with time zone[], p_expires_at timestamp with time zone[]) FROM PUBLIC;
@@ -2790,6 +2934,8 @@ REVOKE ALL ON FUNCTION public.installation_renew() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.is_schema_owner() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.key_conflict_count(p_caller text, p_route text, p_key text, p_operation_id uuid) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.lock_timeout_until(p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.lock_timeout_until(p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.nats_dead_letter_error(p_kind text, p_deliveries integer, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.nats_dead_letter_error(p_kind text, p_deliveries integer, p_reason text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBLIC;
@@ -2810,6 +2956,10 @@ GRANT ALL ON FUNCTION public.outbox_enqueue(p_event_id uuid, p_event_type text, 
 REVOKE ALL ON FUNCTION public.outbox_events_failed_at() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_finalise(p_claim text, p_event_ids uuid[], p_now timestamp with time zone, p_sequences bigint[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;

@@ -109,7 +109,10 @@ def attempt_times(row: dict[str, Any]) -> list[datetime]:
 def test_due_notifications_are_sent_once_longest_due_first(database_url: str, rows: Rows) -> None:
     """D1: PENDING, PROCESSING, SENT; in batches; a notification that is not due yet is not claimed."""
     ids = add(rows, 25)
-    (later,) = add(rows, at=NOON + timedelta(seconds=1))
+    (later,) = add(rows)
+    rows.execute(
+        "UPDATE notifications SET next_retry_at = %s WHERE notification_id = %s", (NOON + timedelta(seconds=1), later)
+    )
     sender = FakeSender(lambda n: _expect_processing(rows, n))
     assert deliver(database_url, sender, BATCH_SIZE="10")["sent"] == 25
     assert set(sender.sent_ids[:10]) == set(ids[:10])

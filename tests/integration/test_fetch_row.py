@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,6 +13,7 @@ from grantwire.errors import InternalError, RetryableError
 from grantwire.settings import load
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,3 +81,23 @@ def test_statement_is_repeated_after_the_connection_was_terminated(database: Dat
         owner.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     (other,) = database.fetch_row("SELECT pg_backend_pid()", {})
     assert other != pid
+
+
+def test_statement_is_repeated_after_a_deadlock(owner_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No statement of ours should deadlock (W7); if one does, it is sent again, and the caller gets its result."""
+    settings = load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": owner_url})
+    database = Database(settings, session={"deadlock_timeout": "100ms"})
+    lock = "SELECT pg_advisory_xact_lock(%(first)s)::text, pg_advisory_xact_lock(%(second)s)::text"
+    with psycopg.connect(owner_url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SET deadlock_timeout = '1 min'")
+        other.execute("SELECT pg_advisory_xact_lock(2)")
+        (pid,) = database.fetch_row("SELECT pg_backend_pid()", {})
+        repeated = pool.submit(database.fetch_row, lock, {"first": 1, "second": 2})
+        with psycopg.connect(owner_url, autocommit=True) as observer:
+            waits = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+            until("the statement waits", lambda: bool(observer.execute(waits, (pid,)).fetchall()))
+        other.execute("SELECT pg_advisory_xact_lock(1)")
+        other.rollback()
+        assert repeated.result(timeout=30) == ("", "")
+    database.close()
+    assert "deadlock, repeating the statement" in capsys.readouterr().out

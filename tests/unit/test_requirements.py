@@ -22,10 +22,11 @@ def _listed_ids() -> list[str]:
 def _cited_ids(files: Iterable[Path]) -> dict[str, str]:
     """Return each cited id with the name of a file that cites it.
 
-    Only an id that begins like a listed one counts, because code contains other text such as `B2`.
+    Only an id that begins like a listed one counts, because code contains other text such as `B2`. The week of a date,
+    as in `2026-W05`, is not an id.
     """
     prefixes = "".join(sorted({requirement[0] for requirement in _listed_ids()}))
-    citation = re.compile(rf"(?<![%\w])([{prefixes}]\d{{1,2}})\b")
+    citation = re.compile(rf"(?<![-%\w])([{prefixes}]\d{{1,2}})\b")
     return {requirement: path.name for path in files for requirement in citation.findall(path.read_text())}
 
 

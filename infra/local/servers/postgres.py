@@ -157,9 +157,9 @@ class PostgresServer(Server):
         )
 
     def _is_ready(self) -> bool:
-        """Return whether the last line of PostgreSQL's lock file says that it is ready."""
+        """Return whether the last line of PostgreSQL's lock file says that it is ready, as a primary or a standby."""
         lines = self._lock_file()
-        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"  # noqa: PLR2004
+        return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() in {"ready", "standby"}  # noqa: PLR2004
 
     def _adopt_unrecorded(self) -> None:
         """Record a server whose start was killed before it was recorded; PostgreSQL's lock file names it."""

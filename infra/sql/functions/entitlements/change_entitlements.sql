@@ -2,9 +2,10 @@
 -- array belongs to item n. `outcomes`, `status_codes` and `bodies` have what change_entitlement returned for each item.
 --
 -- All keys are locked first (idempotency_lock_keys). An item whose key another transaction holds for longer than
--- p_lock_wait_ms gets REQUEST_IN_PROGRESS, and the others are executed. A wait for a row ends after p_lock_wait_ms, and
--- all waits end p_wait_ms after the start of the statement; then the statement fails with SQLSTATE 55P03, and nothing
--- was changed.
+-- p_lock_wait_ms gets REQUEST_IN_PROGRESS, and the others are executed. Then all entitlements are locked, and the events
+-- that theirs will follow (entitlements_lock), so that no item waits while it is executed (W7). Such a wait ends after
+-- p_lock_wait_ms, and all waits end p_wait_ms after the start of the statement; then the statement fails with SQLSTATE
+-- 55P03, and nothing was changed.
 --
 -- With p_atomic, the first refused item ends the batch: everything before it is rolled back, and nothing is stored, not
 -- even the refusal. `refused` is then its position, and the three arrays end with this item.
@@ -21,9 +22,21 @@ CREATE OR REPLACE FUNCTION change_entitlements(
 DECLARE
     deadline timestamptz := statement_timestamp() + p_wait_ms * interval '1 millisecond';
     held     integer[];
+    user_ids text[];
+    skus     text[];
     result   record;
 BEGIN
     held := idempotency_lock_keys(p_caller, p_routes, p_keys, p_request_hashes, p_lock_wait_ms);
+
+    -- Only of the items that will be executed: a replay waits for nothing. LIMIT makes each search one by primary key.
+    SELECT array_agg(i.user_id), array_agg(i.sku) INTO user_ids, skus
+      FROM unnest(p_routes, p_keys, p_request_hashes, p_user_ids, p_skus) WITH ORDINALITY
+           AS i (route, key, request_hash, user_id, sku, position)
+     WHERE i.position <> ALL (held)
+       AND (SELECT k.expires_at FROM idempotency_keys k
+             WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
+               AND k.request_hash = i.request_hash LIMIT 1) IS NULL;
+    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
 
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN

@@ -2,9 +2,12 @@
 -- results are NULL if the entitlement was not granted yet. The refusal names the limit: the time now, the beginning of the
 -- audit, or the first change of this entitlement that the audit still has.
 --
--- The last change until p_at decides. If it is the current state, it is read from `entitlements`. Otherwise it is the last
--- applied change in the audit. The audit row is written a moment after the change, in the same transaction; a minute covers
--- that moment.
+-- The last change until p_at decides, in the order of the versions. If it is the current state, it is read from
+-- `entitlements`. Otherwise it is the last applied change in the audit. The order of occurred_at can be another one if the
+-- clock was set back; changed_at always grows with the version.
+--
+-- After that, the last change can lie ahead of the clock. It then counts from as long before now as it lies ahead, so that
+-- a check as of a moment ago agrees with the check now (W6).
 --
 -- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
 -- reads the applied changes of one entitlement, from the newest one on, in the index entitlement_audit_history. The planner
@@ -31,7 +34,7 @@ BEGIN
     SELECT e.status, e.version, e.starts_at, e.expires_at, e.updated_at
       INTO status, version, starts_at, expires_at, updated_at
       FROM entitlements e WHERE e.user_id = p_user_id AND e.stock_keeping_unit = p_sku;
-    IF NOT FOUND OR updated_at <= p_at THEN
+    IF NOT FOUND OR updated_at <= p_at OR updated_at - p_now >= p_now - p_at THEN
         RETURN;
     END IF;
 
@@ -39,8 +42,8 @@ BEGIN
       INTO status, version, starts_at, expires_at, updated_at
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
-       AND a.occurred_at <= p_at + interval '1 minute' AND a.changed_at <= p_at
-     ORDER BY a.occurred_at DESC LIMIT 1;
+       AND a.changed_at <= p_at
+     ORDER BY a.version DESC LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
@@ -48,7 +51,7 @@ BEGIN
     SELECT a.version, a.changed_at INTO first_kept
       FROM entitlement_audit a
      WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku AND a.outcome = 'APPLIED'
-     ORDER BY a.occurred_at LIMIT 1;
+     ORDER BY a.version LIMIT 1;
     IF first_kept.version IS DISTINCT FROM 1 THEN
         refusal := 'at must not be earlier than ' || rfc3339(coalesce(first_kept.changed_at, p_now))
                 || ', the first change in the recorded history of this entitlement';

@@ -11,7 +11,8 @@ CREATE OR REPLACE FUNCTION entitlement_check(
     OUT body text, OUT etag text, OUT max_age integer
 ) LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 DECLARE
-    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, p_now);
+    -- Never earlier than the last change: a clock that was set back does not undo a recorded start (W6).
+    state       text := entitlement_state(p_status, p_starts_at, p_expires_at, p_grace, greatest(p_now, p_updated_at));
     ends_at     timestamptz := p_expires_at + p_grace;
     reason_code text := CASE WHEN state = 'NONE' THEN 'NOT_GRANTED'
                              WHEN state = 'ACTIVE' AND p_expires_at <= p_now THEN 'GRACE'

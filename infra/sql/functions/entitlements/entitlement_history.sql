@@ -1,9 +1,8 @@
 -- Returns the applied changes of an entitlement before p_before, newest first, at most p_limit (K8). NULL p_before: all.
 -- Refused operations are not part of the history. `status` is that after the change, SCHEDULED before the start.
 --
--- changed_at is the time of the change; occurred_at is that of its audit row, a moment later, which orders the pages. No two
--- rows of an entitlement have the same occurred_at, because each change locks the entitlement. So that of the last row of a
--- page is the p_before of the next one.
+-- The order is that of the versions. changed_at is the time of the change, and grows with the version also if the clock was
+-- set back (W6). So that of the last row of a page is the p_before of the next one.
 --
 -- The function runs with the privileges of the schema owner, because the role of the functions cannot read the audit. It
 -- reads entitlement_audit_history, which has no refused operations: there can be millions of them. The planner settings
@@ -12,7 +11,7 @@ CREATE OR REPLACE FUNCTION entitlement_history(
     p_user_id text, p_sku text, p_before timestamptz, p_limit integer
 ) RETURNS TABLE (
     version bigint, operation text, status text, changed_at timestamptz, reason text, purchase_id text, caller text,
-    starts_at timestamptz, expires_at timestamptz, occurred_at timestamptz
+    starts_at timestamptz, expires_at timestamptz
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
   SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 BEGIN
@@ -23,11 +22,11 @@ BEGIN
 
     RETURN QUERY
         SELECT a.version, a.operation, entitlement_state(a.status, a.starts_at, NULL, '0', a.changed_at),
-               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at, a.occurred_at
+               a.changed_at, a.detail->>'reason', a.purchase_id, a.caller, a.starts_at, a.expires_at
           FROM entitlement_audit a
          WHERE a.user_id = p_user_id AND a.stock_keeping_unit = p_sku
-           AND a.occurred_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
-         ORDER BY a.occurred_at DESC LIMIT p_limit;
+           AND a.changed_at < coalesce(p_before, 'infinity') AND a.outcome = 'APPLIED'
+         ORDER BY a.version DESC LIMIT p_limit;
 END
 $$;
 

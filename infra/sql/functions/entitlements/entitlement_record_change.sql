@@ -20,6 +20,12 @@ BEGIN
         payload := payload || jsonb_build_object('expires_at', rfc3339(p_entitlement.expires_at));
     END IF;
 
+    -- Before the audit, so that no transaction waits for an event while it holds up the maintenance of partitions.
+    PERFORM outbox_enqueue(
+        p_operation_id, event_type,
+        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
+        payload, p_trace_id);
+
     INSERT INTO entitlement_audit
            (operation_id, caller, operation, outcome, user_id, stock_keeping_unit, trace_id, detail,
             version, status, purchase_id, source_address, starts_at, expires_at, changed_at, correlation_id)
@@ -27,11 +33,6 @@ BEGIN
             p_trace_id, p_detail || jsonb_build_object('reason', p_reason),
             p_entitlement.version, p_entitlement.status, p_purchase_id, p_source_address,
             p_entitlement.starts_at, p_entitlement.expires_at, p_entitlement.updated_at, p_correlation_id);
-
-    PERFORM outbox_enqueue(
-        p_operation_id, event_type,
-        entitlement_aggregate_key(p_entitlement.user_id, p_entitlement.stock_keeping_unit), p_entitlement.version,
-        payload, p_trace_id);
 END
 $$;
 

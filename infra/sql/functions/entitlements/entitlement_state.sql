@@ -1,6 +1,9 @@
 -- Returns the status of an entitlement at a time: NONE, SCHEDULED, ACTIVE, EXPIRED or REVOKED (K3, K5). Every read
 -- uses this function, so that an entitlement ends on time although no worker has recorded its end yet. p_status is the
 -- recorded status; NULL means that the entitlement was never granted. It ends at p_expires_at plus p_grace.
+--
+-- Reads of the current state pass greatest(now, updated_at) as p_now: a start that was recorded stays recorded, like an end,
+-- if the clock is set back (W6).
 CREATE OR REPLACE FUNCTION entitlement_state(
     p_status text, p_starts_at timestamptz, p_expires_at timestamptz, p_grace interval, p_now timestamptz
 ) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE

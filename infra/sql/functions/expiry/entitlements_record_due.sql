@@ -4,7 +4,8 @@
 --
 -- Several workers can run at once. SKIP LOCKED leaves a row to the transaction that holds it: another worker, which
 -- records it, or a change, which records what is due before it decides. entitlement_record_due checks the row again,
--- after it was locked.
+-- after it was locked. All rows are locked first, then the events that theirs will follow, in the order of the aggregates
+-- (W7): the order of the times is another one.
 --
 -- With p_isolate, an entitlement whose events PostgreSQL refuses does not hold back the others: it is counted as failed,
 -- and `error` has the reason of the last one. Then p_limit must be at most 20, because each entitlement takes a
@@ -20,6 +21,7 @@ CREATE OR REPLACE FUNCTION entitlements_record_due(
 ) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
+    locked record;
     due    record;
     before entitlements;
     after  entitlements;
@@ -30,7 +32,7 @@ BEGIN
     failed := 0;
     failed_of := '{0,0,0}';
     -- What is due in two ways is listed twice, and nothing is left to record the second time.
-    FOR due IN
+    WITH listed AS MATERIALIZED (
         (SELECT 1 AS kind, user_id, stock_keeping_unit FROM entitlements
           WHERE start_pending AND starts_at <= moment ORDER BY starts_at LIMIT p_limit OFFSET p_skip[1])
         UNION ALL
@@ -40,15 +42,25 @@ BEGIN
         UNION ALL
         (SELECT 3, user_id, stock_keeping_unit FROM entitlements
           WHERE expiring_pending AND expires_at <= moment + p_notice AND p_notice > interval '0'
-          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3])
+          ORDER BY expires_at LIMIT p_limit OFFSET p_skip[3]))
+    SELECT array_agg(l.kind) AS kinds, array_agg(l.user_id) AS user_ids, array_agg(l.stock_keeping_unit) AS skus,
+           array_agg(entitlement_aggregate_key(l.user_id, l.stock_keeping_unit)) AS aggregates
+      INTO locked
+      FROM listed l
+     CROSS JOIN LATERAL (
+           SELECT FROM entitlements e
+            WHERE e.user_id = l.user_id AND e.stock_keeping_unit = l.stock_keeping_unit
+            LIMIT 1 FOR UPDATE SKIP LOCKED) AS row;
+    PERFORM outbox_lock_last(locked.aggregates, NULL, NULL);
+
+    FOR due IN
+        SELECT d.kind, d.user_id, d.sku FROM unnest(locked.kinds, locked.user_ids, locked.skus) AS d (kind, user_id, sku)
     LOOP
         SELECT e.* INTO before FROM entitlements e
-         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.stock_keeping_unit
-           FOR UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
+         WHERE e.user_id = due.user_id AND e.stock_keeping_unit = due.sku;
         IF p_isolate THEN
             BEGIN
-                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+                after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
             EXCEPTION WHEN OTHERS THEN
                 failed := failed + 1;
                 failed_of[due.kind] := failed_of[due.kind] + 1;
@@ -56,7 +68,7 @@ BEGIN
                 CONTINUE;
             END;
         ELSE
-            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id);
+            after := entitlement_record_due(before, p_grace, p_notice, p_trace_id, clock_timestamp());
         END IF;
         started  := started + (before.start_pending AND NOT after.start_pending)::integer;
         expiring := expiring + (before.expiring_pending AND NOT after.expiring_pending

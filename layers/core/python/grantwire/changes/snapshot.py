@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 READ_SNAPSHOT = """
 WITH page AS (
   SELECT user_id, stock_keeping_unit, version, updated_at, starts_at, expires_at,
-         entitlement_state(status, starts_at, expires_at, %(grace)s::interval, statement_timestamp()) AS status,
+         entitlement_state(status, starts_at, expires_at, %(grace)s::interval,
+                           greatest(statement_timestamp(), updated_at)) AS status,
          row_number() OVER (ORDER BY user_id, stock_keeping_unit) AS number
     FROM entitlements
    WHERE (user_id, stock_keeping_unit) > (%(user_id)s::text, %(stock_keeping_unit)s::text)

@@ -34,13 +34,14 @@ _TLS_ADVICE = {
 }
 
 
-def to_grantwire_error(error: psycopg.Error) -> RetryableError | InternalError:
+def to_grantwire_error(error: psycopg.Error, *, in_recovery: bool = False) -> RetryableError | InternalError:
     """Return the Grantwire error for an error of psycopg, and log it if the database is unavailable.
 
     RetryableError if a retry may succeed, SystemFaultError if the system is at fault, otherwise InternalError.
+    `in_recovery` means that the server refused the statement because it is a standby, for example during a promotion.
     """
     is_unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-    if is_unavailable(error):
+    if in_recovery or is_unavailable(error):
         advice = next((f"; {advice}" for text, advice in _TLS_ADVICE.items() if text in str(error)), "")
         # ERROR if waiting cannot help: the server refused the connection (wrong password, no such database), or its
         # certificate was refused.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# After these errors the connection is unusable: the server did not respond in time, or it is a read-only replica.
+# After these errors the connection is unusable: the server did not respond in time, or it is a standby.
 _UNUSABLE_SQLSTATES = {None, "25006"}
+# A standby refuses unlogged tables as a feature that it does not support.
+_NOT_SUPPORTED = "0A000"
 _DEADLOCK_DETECTED = "40P01"
 # The other transaction must take the locks that this one released before it asks for them again.
 _DEADLOCK_PAUSE_SECONDS = 0.1
@@ -83,8 +86,7 @@ class Database:
         try:
             yield transaction
         except psycopg.Error as error:
-            self._close_if_lost(error)
-            raise to_grantwire_error(error) from error
+            raise self._convert(error) from error
         except AmbiguousError:
             self.close()
             raise
@@ -101,11 +103,13 @@ class Database:
         try:
             yield self._get_connection()
         except psycopg.Error as error:
-            self._close_if_lost(error)
-            raise to_grantwire_error(error) from error
+            raise self._convert(error) from error
         except GrantwireError as error:
             if isinstance(error.__cause__, psycopg.Error):
+                in_recovery = self._is_in_recovery(error.__cause__)
                 self._close_if_lost(error.__cause__)
+                if in_recovery:
+                    raise to_grantwire_error(error.__cause__, in_recovery=True) from error.__cause__
             raise
 
     def close(self) -> None:
@@ -125,12 +129,11 @@ class Database:
                 logger.warning("deadlock, repeating the statement", reason=describe(error))
                 time.sleep(_DEADLOCK_PAUSE_SECONDS)
             else:
-                raise to_grantwire_error(error) from error
+                raise self._convert(error) from error
         try:
             return action(self._get_connection())
         except psycopg.Error as second_error:
-            self._close_if_lost(second_error)
-            raise to_grantwire_error(second_error) from second_error
+            raise self._convert(second_error) from second_error
 
     def _execute(
         self, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]
@@ -145,6 +148,30 @@ class Database:
             for name, value in self._session_settings.items():
                 self._connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         return self._connection
+
+    def _convert(self, error: psycopg.Error) -> GrantwireError:
+        """Close an unusable connection, and return the error of Grantwire."""
+        in_recovery = self._is_in_recovery(error)
+        self._close_if_lost(error)
+        return to_grantwire_error(error, in_recovery=in_recovery)
+
+    def _is_in_recovery(self, error: psycopg.Error) -> bool:
+        """Return whether the server refused a statement because it is a standby; then close the connection.
+
+        The next one may reach the new primary. The server reports its state without a question; a proxy may not.
+        """
+        connection = self._connection
+        if error.sqlstate != _NOT_SUPPORTED or connection is None or connection.closed:
+            return False
+        in_recovery = connection.info.parameter_status("in_hot_standby") == "on"
+        if not in_recovery:
+            with contextlib.suppress(psycopg.Error):
+                connection.rollback()
+                row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+                in_recovery = row is not None and bool(row[0])
+        if in_recovery:
+            self.close()
+        return in_recovery
 
     def _close_if_lost(self, error: psycopg.Error) -> bool:
         """Close an unusable connection; return True if the server closed it, so that reconnecting may help."""

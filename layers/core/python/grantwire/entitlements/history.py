@@ -28,7 +28,7 @@ SELECT '{"user_id":' || to_json(%(user_id)s::text) || ',"stock_keeping_unit":' |
          ',' ORDER BY position) FILTER (WHERE position <= %(limit)s), '')
     || ']'
     || CASE WHEN count(*) > %(limit)s
-            THEN ',"next_before":"' || rfc3339(min(occurred_at) FILTER (WHERE position <= %(limit)s)) || '"'
+            THEN ',"next_before":"' || rfc3339(min(changed_at) FILTER (WHERE position <= %(limit)s)) || '"'
             ELSE '' END
     || '}'
   FROM page

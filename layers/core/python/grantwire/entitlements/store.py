@@ -42,7 +42,8 @@ SELECT outcome, status_code, body
 LIST = """
 WITH page AS (
   SELECT stock_keeping_unit, version, updated_at, starts_at, expires_at,
-         entitlement_state(status, starts_at, expires_at, %(grace)s, statement_timestamp()) AS status,
+         entitlement_state(status, starts_at, expires_at, %(grace)s,
+                           greatest(statement_timestamp(), updated_at)) AS status,
          row_number() OVER (ORDER BY stock_keeping_unit) AS position
     FROM entitlements
    WHERE user_id = %(user_id)s AND stock_keeping_unit > %(after)s

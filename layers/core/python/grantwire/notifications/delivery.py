@@ -10,10 +10,12 @@ An invocation releases the claims that it cannot finish, so none ends while it h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ClassVar
 
+from grantwire.errors import InternalError, RetryableError
 from grantwire.notifications import store
 from grantwire.notifications.delivery_batch import DeliveryBatch
 from grantwire.notifications.senders.breaker import BreakerSender
@@ -74,8 +76,11 @@ class Delivery(Worker):
         self._paused_seconds = 0.0
 
     async def begin(self) -> None:
-        """Reset the time spent waiting for the receiver."""
+        """Reset the time spent waiting for the receiver, and make due what a clock that was set back delays."""
         self._paused_seconds = 0.0
+        with contextlib.suppress(RetryableError, InternalError), self._database.session() as tx:
+            if count := store.hasten_first_attempts(tx, self._now()):
+                logger.warning("clock was set back, sending delayed notifications", count=count)
 
     async def step(self, budget: Budget) -> bool:
         """Claim one batch and send it; return false if nothing was due.

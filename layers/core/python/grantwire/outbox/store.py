@@ -43,6 +43,9 @@ _by_aggregate_and_version = attrgetter("aggregate_key", "aggregate_version")
 # It reclaims at most one head whose lease expired: that event may have killed its worker, and the others must not lose
 # an attempt if it does so again.
 #
+# An event that was never tried has the next_retry_at with which it was created. It is due whatever the clock says, so
+# that a clock that was set back does not delay it (W6).
+#
 # Two details keep the planner on the indexes even with stale statistics. The CASE has no statistics, so the planner
 # cannot assume that few heads are due and that sorting all of them is cheap. It expects an array to be short, while it
 # might expect a join to be large. Rows are updated by event_id, not by ctid, because the ctid of a head that another
@@ -52,7 +55,9 @@ WITH heads AS MATERIALIZED (
   SELECT event_id, aggregate_key, aggregate_version, status, attempt_count
     FROM outbox_events
    WHERE ready
-     AND CASE status WHEN 'PENDING' THEN next_retry_at ELSE lease_until END <= coalesce(%(now)s::timestamptz, now())
+     AND CASE WHEN status <> 'PENDING' THEN lease_until
+              WHEN next_retry_at > created_at THEN next_retry_at
+              ELSE '-infinity' END <= coalesce(%(now)s::timestamptz, now())
    ORDER BY created_at
    LIMIT %(limit)s
      FOR UPDATE SKIP LOCKED),
@@ -69,7 +74,8 @@ followers AS MATERIALIZED (
            FROM outbox_events o
           WHERE o.aggregate_key = h.aggregate_key AND o.aggregate_version > h.aggregate_version
             AND o.published_at IS NULL AND o.discarded_at IS NULL AND o.attempt_count = 0
-            AND o.status = 'PENDING' AND o.next_retry_at <= coalesce(%(now)s::timestamptz, now())
+            AND o.status = 'PENDING'
+            AND (o.next_retry_at <= o.created_at OR o.next_retry_at <= coalesce(%(now)s::timestamptz, now()))
           ORDER BY o.aggregate_version
           LIMIT h.room
             FOR UPDATE OF o SKIP LOCKED) f
@@ -116,10 +122,16 @@ def _to_array(event_ids: Sequence[str]) -> str:
     return "{" + ",".join(event_ids) + "}"
 
 
+# This and the next statements lock the events in the order of aggregate and version before they change them (W7). A
+# change locks the event that its own event will follow, so an update in any other order could deadlock with a batch.
 _RENEW = """
 UPDATE outbox_events
    SET lease_until = coalesce(%(now)s::timestamptz, now()) + %(lease)s
- WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (ARRAY(
+         SELECT event_id FROM outbox_events
+          WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+          ORDER BY aggregate_key, aggregate_version
+            FOR UPDATE))
 """
 
 
@@ -151,7 +163,12 @@ UPDATE outbox_events o
        last_error = f.reason, locked_by = NULL, locked_at = NULL, lease_until = NULL
   FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(retries)s::interval[], %(reasons)s::text[])
        AS f (event_id, attempt_count, retry_after, reason)
- WHERE o.event_id = f.event_id AND o.locked_by = %(token)s AND o.status = 'IN_FLIGHT'
+ WHERE o.event_id = f.event_id
+   AND o.event_id = ANY (ARRAY(
+         SELECT event_id FROM outbox_events
+          WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+          ORDER BY aggregate_key, aggregate_version
+            FOR UPDATE))
 """
 
 
@@ -173,7 +190,11 @@ def fail(tx: Connection, token: str, failures: Sequence[Failure], *, now: dateti
 _RELEASE = """
 UPDATE outbox_events
    SET status = 'PENDING', locked_by = NULL, locked_at = NULL, lease_until = NULL
- WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+ WHERE event_id = ANY (ARRAY(
+         SELECT event_id FROM outbox_events
+          WHERE event_id = ANY (%(ids)s::uuid[]) AND locked_by = %(token)s AND status = 'IN_FLIGHT'
+          ORDER BY aggregate_key, aggregate_version
+            FOR UPDATE))
 """
 
 

@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 # Building the JSON in PostgreSQL costs half of building it in Python, and `||` keeps the order of the keys.
 SUMMARIZE = """
 WITH due AS (
- (SELECT stock_keeping_unit, status, starts_at, expires_at FROM user_entitlements
+ (SELECT stock_keeping_unit, status, changed_at, starts_at, expires_at FROM user_entitlements
    WHERE user_id = %(user_id)s AND status = 'ACTIVE'
      AND starts_at > coalesce(%(now)s::timestamptz, statement_timestamp()) ORDER BY starts_at)
    UNION
- (SELECT stock_keeping_unit, status, starts_at, expires_at FROM user_entitlements
+ (SELECT stock_keeping_unit, status, changed_at, starts_at, expires_at FROM user_entitlements
    WHERE user_id = %(user_id)s AND status = 'ACTIVE'
      AND expires_at <= coalesce(%(now)s::timestamptz, statement_timestamp()) ORDER BY expires_at)),
 decided AS (
-  SELECT stock_keeping_unit, entitlement_state(status, starts_at, expires_at, %(grace)s::interval,
-                                               coalesce(%(now)s::timestamptz, statement_timestamp())) AS state
+  SELECT stock_keeping_unit,
+         entitlement_state(status, starts_at, expires_at, %(grace)s::interval,
+                           greatest(coalesce(%(now)s::timestamptz, statement_timestamp()), changed_at)) AS state
     FROM due),
 inactive AS MATERIALIZED (
   SELECT stock_keeping_unit, state FROM decided WHERE state <> 'ACTIVE'),

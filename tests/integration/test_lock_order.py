@@ -1,0 +1,264 @@
+"""W7: every change and every worker takes its locks in one order, so that no two of them can deadlock.
+
+The order is: keys by lock key, entitlements by lock key, events by aggregate and version (ADR 0041). Each test holds
+one lock, lets one of them run until it waits for it, and proves that it holds none of the later ones. Transactions
+that wait in one order only never wait for each other in a circle, so this covers every pair of them.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+import pytest
+
+from grantwire.outbox import store
+from grantwire.workers.leases import Completion, Failure, RetryDecision
+from tests.integration.test_batch_concurrency import HOLD_ROW, holding, results
+from tests.support.client import Client, item
+from tests.support.times import in_hours, pass_time, run_expiry
+from tests.support.waiting import until
+from tests.support.workers.relay_support import enqueue, enqueue_many
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from uuid import UUID
+
+    from grantwire.database import Connection
+    from tests.integration.conftest import Rows
+
+    Take = Callable[[Connection, list[UUID]], object]
+
+PATIENT = {"IDEMPOTENCY_LOCK_WAIT": "15s", "DATABASE_STATEMENT_TIMEOUT": "40s"}
+# Sorted by aggregate. Tests insert and name them in another order.
+USERS = ("a", "b", "c")
+OTHER_ORDER = ("c", "a", "b")
+TOKEN = "test"
+
+HOLD_EVENT: LiteralString = (
+    "SELECT FROM outbox_events WHERE aggregate_key = 'a/item1' AND aggregate_version = %s::bigint FOR UPDATE"
+)
+HOLD_PAIR: LiteralString = "SELECT pg_advisory_xact_lock(x'6777656e'::integer, entitlement_lock_key(%s, 'item1'))"
+WAITING: LiteralString = """
+SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+FREE_EVENTS: LiteralString = """
+SELECT aggregate_key FROM outbox_events WHERE aggregate_key <> 'a/item1' FOR UPDATE SKIP LOCKED
+"""
+# A lock of the session that is released at once.
+FREE_PAIR: LiteralString = """
+SELECT pg_try_advisory_lock(x'6777656e'::integer, entitlement_lock_key(%(user)s, 'item1'))
+   AND pg_advisory_unlock(x'6777656e'::integer, entitlement_lock_key(%(user)s, 'item1')) AS free
+"""
+FREE_ROWS: LiteralString = "SELECT user_id FROM entitlements WHERE user_id = ANY(%s) FOR UPDATE SKIP LOCKED"
+
+
+@pytest.fixture
+def session(database_url: str) -> Iterator[Connection]:
+    """The connection of a worker."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+def _fail(tx: Connection, ids: list[UUID]) -> None:
+    assert store.fail(tx, TOKEN, [Failure(str(each), RetryDecision(10, None), "no") for each in ids]) == len(ids)
+
+
+def _fail_and_discard(tx: Connection, ids: list[UUID]) -> None:
+    assert len(store.discard(tx, ids)) == len(ids)
+
+
+def _fail_and_redrive(tx: Connection, ids: list[UUID]) -> None:
+    assert len(store.redrive(tx, ids)) == len(ids)
+
+
+def _complete(tx: Connection, ids: list[UUID]) -> None:
+    assert store.complete(tx, TOKEN, [Completion(str(each), 1) for each in ids]) == len(ids)
+
+
+def _renew(tx: Connection, ids: list[UUID]) -> None:
+    assert store.renew(tx, TOKEN, [str(each) for each in ids], lease=timedelta(seconds=30)) == len(ids)
+
+
+def _release(tx: Connection, ids: list[UUID]) -> None:
+    assert store.release(tx, TOKEN, [str(each) for each in ids]) == len(ids)
+
+
+def _promote_stuck(tx: Connection, ids: list[UUID]) -> None:
+    assert store.promote_stuck(tx) == len(ids)
+
+
+def _claimed(session: Connection, rows: Rows) -> list[UUID]:
+    """Enqueue two events for each aggregate, claim the first ones, and return their ids in another order."""
+    for user in OTHER_ORDER:
+        for version in (1, 2):
+            enqueue(rows, f"{user}/item1", version)
+    claimed = store.claim(session, TOKEN, limit=len(USERS), lease=timedelta(seconds=30))
+    by_key = {event.aggregate_key: event.event_id for event in claimed}
+    ids = rows.execute("SELECT event_id FROM outbox_events WHERE event_id = ANY(%s)", (list(by_key.values()),))
+    found = {str(row["event_id"]): row["event_id"] for row in ids}
+    return [found[by_key[f"{user}/item1"]] for user in OTHER_ORDER]
+
+
+def _assert_holds_no_later_event(rows: Rows, running: Future[Any]) -> None:
+    """Assert that the running transaction waits, and has locked no event of a later aggregate."""
+    until("it ends or waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+    assert not running.done(), running.result()
+    free = [row["aggregate_key"] for row in rows.execute(FREE_EVENTS)]
+    total = rows.execute("SELECT FROM outbox_events WHERE aggregate_key <> 'a/item1'").fetchall()
+    assert len(free) == len(total)
+
+
+@pytest.mark.parametrize(
+    ("take", "version", "status"),
+    [
+        (_complete, 1, "IN_FLIGHT"),
+        (_complete, 2, "IN_FLIGHT"),
+        (_renew, 1, "IN_FLIGHT"),
+        (_fail, 1, "IN_FLIGHT"),
+        (_release, 1, "IN_FLIGHT"),
+        (_fail_and_discard, 1, "FAILED"),
+        (_fail_and_discard, 2, "FAILED"),
+        (_fail_and_redrive, 1, "FAILED"),
+        (_promote_stuck, 1, "stuck"),
+    ],
+    ids=[
+        "complete an event",
+        "complete and promote its successor",
+        "renew",
+        "fail",
+        "release",
+        "discard an event",
+        "discard and promote its successor",
+        "redrive",
+        "promote stuck",
+    ],
+)
+def test_workers_lock_events_in_order(
+    session: Connection, owner_url: str, rows: Rows, take: Take, version: int, status: str
+) -> None:
+    """W7: what closes events locks them, and those that it promotes, by aggregate, whatever the order of their ids."""
+    ids = _claimed(session, rows)
+    if status == "FAILED":
+        _fail(session, ids)
+        # With many events, PostgreSQL looks for these by their ids, whose order is another one.
+        enqueue_many(rows, aggregates=300, each=1)
+        rows.execute("ANALYZE outbox_events")
+    elif status == "stuck":
+        rows.execute("UPDATE outbox_events SET ready = false")
+    with ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_EVENT, (str(version),)):
+            running = pool.submit(take, session, ids)
+            _assert_holds_no_later_event(rows, running)
+        running.result(timeout=30)
+
+
+def _granted(client: Client, rows: Rows) -> None:
+    """Grant entitlements with a start, an end, and events that no relay has published."""
+    for user in OTHER_ORDER:
+        client.grant(f"g-{user}", user_id=user, starts_at=in_hours(1), expires_at=in_hours(2))
+    for position, user in enumerate(OTHER_ORDER):
+        client.revoke(f"r-{user}", user_id=user)
+        ends = in_hours(3 + position / 60)
+        client.grant(f"g2-{user}", user_id=user, starts_at=in_hours(1), expires_at=ends)
+    assert len(rows.execute("SELECT FROM outbox_events").fetchall()) == 9
+
+
+def test_batch_locks_events_in_order(database_url: str, owner_url: str, rows: Rows) -> None:
+    """W7: the last event of each entitlement, before the items, which follow in another order."""
+    with Client(database_url, **PATIENT) as client, ThreadPoolExecutor(1) as pool:
+        _granted(client, rows)
+        with holding(owner_url, HOLD_EVENT, ("3",)):
+            running = pool.submit(client.batch, *(item(f"k-{user}", "revoke", user_id=user) for user in OTHER_ORDER))
+            _assert_holds_no_later_event(rows, running)
+        assert [each["status_code"] for each in results(running.result(timeout=30))] == [200] * 3
+
+
+def test_expiry_locks_events_in_order(database_url: str, owner_url: str, rows: Rows) -> None:
+    """W7: the last event of each entitlement, before it records starts and ends in the order of their times."""
+    with Client(database_url, **PATIENT) as client, ThreadPoolExecutor(1) as pool:
+        _granted(client, rows)
+        pass_time(rows, 9)
+        with holding(owner_url, HOLD_EVENT, ("3",)):
+            running = pool.submit(run_expiry, database_url, **PATIENT)
+            _assert_holds_no_later_event(rows, running)
+        recorded = running.result(timeout=30)
+    assert (recorded["started"], recorded["expired"]) == (3, 3)
+
+
+@pytest.mark.parametrize("exist", [False, True], ids=["new", "existing"])
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_batch_locks_entitlements_in_order(
+    database_url: str, owner_url: str, rows: Rows, held: int, *, exist: bool
+) -> None:
+    """W7: all of them, whether they exist or not, before any event, in whatever order the items follow."""
+    with Client(database_url, **PATIENT) as client, ThreadPoolExecutor(1) as pool:
+        if exist:
+            _granted(client, rows)
+        keys = {
+            user: rows.execute("SELECT entitlement_lock_key(%s, 'item1') AS lock_key", (user,)).fetchall()[0][
+                "lock_key"
+            ]
+            for user in USERS
+        }
+        users = sorted(USERS, key=keys.__getitem__)
+        operation = "revoke" if exist else "grant"
+        with holding(owner_url, HOLD_ROW if exist else HOLD_PAIR, (users[held],)):
+            sent = [item(f"k-{user}", operation, user_id=user) for user in reversed(users)]
+            running = pool.submit(client.batch, *sent)
+            until("it ends or waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+            assert not running.done()
+            later = users[held + 1 :]
+            for user in later:
+                assert rows.execute(FREE_PAIR, {"user": user}).fetchall() == [{"free": True}]
+            assert len(rows.execute(FREE_ROWS, (later,)).fetchall()) == (len(later) if exist else 0)
+            events = rows.execute("SELECT FROM outbox_events").fetchall()
+            assert len(rows.execute("SELECT FROM outbox_events FOR UPDATE SKIP LOCKED").fetchall()) == len(events)
+        assert [each["status_code"] for each in results(running.result(timeout=30))] == [200] * 3
+
+
+def test_single_change_takes_the_lock_of_a_batch(database_url: str, owner_url: str, rows: Rows) -> None:
+    """W7: a grant of a new entitlement waits for the batch that will grant it, before it inserts anything."""
+    with Client(database_url, **PATIENT) as client, ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_PAIR, ("a",)):
+            running = pool.submit(client.grant, "k1", user_id="a")
+            until("it waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+            assert not running.done()
+        assert running.result(timeout=30).status == 200
+
+
+def test_event_that_appears_behind_a_closing_one_is_locked_in_its_turn(
+    session: Connection, database_url: str, owner_url: str, rows: Rows
+) -> None:
+    """W7, O8: a complete that waited finds a successor that another transaction has locked, and begins again.
+
+    It may not wait for that event while it holds later ones. In the end the event is ready.
+    """
+    for user in ("b", "a"):
+        enqueue(rows, f"{user}/item1", 1)
+    claimed = store.claim(session, TOKEN, limit=2, lease=timedelta(seconds=30))
+    completions = [Completion(event.event_id, 1) for event in claimed]
+    with (
+        psycopg.connect(database_url) as change,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with holding(owner_url, HOLD_EVENT.replace("'a/item1'", "'b/item1'"), ("1",)):
+            with psycopg.connect(database_url) as earlier:
+                enqueue(earlier, "a/item1", 2)
+                running = pool.submit(store.complete, session, TOKEN, completions)
+                until("it waits for the first event", lambda: bool(rows.execute(WAITING).fetchall()))
+            blocked = "SELECT FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+            held_by = rows.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE '%%''b/item1''%%FOR UPDATE'")
+            (holder,) = [row["pid"] for row in held_by if row["pid"] != rows.info.backend_pid]
+            until("it waits for the second one", lambda: bool(rows.execute(blocked, (holder,)).fetchall()))
+            enqueue(change, "a/item1", 3)
+        until("it waits for the successor", lambda: bool(rows.execute(blocked, (change.info.backend_pid,)).fetchall()))
+        assert len(rows.execute(FREE_EVENTS).fetchall()) == 1
+        enqueue(change, "b/item1", 2)
+        change.commit()
+        assert running.result(timeout=30) == 2
+    ready = rows.execute("SELECT aggregate_key, aggregate_version FROM outbox_events WHERE ready ORDER BY 1")
+    assert [tuple(row.values()) for row in ready] == [("a/item1", 2), ("b/item1", 2)]
