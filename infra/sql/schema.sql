@@ -1456,9 +1456,9 @@ BEGIN
         END IF;
         INSERT INTO processed_messages AS m
                (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
-                claimed_by, claimed_mark, claimed_until, fence)
+                claimed_by, claimed_mark, claimed_until)
         VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
-                p_token, p_mark, moment + p_ttl, nextval('idempotency_fences'))
+                p_token, p_mark, moment + p_ttl)
         ON CONFLICT (idempotency_key) DO UPDATE
            SET message_id    = EXCLUDED.message_id,
                message_type  = EXCLUDED.message_type,
@@ -1468,11 +1468,11 @@ BEGIN
                updated_at    = EXCLUDED.updated_at,
                claimed_by    = EXCLUDED.claimed_by,
                claimed_mark  = EXCLUDED.claimed_mark,
-               claimed_until = EXCLUDED.claimed_until,
-               -- Not EXCLUDED.fence, which was drawn before the row was locked.
-               fence         = nextval('idempotency_fences')
+               claimed_until = EXCLUDED.claimed_until
          WHERE NOT processed_message_taken(m, p_token, p_mark, moment)
-        RETURNING m.fence, CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
+        -- The number is drawn when the row is written. One that VALUES drew would be older than the number of a run for
+        -- which the INSERT waited, if the row of that run is deleted.
+        RETURNING nextval('idempotency_fences'), CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
         IF FOUND THEN
             decision := 'NEW';
             RETURN;
@@ -1532,7 +1532,6 @@ CREATE TABLE public.processed_messages (
     result text,
     result_until timestamp with time zone,
     failed_until timestamp with time zone,
-    fence bigint DEFAULT 0 NOT NULL,
     CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_mark IS NULL) OR (claimed_by IS NOT NULL)))),
     CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
     CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
@@ -1549,7 +1548,6 @@ COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was la
 COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN public.processed_messages.completed_mark IS 'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
 COMMENT ON COLUMN public.processed_messages.result_until IS 'When the result expires, if that is before the end of the completion. NULL: with the completion.';
-COMMENT ON COLUMN public.processed_messages.fence IS 'Fencing number of the last claim: higher than that of every earlier claim on the key; 0 if there was none.';
 CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2139,7 +2137,6 @@ CREATE TABLE public.distributed_locks (
     owner text NOT NULL,
     acquired_at timestamp with time zone NOT NULL,
     lease_until timestamp with time zone NOT NULL,
-    fence bigint NOT NULL,
     CONSTRAINT distributed_locks_key_length CHECK (((char_length(lock_key) >= 1) AND (char_length(lock_key) <= 256))),
     CONSTRAINT distributed_locks_owner_length CHECK (((char_length(owner) >= 1) AND (char_length(owner) <= 256)))
 );
