@@ -962,8 +962,9 @@ $$;
 CREATE FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    lock_timeout_of_user constant text := current_setting('lock_timeout');
 BEGIN
-    -- Also bounds the waits for row locks in the rest of the transaction.
     PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
     BEGIN
         SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
@@ -971,8 +972,8 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         decision := 'IN_PROGRESS';
         free_in := make_interval(secs => p_lock_wait_ms / 1000.0);
-        RETURN;
     END;
+    PERFORM set_config('lock_timeout', lock_timeout_of_user, true);
     IF decision = 'NEW' THEN
         PERFORM guarded_transaction_begin(p_token);
     END IF;
