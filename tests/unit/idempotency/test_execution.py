@@ -11,6 +11,7 @@ from grantwire_idempotency import Claim, FailMode, Key, KeyState, KeyStatus, Mem
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
+    BusyError,
     CircuitOpenError,
     InternalError,
     LeaseLostError,
@@ -42,7 +43,8 @@ class Job:
         self.metrics = RecordedMetrics()
         self.runs = 0
         wiring: dict[str, Any] = {"name": "job", "ttl": HOUR, "metrics": self.metrics} | options
-        self.execution = Execution(self.store, ExecutionSettings(fail_mode=fail_mode, **wiring), sleep=self.time.sleep)
+        settings = ExecutionSettings(fail_mode=fail_mode, **wiring)
+        self.execution = Execution(self.store, settings, sleep=self.time.sleep, clock=self.time.clock)
 
     def run(self, value: Any = "done", key: Key = KEY) -> Outcome:
         """Call the job."""
@@ -434,3 +436,43 @@ def test_key_is_logged_only_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     assert [line.get("key") for line in lines[:2]] == [key_fingerprint("job:order:2"), key_fingerprint("job:order:3")]
     assert len(lines) == 3
     assert "order:" not in str(lines)
+
+
+@pytest.mark.parametrize("fail_mode", [FailMode.OPEN, FailMode.CLOSED])
+def test_call_waits_for_a_free_connection(fail_mode: FailMode) -> None:
+    """C23: before the work and after it; the work is guarded."""
+    job = Job(fail_mode)
+    job.store.failing = {"check": [BusyError("busy")] * 5, "store_result": [BusyError("busy")] * 5}
+    assert job.run() == Outcome("done")
+    assert job.metrics.unguarded_runs == []
+    assert job.run("second") == Outcome("done", replayed=True)
+
+
+@pytest.mark.parametrize("fail_mode", [FailMode.OPEN, FailMode.CLOSED])
+@pytest.mark.parametrize("before", [[], [RetryableError(DOWN)]], ids=["busy", "lost"])
+def test_shortage_of_connections_never_runs_the_work(
+    fail_mode: FailMode, before: list[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """C23: after a limited wait the caller gets the error. A key that a lost check may have claimed is released."""
+    job = Job(fail_mode)
+    job.store.failing = {"check": before + [BusyError("busy")] * 1_000}
+    started = job.time.now
+    with pytest.raises(BusyError):
+        job.run()
+    assert job.runs == 0
+    assert 3 < job.time.now - started <= 5
+    assert job.metrics.unguarded_runs == []
+    (line,) = logged(caplog, "WARNING", "ERROR")
+    assert line["message"] == "no connection for idempotency check, not processing"
+    job.store.failing.clear()
+    assert job.run() == Outcome("done")
+    assert job.store.calls.count("store_failure") == len(before)
+
+
+def test_result_is_kept_if_no_connection_is_free() -> None:
+    """C23: the work is done, so its value is returned, and the next call writes the result."""
+    job = Job()
+    job.store.failing = {"store_result": [BusyError("busy")] * 1_000}
+    assert job.run() == Outcome("done")
+    job.store.failing.clear()
+    assert job.run("second") == Outcome("done", replayed=True)

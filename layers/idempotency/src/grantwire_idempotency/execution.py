@@ -4,7 +4,8 @@
       │                 └───▶ raises: release the key and raise the error
       ├────▶ Duplicate: return the stored result without work
       ├────▶ InProgress: raise RequestInProgressError
-      └────▶ store unavailable: OPEN runs the work unguarded and counts it, CLOSED raises
+      ├────▶ no connection to the store is free: wait, then raise BusyError, in every fail mode
+    └────▶ store unavailable: OPEN runs the work unguarded and counts it, CLOSED raises
 
 If the work is done but the store does not take the result, the run still succeeds: an error would make the caller
 repeat the effect. `late_records` writes what the store did not take before the next check of the same process.
@@ -29,6 +30,7 @@ from grantwire_idempotency.claims import HeldClaim, set_current_claim
 from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL
 from grantwire_idempotency.errors import (
     BadRequestError,
+    BusyError,
     CircuitOpenError,
     InternalError,
     LeaseLostError,
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
 # short enough for a waiting caller.
 _MAX_ATTEMPTS = 3
 _BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), timedelta(0), 1, 1)
+# How long a call waits for a free connection, beside the wait of a pool, and its delays.
+_BUSY_WAIT = timedelta(seconds=5)
+_BUSY_BACKOFF = Backoff(timedelta(milliseconds=20), timedelta(milliseconds=500), timedelta(0), 0.5, 1.5)
 _JSON = JsonSerializer()
 
 
@@ -97,6 +102,7 @@ class Execution:
         settings: ExecutionSettings,
         *,
         sleep: Callable[[float], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._store: Any = store
@@ -104,6 +110,7 @@ class Execution:
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
         self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics, self._logger)
         self._sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
+        self._clock = clock
         self._late = LateRecords(store, settings.name, settings.ttl, settings.order_ttl, self._logger)
 
     def run(
@@ -196,6 +203,9 @@ class Execution:
             if not isinstance(error, RetryableError):
                 raise
             fields = {"error": str(error), "task_type": self.name}
+            if isinstance(error, BusyError):
+                logger.warning("no connection for idempotency check, not processing", extra=fields)
+                raise
             if self._settings.fail_mode is FailMode.CLOSED:
                 if not isinstance(error, CircuitOpenError):
                     self._late.add_failure(claim, "the check was not answered")
@@ -216,14 +226,31 @@ class Execution:
         """Check the key, and once more with the same token if the store did not answer: it may have claimed the key."""
         call = lambda: self._store.check(claim.key, lease, claim.token)  # noqa: E731 - the same call twice
         try:
-            return (yield call)  # type: ignore[no-any-return]
-        except CircuitOpenError:
+            return (yield from self._wait_while_busy(call))  # type: ignore[no-any-return]
+        except (CircuitOpenError, BusyError):
             raise
         except RetryableError as lost:
             try:
-                return (yield call)  # type: ignore[no-any-return]
+                return (yield from self._wait_while_busy(call))  # type: ignore[no-any-return]
             except CircuitOpenError:
                 raise lost from None  # of the two calls, only the first was made
+            except BusyError:
+                self._late.add_failure(claim, "the check was not answered")
+                raise
+
+    def _wait_while_busy(self, call: Call) -> Steps[Any]:
+        """Call the store; while no connection is free, call it again, for a limited time."""
+        deadline = self._clock() + _BUSY_WAIT.total_seconds()
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return (yield call)
+            except BusyError:
+                delay = _BUSY_BACKOFF.delay(attempt, random.random).total_seconds()
+                if self._clock() + delay > deadline:
+                    raise
+            yield partial(self._sleep, delay)
 
     def _complete(self, claim: Claim, value: Any) -> Steps[None]:
         try:
@@ -277,15 +304,15 @@ class Execution:
         """Call the store, and retry while it is unavailable. Both calls are safe to repeat."""
         for attempt in range(1, _MAX_ATTEMPTS):
             try:
-                yield call
-            except LeaseLostError:
+                yield from self._wait_while_busy(call)
+            except (LeaseLostError, BusyError):
                 raise
             except RetryableError:
                 delay = _BACKOFF.delay(attempt, random.random).total_seconds()
                 yield partial(self._sleep, delay)
             else:
                 return
-        yield call
+        yield from self._wait_while_busy(call)
 
     def _parse_result(self, result: str | None) -> Any:
         try:

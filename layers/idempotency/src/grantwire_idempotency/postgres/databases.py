@@ -21,6 +21,7 @@ from grantwire_idempotency.postgres.errors import convert_error
 from grantwire_idempotency.postgres.sources import (
     AsyncConnectionSource,
     AsyncDsnSource,
+    AsyncPoolSource,
     ConnectionSource,
     DsnSource,
     PoolSource,
@@ -250,7 +251,7 @@ def _open(database: object, part: str, logger: LibraryLogger | None) -> PsycopgD
     if isinstance(database, psycopg.Connection):
         return PsycopgDatabase(ConnectionSource(database).lend, logger)
     if _is_pool(database, AbstractContextManager):
-        return PsycopgDatabase(PoolSource(database).lend, logger)
+        return PsycopgDatabase(PoolSource(database, logger).lend, logger)
     raise _unknown_database(database, part, "a psycopg Connection or a ConnectionPool of psycopg_pool")
 
 
@@ -262,7 +263,7 @@ def _open_async(database: object, part: str, logger: LibraryLogger | None) -> As
     if isinstance(database, psycopg.AsyncConnection):
         return AsyncPsycopgDatabase(AsyncConnectionSource(database).lend, logger)
     if _is_pool(database, AbstractAsyncContextManager):
-        return AsyncPsycopgDatabase(PoolSource(database).lend, logger)
+        return AsyncPsycopgDatabase(AsyncPoolSource(database, logger).lend, logger)
     raise _unknown_database(database, part, "a psycopg AsyncConnection or an AsyncConnectionPool of psycopg_pool")
 
 

@@ -14,18 +14,29 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from grantwire_idempotency.errors import ConfigError, InternalError
+from grantwire_idempotency.errors import BusyError, ConfigError, InternalError
 from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.postgres.pools import AsyncPoolProbe, PoolProbe, convert_pool_error, is_pool_timeout
+from grantwire_idempotency.shortages import BUSY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from grantwire_idempotency.logs import LibraryLogger
 
     Connection = psycopg.Connection[tuple[Any, ...]]
     AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -175,14 +186,47 @@ class AsyncConnectionSource:
 class PoolSource:
     """A pool of the user. Its threads and connections belong to the process that opened it."""
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    def __init__(self, pool: Any, logger: LibraryLogger) -> None:
+        self._pool: ConnectionPool = pool
         self._pid = os.getpid()
+        self._logger = logger
+        self._probe = PoolProbe(pool)
 
-    def lend(self) -> Any:
-        """Lend a connection."""
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection. Raises BusyError if all are lent for longer than the pool waits."""
         _require_process(self._pid, "pool")
-        return self._pool.connection()
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._pool.connection())
+            except psycopg.OperationalError as error:
+                if is_pool_timeout(error) and self._probe.is_reachable():
+                    raise BusyError(BUSY) from error
+                raise convert_pool_error(error, self._logger) from error
+            yield connection
+
+
+class AsyncPoolSource:
+    """An asynchronous pool of the user."""
+
+    def __init__(self, pool: Any, logger: LibraryLogger) -> None:
+        self._pool: AsyncConnectionPool = pool
+        self._pid = os.getpid()
+        self._logger = logger
+        self._probe = AsyncPoolProbe(pool)
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection; see `PoolSource.lend`."""
+        _require_process(self._pid, "pool")
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._pool.connection())
+            except psycopg.OperationalError as error:
+                if is_pool_timeout(error) and await self._probe.is_reachable():
+                    raise BusyError(BUSY) from error
+                raise convert_pool_error(error, self._logger) from error
+            yield connection
 
 
 def _complete(dsn: str) -> str:
