@@ -18,6 +18,7 @@ from grantwire_idempotency.errors import AmbiguousError, ConfigError, InternalEr
 from grantwire_idempotency.forks import watch_forks
 from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.postgres.errors import convert_error
+from grantwire_idempotency.postgres.interruptions import recover
 from grantwire_idempotency.postgres.sources import (
     AsyncConnectionSource,
     AsyncDsnSource,
@@ -106,6 +107,7 @@ class PsycopgDatabase:
                 if not connection.autocommit:
                     connection.commit()
             except BaseException:
+                recover(connection)
                 if not connection.autocommit:
                     roll_back(connection)
                 raise

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
 from grantwire_idempotency.errors import BusyError, ConfigError, InternalError
 from grantwire_idempotency.forks import watch_forks
@@ -84,7 +85,11 @@ class DsnSource:
         with self._lock:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.Connection.connect(self._dsn, autocommit=True)
-            yield self._connection
+            try:
+                yield self._connection
+            finally:
+                if self._connection.info.transaction_status != TransactionStatus.IDLE:
+                    self._connection.close()  # a transaction was interrupted in the middle
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
@@ -133,7 +138,11 @@ class AsyncDsnSource:
         async with own.lock:
             if own.connection is None or own.connection.closed:
                 own.connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
-            yield own.connection
+            try:
+                yield own.connection
+            finally:
+                if own.connection.info.transaction_status != TransactionStatus.IDLE:
+                    await own.connection.close()  # a transaction was interrupted in the middle
 
     async def close(self) -> None:
         """Close the connection of this event loop; the next use opens a new one."""

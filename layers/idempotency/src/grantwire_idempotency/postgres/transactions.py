@@ -15,6 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from grantwire_idempotency.errors import AmbiguousError, InternalError
+from grantwire_idempotency.postgres.interruptions import recover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,6 +206,7 @@ def _is_ambiguous(connection: AnyConnection, error: psycopg.OperationalError) ->
 
 def roll_back(connection: Connection) -> None:
     """Roll back, ignoring errors: if the connection is lost, the server rolls back and the next use reconnects."""
+    recover(connection)
     with suppress(psycopg.Error):
         connection.rollback()
 
