@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency.defaults import DEFAULT_TIMEOUT
 from grantwire_idempotency.locks.interface import LockManager
 from grantwire_idempotency.optional import optional_package
 
@@ -68,12 +69,13 @@ class PostgresLocks(LockManager):
         database: str | Connection[Any] | ConnectionPool | StatementRunner,
         *,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
         clock: Callable[[], datetime] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(logger=logger, sleep=sleep, monotonic=monotonic)
-        self._database = statement_runner(database, "PostgresLocks", logger)
+        self._database = statement_runner(database, "PostgresLocks", logger, timeout)
         self._clock: Clock = clock or (lambda: None)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Sources of connections: a DSN, a connection of the user, or a pool of the user (C16, C17).
 
     DSN                       one connection, opened on first use, and again when it is lost and after a fork. Threads
-                              take turns.
+                              take turns. No statement of the library waits for longer than its timeout.
     psycopg.Connection        the user's connection. Threads take turns; another process gets an error.
     ConnectionPool            as many connections as the pool has. Another process gets an error.
 
@@ -31,6 +31,7 @@ from psycopg.pq import TransactionStatus
 
 from grantwire_idempotency.errors import BusyError, ConfigError, InternalError
 from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.postgres.deadlines import AsyncDeadlineConnection, DeadlineConnection, set_limit
 from grantwire_idempotency.postgres.pools import AsyncPoolProbe, PoolProbe, convert_pool_error, is_pool_timeout
 from grantwire_idempotency.shortages import BUSY
 
@@ -68,8 +69,9 @@ class AsyncConnectionPool(Protocol):
 class DsnSource:
     """One connection for each process; threads take turns."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, timeout: float) -> None:
         self._dsn = _complete(dsn)
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         watch_forks(self)
@@ -84,7 +86,8 @@ class DsnSource:
         """Lend a connection."""
         with self._lock:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.Connection.connect(self._dsn, autocommit=True)
+                self._connection = DeadlineConnection.connect(self._dsn, autocommit=True)
+            set_limit(self._connection, self._timeout)
             try:
                 yield self._connection
             finally:
@@ -118,8 +121,9 @@ class AsyncDsnSource:
     Several threads can have loops of their own. The next use closes the connections of loops that have ended.
     """
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, timeout: float) -> None:
         self._dsn = _complete(dsn)
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         watch_forks(self)
@@ -137,7 +141,8 @@ class AsyncDsnSource:
             own = self._connections.setdefault(asyncio.get_running_loop(), _LoopConnection())
         async with own.lock:
             if own.connection is None or own.connection.closed:
-                own.connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
+                own.connection = await AsyncDeadlineConnection.connect(self._dsn, autocommit=True)
+            set_limit(own.connection, self._timeout)
             try:
                 yield own.connection
             finally:
