@@ -1010,8 +1010,9 @@ $$;
 CREATE FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    lock_timeout_of_user constant text := current_setting('lock_timeout');
 BEGIN
-    -- Also bounds the waits for row locks in the rest of the transaction.
     PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
     BEGIN
         SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
@@ -1019,8 +1020,8 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         decision := 'IN_PROGRESS';
         free_in := make_interval(secs => p_lock_wait_ms / 1000.0);
-        RETURN;
     END;
+    PERFORM set_config('lock_timeout', lock_timeout_of_user, true);
     IF decision = 'NEW' THEN
         PERFORM guarded_transaction_begin(p_token);
     END IF;
@@ -1596,9 +1597,9 @@ BEGIN
         END IF;
         INSERT INTO processed_messages AS m
                (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
-                claimed_by, claimed_mark, claimed_until, fence)
+                claimed_by, claimed_mark, claimed_until)
         VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
-                p_token, p_mark, moment + p_ttl, nextval('idempotency_fences'))
+                p_token, p_mark, moment + p_ttl)
         ON CONFLICT (idempotency_key) DO UPDATE
            SET message_id    = EXCLUDED.message_id,
                message_type  = EXCLUDED.message_type,
@@ -1608,11 +1609,11 @@ BEGIN
                updated_at    = EXCLUDED.updated_at,
                claimed_by    = EXCLUDED.claimed_by,
                claimed_mark  = EXCLUDED.claimed_mark,
-               claimed_until = EXCLUDED.claimed_until,
-               -- Not EXCLUDED.fence, which was drawn before the row was locked.
-               fence         = nextval('idempotency_fences')
+               claimed_until = EXCLUDED.claimed_until
          WHERE NOT processed_message_taken(m, p_token, p_mark, moment)
-        RETURNING m.fence, CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
+        -- The number is drawn when the row is written. One that VALUES drew would be older than the number of a run for
+        -- which the INSERT waited, if the row of that run is deleted.
+        RETURNING nextval('idempotency_fences'), CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
         IF FOUND THEN
             decision := 'NEW';
             RETURN;
@@ -1672,7 +1673,6 @@ CREATE TABLE public.processed_messages (
     result text,
     result_until timestamp with time zone,
     failed_until timestamp with time zone,
-    fence bigint DEFAULT 0 NOT NULL,
     CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_mark IS NULL) OR (claimed_by IS NOT NULL)))),
     CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
     CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
@@ -1689,7 +1689,6 @@ COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was la
 COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN public.processed_messages.completed_mark IS 'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
 COMMENT ON COLUMN public.processed_messages.result_until IS 'When the result expires, if that is before the end of the completion. NULL: with the completion.';
-COMMENT ON COLUMN public.processed_messages.fence IS 'Fencing number of the last claim: higher than that of every earlier claim on the key; 0 if there was none.';
 CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2279,7 +2278,6 @@ CREATE TABLE public.distributed_locks (
     owner text NOT NULL,
     acquired_at timestamp with time zone NOT NULL,
     lease_until timestamp with time zone NOT NULL,
-    fence bigint NOT NULL,
     CONSTRAINT distributed_locks_key_length CHECK (((char_length(lock_key) >= 1) AND (char_length(lock_key) <= 256))),
     CONSTRAINT distributed_locks_owner_length CHECK (((char_length(owner) >= 1) AND (char_length(owner) <= 256)))
 );

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency.conformance.blocking import BlockingStore
 from grantwire_idempotency.conformance.harness import MemoryHarness
 from grantwire_idempotency.errors import LeaseLostError
 from grantwire_idempotency.stores.interface import Claim
-from grantwire_idempotency.stores.memory import MemoryStore
+from grantwire_idempotency.stores.memory import AsyncMemoryStore, MemoryStore
 
 if TYPE_CHECKING:
     from grantwire_idempotency.stores.interface import CheckResult, Key
@@ -83,6 +86,29 @@ class RepeatsCompletion(MemoryStore):
         super().store_result(claim, result, ttl, order_ttl)
 
 
+class DeletesEarly(MemoryStore):
+    """The cleanup deletes what expires within the next hour."""
+
+    def cleanup(self) -> int:
+        """Delete by another clock."""
+        clock = self._clock
+        self._clock = lambda: clock() + 3_600
+        try:
+            return super().cleanup()
+        finally:
+            self._clock = clock
+
+
+class ShortOrder(MemoryStore):
+    """A version is forgotten after `order_ttl`, also if its result should be kept for longer."""
+
+    def store_result(
+        self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None = None
+    ) -> None:
+        """Replace the one by the other."""
+        super().store_result(claim, result, ttl if order_ttl is None or claim.key.mark is None else order_ttl)
+
+
 class _Harness(MemoryHarness):
     """The memory store of one class, by one of the worker's clocks."""
 
@@ -127,8 +153,57 @@ def repeats_completion() -> _Harness:
     return _Harness(RepeatsCompletion)
 
 
+def deletes_early() -> _Harness:
+    """Return the harness of `DeletesEarly`."""
+    return _Harness(DeletesEarly)
+
+
+def short_order() -> _Harness:
+    """Return the harness of `ShortOrder`."""
+    return _Harness(ShortOrder)
+
+
 class OwnStore(MemoryStore):
     """A store of this package that is correct, except for its clock."""
+
+
+class OwnAsyncStore(AsyncMemoryStore):
+    """An asynchronous store of this package that is correct, except for its clock."""
+
+
+class _AsyncHarness(_Harness):
+    """The asynchronous store, by one of the worker's clocks; each caller has its own event loop."""
+
+    def __init__(self, clock: Any) -> None:
+        self._runners = ExitStack()
+        super().__init__(OwnStore, clock)
+
+    def stores(self, count: int) -> list[BlockingStore]:
+        """See `Harness`."""
+        return [self._block() for _ in range(count)]
+
+    def reset(self) -> None:
+        """See `Harness`."""
+        super().reset()
+        self._runners.close()
+        self._shared = OwnAsyncStore(clock=lambda: self._clock() + self._seconds)
+
+    def close(self) -> None:
+        """See `Harness`."""
+        self._runners.close()
+
+    def _block(self) -> BlockingStore:
+        return BlockingStore(self._shared, self._runners.enter_context(asyncio.Runner()))
+
+
+def correct_async() -> _AsyncHarness:
+    """Return an asynchronous store without a mistake."""
+    return _AsyncHarness(lambda: 0.0)
+
+
+def wall_clock_of_async() -> _AsyncHarness:
+    """Return an asynchronous store that expires entries by the worker's `datetime.now`."""
+    return _AsyncHarness(lambda: datetime.now(UTC).timestamp())
 
 
 def wall_clock() -> _Harness:

@@ -6,7 +6,13 @@ import pytest
 from redis import Redis
 
 from infra.local.system.processes import wait_until
-from tests.integration.idempotency.harness import AsyncRedisHarness, MemoryHarness, PostgresHarness, RedisHarness
+from tests.integration.idempotency.harness import (
+    AsyncPostgresHarness,
+    AsyncRedisHarness,
+    MemoryHarness,
+    PostgresHarness,
+    RedisHarness,
+)
 from tests.support.servers import STATE
 from tests.support.valkey import ValkeyServer
 
@@ -37,10 +43,10 @@ def redis_harness(open_redis: RedisHarness) -> RedisHarness:
     return open_redis
 
 
-@pytest.fixture(scope="module")
-def open_async_redis(valkey_server: ValkeyServer) -> Iterator[AsyncRedisHarness]:
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "fences"])
+def open_async_redis(request: pytest.FixtureRequest, valkey_server: ValkeyServer) -> Iterator[AsyncRedisHarness]:
     """Return a harness of asynchronous stores, whose connections all tests of a module share."""
-    harness = AsyncRedisHarness(valkey_server.url)
+    harness = AsyncRedisHarness(valkey_server.url, fences=request.param)
     yield harness
     harness.close()
 
@@ -95,3 +101,20 @@ def postgres_harness(open_postgres: PostgresHarness) -> PostgresHarness:
     """Return a harness with an empty table."""
     open_postgres.reset()
     return open_postgres
+
+
+@pytest.fixture(scope="module")
+def open_async_postgres(databases: Databases) -> Iterator[AsyncPostgresHarness]:
+    """Return a harness of asynchronous stores, whose database and connections all tests of a module share."""
+    url = databases.migrated()
+    harness = AsyncPostgresHarness(url)
+    yield harness
+    harness.close()
+    databases.drop(url)
+
+
+@pytest.fixture
+def async_postgres_harness(open_async_postgres: AsyncPostgresHarness) -> AsyncPostgresHarness:
+    """Return a harness of asynchronous stores with an empty table."""
+    open_async_postgres.reset()
+    return open_async_postgres

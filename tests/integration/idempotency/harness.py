@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from grantwire_idempotency.stores.memory import MemoryStore
-from grantwire_idempotency.stores.postgres import PostgresStore
+from grantwire_idempotency import (
+    AsyncBreakerStore,
+    AsyncMemoryStore,
+    AsyncPostgresStore,
+    BreakerStore,
+    CircuitBreaker,
+    FilteredStore,
+    LruFilter,
+    MemoryStore,
+    PostgresStore,
+)
+from grantwire_idempotency.conformance.blocking import BlockingStore
 from grantwire_idempotency.stores.redis import AsyncRedisStore, RedisStore, connect, connect_async
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from redis import Redis
 
     from grantwire_idempotency.stores.interface import Store
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+_SHIFT = """
+UPDATE processed_messages
+   SET started_at      = started_at - %(step)s,
+       completed_at    = completed_at - %(step)s,
+       expires_at      = expires_at - %(step)s,
+       created_at      = created_at - %(step)s,
+       updated_at      = updated_at - %(step)s,
+       claimed_until   = claimed_until - %(step)s,
+       completed_until = completed_until - %(step)s,
+       result_until    = result_until - %(step)s,
+       failed_until    = failed_until - %(step)s
+"""
 
 
 class Harness(Protocol):
@@ -51,7 +72,8 @@ class MemoryHarness:
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        self._store = MemoryStore(clock=lambda: self._seconds)
+        self._resources = ExitStack()
+        self._store = self._open_store()
 
     def stores(self, count: int) -> Sequence[Store]:
         """See `Harness`."""
@@ -63,21 +85,55 @@ class MemoryHarness:
 
     def reset(self) -> None:
         """See `Harness`."""
+        self.close()
         self._seconds = 0.0
-        self._store = MemoryStore(clock=lambda: self._seconds)
+        self._store = self._open_store()
 
     def close(self) -> None:
         """See `Harness`."""
+        self._resources.close()
+
+    def _open_store(self) -> Store:
+        return MemoryStore(clock=lambda: self._seconds)
+
+
+class FilteredHarness(MemoryHarness):
+    """A memory store behind a filter."""
+
+    def _open_store(self) -> Store:
+        return FilteredStore(super()._open_store(), LruFilter(100))
+
+
+class BreakerHarness(MemoryHarness):
+    """A memory store behind a circuit breaker."""
+
+    def _open_store(self) -> Store:
+        return BreakerStore(super()._open_store(), CircuitBreaker("store", failures=3, rest=timedelta(minutes=1)))
+
+
+class AsyncBreakerHarness(MemoryHarness):
+    """An asynchronous memory store behind a circuit breaker; each store has its own event loop."""
+
+    def stores(self, count: int) -> Sequence[Store]:
+        """See `Harness`."""
+        return [self._block() for _ in range(count)]
+
+    def _open_store(self) -> Store:
+        store = AsyncMemoryStore(clock=lambda: self._seconds)
+        self._guarded = AsyncBreakerStore(store, CircuitBreaker("store", failures=3, rest=timedelta(minutes=1)))
+        return self._block()
+
+    def _block(self) -> Store:
+        return BlockingStore(self._guarded, self._resources.enter_context(asyncio.Runner()))
 
 
 class PostgresHarness:
-    """Each store has its own connection; all stores share a clock that replaces the database's."""
+    """Each store has its own connection. PostgreSQL uses its own clock, so advancing time shifts every row instead."""
 
     name = "postgres"
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._now = START
         self._resources = ExitStack()
         self._stores: list[Store] = []
         self._connection = self._connect()
@@ -85,16 +141,16 @@ class PostgresHarness:
     def stores(self, count: int) -> Sequence[Store]:
         """See `Harness`."""
         while len(self._stores) < count:
-            self._stores.append(PostgresStore(self._connect(), clock=lambda: self._now))
+            self._stores.append(self._open_store())
         return self._stores[:count]
 
     def advance(self, step: timedelta) -> None:
         """See `Harness`."""
-        self._now += step
+        with self._connection.session() as connection:
+            connection.execute(_SHIFT, {"step": step})
 
     def reset(self) -> None:
         """See `Harness`."""
-        self._now = START
         with self._connection.session() as connection:
             connection.execute("DELETE FROM processed_messages")
 
@@ -102,10 +158,23 @@ class PostgresHarness:
         """See `Harness`."""
         self._resources.close()
 
+    def _open_store(self) -> Store:
+        return PostgresStore(self._connect())
+
     def _connect(self) -> Database:
         database = Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": self.url}))
         self._resources.callback(database.close)
         return database
+
+
+class AsyncPostgresHarness(PostgresHarness):
+    """Asynchronous stores, each in its own event loop."""
+
+    def _open_store(self) -> Store:
+        runner = self._resources.enter_context(asyncio.Runner())
+        store = AsyncPostgresStore(self.url)
+        self._resources.callback(lambda: runner.run(store.close()))
+        return BlockingStore(store, runner)
 
 
 class RedisHarness:
@@ -149,28 +218,13 @@ class RedisHarness:
 
 
 class AsyncRedisHarness(RedisHarness):
-    """Asynchronous stores that draw fencing numbers, each in its own event loop."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url, fences=True)
+    """Asynchronous stores, each in its own event loop."""
 
     def _open_store(self) -> Store:
         runner = self._resources.enter_context(asyncio.Runner())
         client = connect_async(self.url)
         self._resources.callback(lambda: runner.run(client.aclose()))
-        return cast("Store", _Blocking(AsyncRedisStore(client, fences=self.fences), runner))
-
-
-class _Blocking:
-    """The methods of an asynchronous store as plain functions."""
-
-    def __init__(self, store: AsyncRedisStore, runner: asyncio.Runner) -> None:
-        self._store = store
-        self._runner = runner
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._store, name)
-        return lambda *arguments: self._runner.run(method(*arguments))
+        return BlockingStore(AsyncRedisStore(client, fences=self.fences), runner)
 
 
 def shorten(client: Redis, step: timedelta) -> None:

@@ -181,6 +181,31 @@ def test_ending_the_transaction_is_an_error_and_leaves_nothing(
 
 
 @newest_postgres
+def test_copy_after_the_transaction_has_ended_is_an_error(database_url: str, orders: Rows) -> None:
+    """C19, C22: PostgreSQL would commit it alone; inside the transaction it is committed with the response."""
+
+    async def copy_row(tx: Connection) -> StoredResponse:
+        async with tx.cursor().copy("COPY orders FROM STDIN") as copy:
+            await copy.write_row((1,))
+        return StoredResponse(201, "{}")
+
+    async def copy_after_end(tx: Connection) -> StoredResponse:
+        await tx.rollback()
+        return await copy_row(tx)
+
+    async def main() -> None:
+        guard = AsyncTransactionGuard(database_url)
+        with pytest.raises(InternalError, match="has ended the transaction"):
+            await guard.run(IDENTITY, copy_after_end)
+        assert versions(orders) == []
+        await guard.run(IDENTITY, copy_row)
+        await guard.close()
+
+    asyncio.run(main())
+    assert versions(orders) == [1]
+
+
+@newest_postgres
 def test_nested_guard_is_an_error_but_a_later_one_is_not(database_url: str, orders: Rows) -> None:
     """C19, C22: a task that the work started may use a guard when the work has ended, although it saw the first one."""
     inner = RequestIdentity.create("shop", "POST /payments", "k1", {})

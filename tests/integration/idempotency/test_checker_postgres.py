@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -12,32 +12,36 @@ from psycopg.rows import dict_row
 from grantwire_idempotency.checker import IdempotencyChecker
 from grantwire_idempotency.errors import RequestInProgressError
 from grantwire_idempotency.stores.interface import Key
-from tests.integration.idempotency.harness import START
+from grantwire_idempotency.stores.postgres import PostgresStore
 from tests.support.concurrency import run_concurrently
 from tests.support.servers import newest_postgres
+from tests.unit.idempotency.doubles import FakeTime
 
 if TYPE_CHECKING:
-    from grantwire_idempotency.stores.interface import Store
+    from collections.abc import Iterator
+
     from tests.integration.idempotency.harness import PostgresHarness
 
 pytestmark = newest_postgres
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(hours=24)
 MESSAGE = Key("user.created:1", message_id="m-1", message_type="user.created")
 
 
 @pytest.fixture
-def store(postgres_harness: PostgresHarness) -> Store:
-    """Return a store with the clock of the test."""
-    (store,) = postgres_harness.stores(1)
-    return store
+def time() -> FakeTime:
+    """Return the clock of the checker."""
+    return FakeTime(START.timestamp())
 
 
 @pytest.fixture
-def checker(store: Store) -> IdempotencyChecker:
+def checker(postgres_harness: PostgresHarness, time: FakeTime) -> Iterator[IdempotencyChecker]:
     """Return the checker of one worker."""
-    return IdempotencyChecker(store)
+    store = PostgresStore(postgres_harness.url, clock=lambda: datetime.fromtimestamp(time.now, UTC))
+    yield IdempotencyChecker(store)
+    store.close()
 
 
 def fetch_message_row(harness: PostgresHarness) -> dict[str, Any]:
@@ -47,7 +51,9 @@ def fetch_message_row(harness: PostgresHarness) -> dict[str, Any]:
     return message_row
 
 
-def test_row_follows_status_of_message(postgres_harness: PostgresHarness, checker: IdempotencyChecker) -> None:
+def test_row_follows_status_of_message(
+    postgres_harness: PostgresHarness, checker: IdempotencyChecker, time: FakeTime
+) -> None:
     """C1: the row is processing, failed with its error, processing again, then completed, with the times of each."""
     assert not checker.is_processed(MESSAGE)
     assert checker.mark_processing(MESSAGE, MINUTE)
@@ -57,7 +63,7 @@ def test_row_follows_status_of_message(postgres_harness: PostgresHarness, checke
     assert (message_row["started_at"], message_row["completed_at"], message_row["error"]) == (START, None, None)
     assert (message_row["expires_at"], message_row["created_at"]) == (START + MINUTE, START)
 
-    postgres_harness.advance(timedelta(seconds=10))
+    time.advance(timedelta(seconds=10))
     checker.mark_failed(MESSAGE, ValueError("no \x00 such user"))
     message_row = fetch_message_row(postgres_harness)
     assert (message_row["status"], message_row["error"]) == ("failed", "no \N{REPLACEMENT CHARACTER} such user")
@@ -65,10 +71,10 @@ def test_row_follows_status_of_message(postgres_harness: PostgresHarness, checke
     assert message_row["updated_at"] == START + timedelta(seconds=10)
     assert not checker.is_processed(MESSAGE)
 
-    postgres_harness.advance(timedelta(seconds=10))
+    time.advance(timedelta(seconds=10))
     assert checker.mark_processing(MESSAGE, MINUTE)
     assert fetch_message_row(postgres_harness)["started_at"] == START + timedelta(seconds=20)
-    postgres_harness.advance(timedelta(seconds=10))
+    time.advance(timedelta(seconds=10))
     checker.mark_completed(MESSAGE, '{"user": 1}')
     message_row = fetch_message_row(postgres_harness)
     done = START + timedelta(seconds=30)
@@ -78,7 +84,7 @@ def test_row_follows_status_of_message(postgres_harness: PostgresHarness, checke
     assert checker.is_processed(MESSAGE)
     assert not checker.mark_processing(MESSAGE, MINUTE)
 
-    postgres_harness.advance(DAY)
+    time.advance(DAY)
     assert not checker.is_processed(MESSAGE)
     assert checker.mark_processing(MESSAGE, MINUTE)
 

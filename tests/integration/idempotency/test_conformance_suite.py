@@ -38,9 +38,10 @@ def find_failures(harness: str, folder: Path) -> set[str]:
     return set(re.findall(r"^FAILED \S+::(\w+)", report.stdout, re.MULTILINE))
 
 
-def test_suite_passes_for_a_correct_store(tmp_path: Path) -> None:
-    """C16: so the failures below are those of the mistakes."""
-    assert find_failures("correct", tmp_path) == set()
+@pytest.mark.parametrize("harness", ["correct", "correct_async"])
+def test_suite_passes_for_a_correct_store(harness: str, tmp_path: Path) -> None:
+    """C16, C22: so the failures below are those of the mistakes."""
+    assert find_failures(harness, tmp_path) == set()
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,9 @@ def test_suite_passes_for_a_correct_store(tmp_path: Path) -> None:
         ("checks_then_claims", "test_exactly_one_of_many_concurrent_checks_gets_claim"),
         ("wall_clock", "test_clock_of_the_worker_does_not_matter"),
         ("wall_clock_of_datetime", "test_clock_of_the_worker_does_not_matter"),
+        ("wall_clock_of_async", "test_clock_of_the_worker_does_not_matter"),
+        ("deletes_early", "test_cleanup_does_not_change_check_results"),
+        ("short_order", "test_result_is_kept_for_its_ttl_if_order_ttl_is_shorter"),
     ],
 )
 def test_suite_notices_a_mistake(harness: str, failure: str, tmp_path: Path) -> None:

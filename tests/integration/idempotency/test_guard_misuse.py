@@ -135,6 +135,52 @@ def test_ending_the_transaction_is_an_error_and_leaves_nothing(
             assert count(orders) == number + 1
 
 
+def copy_row(tx: Connection) -> None:
+    """Write a row by COPY."""
+    with tx.cursor().copy("COPY orders FROM STDIN") as copy:
+        copy.write_row((5,))
+
+
+def execute_many(tx: Connection) -> None:
+    """Write a row by executemany."""
+    tx.cursor().executemany("INSERT INTO orders VALUES (%s)", [(5,)])
+
+
+def stream_row(tx: Connection) -> None:
+    """Write a row by a streamed statement."""
+    list(tx.cursor().stream("INSERT INTO orders VALUES (5) RETURNING total"))
+
+
+@newest_postgres
+def test_no_kind_of_statement_runs_after_the_transaction_has_ended(
+    guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests
+) -> None:
+    """C19: PostgreSQL would commit it alone."""
+    for write in (copy_row, execute_many, stream_row):
+
+        def work(tx: Connection, write: Callable[[Connection], None] = write) -> StoredResponse:
+            tx.rollback()
+            write(tx)
+            return StoredResponse(201, "{}")
+
+        with subtests.test(write=write.__name__):
+            with pytest.raises(InternalError, match="has ended the transaction"):
+                guard.run(IDENTITY, work)
+            assert count(orders) == 0
+
+
+@newest_postgres
+def test_copy_inside_the_transaction_is_committed(guard: TransactionGuard, orders: Rows) -> None:
+    """C19: with the response."""
+
+    def work(tx: Connection) -> StoredResponse:
+        copy_row(tx)
+        return StoredResponse(201, "{}")
+
+    guard.run(IDENTITY, work)
+    assert count(orders) == 1
+
+
 @newest_postgres
 def test_ending_the_transaction_before_a_refusal_is_an_error_too(
     guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests

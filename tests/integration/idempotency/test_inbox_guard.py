@@ -185,6 +185,36 @@ def test_concurrent_deliveries_wait_and_one_of_them_writes(pool: ConnectionPool,
     assert versions(orders) == [1]
 
 
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_wait_for_the_key_leaves_the_lock_timeout_of_the_user(
+    autocommit: bool, database_url: str, pool: ConnectionPool, orders: Rows
+) -> None:
+    """C18: `lock_wait` limits the wait for the key alone: not a statement of the work, and no later transaction."""
+    with psycopg.connect(database_url, autocommit=autocommit) as connection:
+        connection.execute("SET lock_timeout = '7s'")
+        connection.commit()
+        guard = InboxGuard(connection, name="orders", lock_wait=timedelta(milliseconds=50))
+
+        def read_timeout(tx: Connection) -> Any:
+            return tx.execute("SHOW lock_timeout").fetchone()
+
+        def wait_for_key(_tx: Connection) -> None:
+            with pytest.raises(RequestInProgressError):
+                guard.run(order("claimed"), read_timeout)
+
+        waited = threading.Thread(target=wait_for_key, args=[connection])
+
+        def hold_key(_tx: Connection) -> None:
+            waited.start()
+            waited.join()
+
+        InboxGuard(pool, name="orders").run(order("claimed"), hold_key)
+        assert guard.run(order("new"), read_timeout) == Outcome(("7s",))
+        assert guard.run(order("new"), read_timeout) == Outcome(["7s"], replayed=True)
+        assert read_timeout(connection) == ("7s",)
+    assert versions(orders) == []
+
+
 def test_commit_inside_work_records_nothing(pool: ConnectionPool, orders: Rows) -> None:
     """C18, C19: neither the rows nor the key are committed."""
     guard = InboxGuard(pool, name="orders")

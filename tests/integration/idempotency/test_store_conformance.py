@@ -13,11 +13,16 @@ import pytest
 
 from grantwire_idempotency.conformance.suite import StoreConformance, claim_key, outcome
 from grantwire_idempotency.stores.interface import Key
+from tests.integration.idempotency.harness import AsyncBreakerHarness, BreakerHarness, FilteredHarness
 from tests.support.paths import PYTHONPATH, ROOT
+from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from grantwire_idempotency.stores.interface import Store
     from tests.integration.idempotency.harness import (
+        AsyncPostgresHarness,
         AsyncRedisHarness,
         Harness,
         MemoryHarness,
@@ -67,6 +72,17 @@ class TestMemoryStore(StoreConformance):
         return memory_harness
 
 
+class TestWrappedStores(StoreConformance):
+    """The stores that wrap another one, and the asynchronous memory store: all in memory."""
+
+    @pytest.fixture(params=[FilteredHarness, BreakerHarness, AsyncBreakerHarness])
+    def harness(self, request: pytest.FixtureRequest) -> Iterator[Harness]:
+        """Provide the stores."""
+        harness: Harness = request.param()
+        yield harness
+        harness.close()
+
+
 class TestRedisStore(SharedConformance):
     """The Redis store."""
 
@@ -77,7 +93,7 @@ class TestRedisStore(SharedConformance):
 
 
 class TestAsyncRedisStore(StoreConformance):
-    """C22: the asynchronous Redis store, with fencing numbers."""
+    """C22: the asynchronous Redis store, without and with fencing numbers."""
 
     @pytest.fixture
     def harness(self, async_redis_harness: AsyncRedisHarness) -> Harness:
@@ -101,3 +117,13 @@ class TestPostgresStore(SharedConformance):
     def harness(self, postgres_harness: PostgresHarness) -> Harness:
         """Provide the stores."""
         return postgres_harness
+
+
+@newest_postgres
+class TestAsyncPostgresStore(StoreConformance):
+    """C22: the asynchronous PostgreSQL store, whose SQL is that of the other one."""
+
+    @pytest.fixture
+    def harness(self, async_postgres_harness: AsyncPostgresHarness) -> Harness:
+        """Provide the stores."""
+        return async_postgres_harness

@@ -9,7 +9,7 @@ import pytest
 
 from grantwire_idempotency import FailMode, idempotent
 from grantwire_idempotency.circuit_breaker import CircuitBreaker
-from grantwire_idempotency.errors import CircuitOpenError, ConfigError, LeaseLostError, RetryableError
+from grantwire_idempotency.errors import BusyError, CircuitOpenError, ConfigError, LeaseLostError, RetryableError
 from grantwire_idempotency.stores.breaker import BreakerStore
 from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.stores.memory import MemoryStore
@@ -220,3 +220,16 @@ def test_invalid_store_or_breaker_raises_config_error(inner: UnavailableStore) -
     assert ["store must be" in problem for problem in caught.value.problems] == [True, False]
     with pytest.raises(ConfigError, match="breaker must be a CircuitBreaker"):
         BreakerStore(inner, 3)  # type: ignore[arg-type]
+
+
+def test_shortage_of_connections_does_not_open_the_circuit() -> None:
+    """C23, C10: the server was not asked, so nothing is known about it."""
+    breaker = CircuitBreaker("store", failures=2, rest=MINUTE)
+    for _ in range(5):
+        with pytest.raises(BusyError), breaker.guard():
+            raise BusyError("busy")
+    assert breaker.closed
+    for error in (RetryableError("down"), BusyError("busy"), RetryableError("down")):
+        with pytest.raises(RetryableError), breaker.guard():
+            raise error
+    assert not breaker.closed

@@ -757,3 +757,19 @@ def test_logs_contain_neither_body_nor_key(caplog: pytest.LogCaptureFixture) -> 
     key = business_key("order", "secret")(batch[1])
     assert "hush" not in str(lines)
     assert key not in str(lines)
+
+
+def test_processor_may_raise_stop_iteration() -> None:
+    """C24: it is retried like any error, and the dead-letter hook gets it as it is; permanent errors are recognised."""
+    error = StopIteration("no more")
+    taken: list[BaseException] = []
+    shop = Shop(dead_letter=lambda _, error: taken.append(error))
+    shop.failing = {"1": [error] * 3}
+    outcome = shop.consumer.process(make_message("1"))
+    assert outcome.dead_letter is error
+    assert taken == [error]
+    other = Shop(retry=RetryPolicy(permanent_errors=(StopIteration,)))
+    other.failing = {"1": [error]}
+    with pytest.raises(StopIteration):
+        other.consumer.process(make_message("1"))
+    assert other.time.slept == []

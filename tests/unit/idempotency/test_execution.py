@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import Claim, FailMode, Key, KeyState, KeyStatus, MemoryStore, Outcome, current_claim
+from grantwire_idempotency import (
+    AsyncMemoryStore,
+    Claim,
+    FailMode,
+    JsonSerializer,
+    Key,
+    KeyState,
+    KeyStatus,
+    MemoryStore,
+    NoMetrics,
+    Outcome,
+    current_claim,
+    idempotent,
+)
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
+    BusyError,
     CircuitOpenError,
     InternalError,
     LeaseLostError,
@@ -42,7 +58,8 @@ class Job:
         self.metrics = RecordedMetrics()
         self.runs = 0
         wiring: dict[str, Any] = {"name": "job", "ttl": HOUR, "metrics": self.metrics} | options
-        self.execution = Execution(self.store, ExecutionSettings(fail_mode=fail_mode, **wiring), sleep=self.time.sleep)
+        settings = ExecutionSettings(fail_mode=fail_mode, **wiring)
+        self.execution = Execution(self.store, settings, sleep=self.time.sleep, clock=self.time.clock)
 
     def run(self, value: Any = "done", key: Key = KEY) -> Outcome:
         """Call the job."""
@@ -434,3 +451,142 @@ def test_key_is_logged_only_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     assert [line.get("key") for line in lines[:2]] == [key_fingerprint("job:order:2"), key_fingerprint("job:order:3")]
     assert len(lines) == 3
     assert "order:" not in str(lines)
+
+
+@pytest.mark.parametrize("fail_mode", [FailMode.OPEN, FailMode.CLOSED])
+def test_call_waits_for_a_free_connection(fail_mode: FailMode) -> None:
+    """C23: before the work and after it; the work is guarded."""
+    job = Job(fail_mode)
+    job.store.failing = {"check": [BusyError("busy")] * 5, "store_result": [BusyError("busy")] * 5}
+    assert job.run() == Outcome("done")
+    assert job.metrics.unguarded_runs == []
+    assert job.run("second") == Outcome("done", replayed=True)
+
+
+@pytest.mark.parametrize("fail_mode", [FailMode.OPEN, FailMode.CLOSED])
+@pytest.mark.parametrize("before", [[], [RetryableError(DOWN)]], ids=["busy", "lost"])
+def test_shortage_of_connections_never_runs_the_work(
+    fail_mode: FailMode, before: list[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """C23: after a limited wait the caller gets the error. A key that a lost check may have claimed is released."""
+    job = Job(fail_mode)
+    job.store.failing = {"check": before + [BusyError("busy")] * 1_000}
+    started = job.time.now
+    with pytest.raises(BusyError):
+        job.run()
+    assert job.runs == 0
+    assert 3 < job.time.now - started <= 5
+    assert job.metrics.unguarded_runs == []
+    (line,) = logged(caplog, "WARNING", "ERROR")
+    assert line["message"] == "no connection for idempotency check, not processing"
+    job.store.failing.clear()
+    assert job.run() == Outcome("done")
+    assert job.store.calls.count("store_failure") == len(before)
+
+
+def test_result_is_kept_if_no_connection_is_free() -> None:
+    """C23: the work is done, so its value is returned, and the next call writes the result."""
+    job = Job()
+    job.store.failing = {"store_result": [BusyError("busy")] * 1_000}
+    assert job.run() == Outcome("done")
+    job.store.failing.clear()
+    assert job.run("second") == Outcome("done", replayed=True)
+
+
+INTERRUPTIONS = [SystemExit(1), KeyboardInterrupt(), TimeoutError("the time limit of the user")]
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+@pytest.mark.parametrize("method", ["store_result", "store_failure", "check"])
+def test_interruption_of_a_store_call_loses_nothing(method: str, error: Any) -> None:
+    """C24: the outcome is stored by another call, and then the caller gets the interruption; the key is not blocked."""
+    job = Job()
+    job.store.failing = {method: [error]}
+    with pytest.raises(type(error)) as raised:
+        job.run(ValueError("no") if method == "store_failure" else "first")
+    assert raised.value is error
+    again = job.run("second")
+    assert again == (Outcome("first", replayed=True) if method == "store_result" else Outcome("second"))
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_interruption_of_a_wait_ends_the_wait_and_not_the_record(error: Any) -> None:
+    """C24: while the store is unavailable."""
+    job = Job()
+    job.store.failing = {"store_result": [RetryableError(DOWN)]}
+    settings = ExecutionSettings("job", HOUR, FailMode.OPEN)
+    job.execution = Execution(job.store, settings, sleep=lambda _: _raise(error))
+    with pytest.raises(type(error)):
+        job.run("first")
+    assert job.run("second") == Outcome("first", replayed=True)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_second_interruption_keeps_the_result_for_the_next_call() -> None:
+    """C24: the record is not tried for ever."""
+    job = Job()
+    interruptions: list[Any] = [KeyboardInterrupt(), SystemExit(1)]
+    job.store.failing = {"store_result": interruptions}
+    with pytest.raises(SystemExit):
+        job.run("first")
+    assert job.store.calls.count("store_result") == 2
+    assert job.run("second") == Outcome("first", replayed=True)
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_interruption_while_the_result_is_serialized(error: Any) -> None:
+    """C24: it is serialized again."""
+    errors = [error]
+
+    class Serializer(JsonSerializer):
+        def dump(self, value: object) -> str:
+            if errors:
+                raise errors.pop()
+            return super().dump(value)
+
+    job = Job(serializer=Serializer())
+    with pytest.raises(type(error)):
+        job.run("first")
+    assert job.run("second") == Outcome("first", replayed=True)
+
+
+@pytest.mark.parametrize("error", [StopIteration("no more"), GeneratorExit("closed"), StopAsyncIteration()], ids=repr)
+def test_error_that_ends_generators_comes_back_as_it_is(error: Any) -> None:
+    """C24: the engine is a generator, but the caller gets the error of the work, and the key is free."""
+    job = Job()
+    with pytest.raises(type(error)) as raised:
+        job.run(error)
+    assert raised.value is error
+    state = job.state()
+    assert state is not None
+    assert (state.error or "").startswith(type(error).__name__)
+    assert job.run("second") == Outcome("second")
+
+
+def test_generator_exit_of_a_coroutine_comes_back_as_it_is() -> None:
+    """C24, C22: and a coroutine that is closed itself awaits nothing more."""
+    store = AsyncMemoryStore()
+    waiting = asyncio.Event()
+
+    @idempotent(store, key=str, name="job", metrics=NoMetrics())
+    async def job(order: str) -> str:
+        if order == "exits":
+            raise GeneratorExit
+        await waiting.wait()
+        return order
+
+    async def main() -> None:
+        with pytest.raises(GeneratorExit):
+            await job("exits")
+        state = await store.get_result(Key("job:exits"))
+        assert state is not None
+        assert state.status is KeyStatus.FAILED
+
+    asyncio.run(main())
+    coroutine: Any = job("closed")
+    with suppress(RuntimeError):  # there is no event loop to wait in
+        coroutine.send(None)
+    coroutine.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import functools
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import IdempotentConsumer, MemoryStore, Message, NoMetrics, idempotent
+from grantwire_idempotency import IdempotentConsumer, InProgress, Key, MemoryStore, Message, NoMetrics, idempotent
 from grantwire_idempotency.errors import BadRequestError, ConfigError, RejectedError, RetryableError
+from tests.unit.idempotency.doubles import FakeTime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -239,6 +241,31 @@ def test_each_item_of_a_message_is_remembered() -> None:
     assert done == ["m1:a", "m1:b", "m1:c"]
     again = consumer.process(message)
     assert (again.value, again.replayed) == (["A", "B", "C"], True)
+
+
+def test_items_of_a_message_share_its_lease() -> None:
+    """C21: each item is claimed for the time that is left, so no claim lasts longer than the lease of the message."""
+    time = FakeTime()
+    store = MemoryStore(clock=time.clock)
+    ends: list[float] = []
+
+    def process(item: Message) -> None:
+        check = store.check(Key(f"items:{item.id}"), timedelta(days=1))
+        assert isinstance(check, InProgress)
+        ends.append(time.now + check.free_in.total_seconds())
+        time.advance(timedelta(minutes=3))
+
+    consumer = IdempotentConsumer(
+        store,
+        process,
+        NO_METRICS,
+        name="items",
+        items=lambda message: [(item, item) for item in message.payload],
+        clock=time.clock,
+    )
+    started = time.now
+    consumer.process(Message("m1", body='["a", "b", "c"]'), timedelta(minutes=10))
+    assert ends == [started + 600] * 3
 
 
 def test_colon_in_an_id_never_makes_two_items_the_same() -> None:

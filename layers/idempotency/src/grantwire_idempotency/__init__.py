@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from grantwire_idempotency.claims import HeldClaim, current_claim
     from grantwire_idempotency.compensation import Compensation
     from grantwire_idempotency.consumer import AsyncIdempotentConsumer, IdempotentConsumer
-    from grantwire_idempotency.defaults import DEFAULT_KEY_PREFIX, DEFAULT_LEASE, DEFAULT_ORDER_TTL, DEFAULT_TTL
+    from grantwire_idempotency.defaults import (
+        DEFAULT_KEY_PREFIX,
+        DEFAULT_LEASE,
+        DEFAULT_ORDER_TTL,
+        DEFAULT_TIMEOUT,
+        DEFAULT_TTL,
+    )
     from grantwire_idempotency.duplicates import by_content_hash, by_message_id, by_timestamp, by_version
     from grantwire_idempotency.execution import Outcome
     from grantwire_idempotency.fail_mode import FailMode
@@ -62,7 +68,7 @@ _NAMES_BY_MODULE = {
     "claims": ["HeldClaim", "current_claim"],
     "compensation": ["Compensation"],
     "consumer": ["AsyncIdempotentConsumer", "IdempotentConsumer"],
-    "defaults": ["DEFAULT_KEY_PREFIX", "DEFAULT_LEASE", "DEFAULT_ORDER_TTL", "DEFAULT_TTL"],
+    "defaults": ["DEFAULT_KEY_PREFIX", "DEFAULT_LEASE", "DEFAULT_ORDER_TTL", "DEFAULT_TIMEOUT", "DEFAULT_TTL"],
     "duplicates": ["by_content_hash", "by_message_id", "by_timestamp", "by_version"],
     "execution": ["Outcome"],
     "fail_mode": ["FailMode"],
@@ -104,6 +110,7 @@ __all__ = [
     "DEFAULT_KEY_PREFIX",
     "DEFAULT_LEASE",
     "DEFAULT_ORDER_TTL",
+    "DEFAULT_TIMEOUT",
     "DEFAULT_TTL",
     "AsyncBreakerStore",
     "AsyncIdempotentConsumer",

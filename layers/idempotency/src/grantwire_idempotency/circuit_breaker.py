@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from grantwire_idempotency.errors import (
+    BusyError,
     CircuitOpenError,
     ConfigError,
     GrantwireError,
@@ -41,9 +42,9 @@ class CircuitBreaker:
     """Counts consecutive failures of a server. Thread-safe; threads never wait for each other.
 
     A failure is a RetryableError, except LeaseLostError, LockHeldError and RequestInProgressError, which only a healthy
-    server can return. Success and every other GrantwireError count as responses. Any other exception, such as an
-    interrupt or a bug, has no effect. The outcome of a call that began before the circuit last opened or closed has no
-    effect either, because it is out of date.
+    server can return. Success and every other GrantwireError count as responses. A BusyError and any other exception,
+    such as an interrupt or a bug, have no effect. The outcome of a call that began before the circuit last opened or
+    closed has no effect either, because it is out of date.
 
     While the circuit is open, one trial starts in each `rest`, so a trial that hangs does not block the next one.
     """
@@ -94,8 +95,8 @@ class CircuitBreaker:
         except _RESPONSES:
             self._record_response(era)
             raise
-        except CircuitOpenError:
-            # Raised by a circuit breaker inside the call: this server was not called.
+        except (CircuitOpenError, BusyError):
+            # The server was not called: by a circuit breaker inside the call, or because no connection was free.
             raise
         except RetryableError as error:
             self._record_failure(era, error)

@@ -109,7 +109,7 @@ class _Consumer:
         self._logger: LibraryLogger = default_logger if logger is None else logger
         sleep = sleep or (asyncio.sleep if self._is_async else time.sleep)
         settings = ExecutionSettings(stored_name, ttl, chosen_mode, order_ttl, metrics, serializer, logger)
-        self._execution = Execution(storage, settings, sleep=sleep)
+        self._execution = Execution(storage, settings, sleep=sleep, clock=clock)
         self._processing = MessageProcessing(
             self._execution,
             processor,

@@ -13,3 +13,7 @@ DEFAULT_ORDER_TTL: Final = timedelta(days=30)
 DEFAULT_LEASE: Final = timedelta(minutes=15)
 # The prefix of every key in Redis.
 DEFAULT_KEY_PREFIX: Final = "idempotency:"
+# The connections of a Redis client that the library creates; more callers wait for a free one.
+DEFAULT_MAX_CONNECTIONS: Final = 100
+# How long a statement of the library waits for PostgreSQL, on a connection that it opened for a DSN.
+DEFAULT_TIMEOUT: Final = timedelta(seconds=5)

@@ -6,6 +6,7 @@
     │   ├── LockHeldError          another owner holds the lock
     │   ├── AmbiguousError         unknown whether it was committed; repeat with the same key
     │   ├── LeaseLostError         another worker has the work; change nothing
+    │   ├── BusyError              no connection is free; the server may be healthy and was not asked
     │   └── CircuitOpenError       the server failed repeatedly and was not called
     ├── RejectedError              do not retry without a change
     │   ├── BadRequestError        BAD_REQUEST
@@ -56,6 +57,13 @@ class AmbiguousError(RetryableError):
 
 class LeaseLostError(RetryableError):
     """The lease expired before the work was finished."""
+
+
+class BusyError(RetryableError):
+    """The server was not asked, because there was no free connection: a shortage of the caller, not an outage.
+
+    Work never runs unguarded because of it, because other runs of the process may hold its key.
+    """
 
 
 class CircuitOpenError(RetryableError):

@@ -4,10 +4,13 @@
       │                 └───▶ raises: release the key and raise the error
       ├────▶ Duplicate: return the stored result without work
       ├────▶ InProgress: raise RequestInProgressError
-      └────▶ store unavailable: OPEN runs the work unguarded and counts it, CLOSED raises
+      ├────▶ no connection to the store is free: wait, then raise BusyError, in every fail mode
+    └────▶ store unavailable: OPEN runs the work unguarded and counts it, CLOSED raises
 
 If the work is done but the store does not take the result, the run still succeeds: an error would make the caller
 repeat the effect. `late_records` writes what the store did not take before the next check of the same process.
+
+An interruption while the outcome is stored, such as a cancellation or a signal, is raised when it is stored (C24).
 
 The engine contains no I/O; see `steps`.
 """
@@ -29,7 +32,9 @@ from grantwire_idempotency.claims import HeldClaim, set_current_claim
 from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL
 from grantwire_idempotency.errors import (
     BadRequestError,
+    BusyError,
     CircuitOpenError,
+    GrantwireError,
     InternalError,
     LeaseLostError,
     RejectedError,
@@ -42,6 +47,7 @@ from grantwire_idempotency.logs import key_fingerprint
 from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.metrics import SafeMetrics, default_metrics
 from grantwire_idempotency.serializers import JsonSerializer
+from grantwire_idempotency.steps import Ending, Shielded
 from grantwire_idempotency.stores.interface import MAX_KEY_LENGTH, Claim, Duplicate, InProgress
 from grantwire_idempotency.wiring import is_async_store
 from grantwire_idempotency.work import describe
@@ -59,6 +65,9 @@ if TYPE_CHECKING:
 # short enough for a waiting caller.
 _MAX_ATTEMPTS = 3
 _BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(milliseconds=400), timedelta(0), 1, 1)
+# How long a call waits for a free connection, beside the wait of a pool, and its delays.
+_BUSY_WAIT = timedelta(seconds=5)
+_BUSY_BACKOFF = Backoff(timedelta(milliseconds=20), timedelta(milliseconds=500), timedelta(0), 0.5, 1.5)
 _JSON = JsonSerializer()
 
 
@@ -97,6 +106,7 @@ class Execution:
         settings: ExecutionSettings,
         *,
         sleep: Callable[[float], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._store: Any = store
@@ -104,6 +114,7 @@ class Execution:
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
         self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics, self._logger)
         self._sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
+        self._clock = clock
         self._late = LateRecords(store, settings.name, settings.ttl, settings.order_ttl, self._logger)
 
     def run(
@@ -193,9 +204,14 @@ class Execution:
                 yield from self._late.write()
         except Exception as error:
             self._metrics.record_check(self.name, "error", time.perf_counter() - started)
+            if not isinstance(error, GrantwireError):  # a time limit of the user
+                yield from self._release(claim, describe(error))
             if not isinstance(error, RetryableError):
                 raise
             fields = {"error": str(error), "task_type": self.name}
+            if isinstance(error, BusyError):
+                logger.warning("no connection for idempotency check, not processing", extra=fields)
+                raise
             if self._settings.fail_mode is FailMode.CLOSED:
                 if not isinstance(error, CircuitOpenError):
                     self._late.add_failure(claim, "the check was not answered")
@@ -216,18 +232,42 @@ class Execution:
         """Check the key, and once more with the same token if the store did not answer: it may have claimed the key."""
         call = lambda: self._store.check(claim.key, lease, claim.token)  # noqa: E731 - the same call twice
         try:
-            return (yield call)  # type: ignore[no-any-return]
-        except CircuitOpenError:
+            return (yield from self._wait_while_busy(call))  # type: ignore[no-any-return]
+        except (CircuitOpenError, BusyError):
             raise
         except RetryableError as lost:
             try:
-                return (yield call)  # type: ignore[no-any-return]
+                return (yield from self._wait_while_busy(call))  # type: ignore[no-any-return]
             except CircuitOpenError:
                 raise lost from None  # of the two calls, only the first was made
+            except BusyError:
+                self._late.add_failure(claim, "the check was not answered")
+                raise
+
+    def _wait_while_busy(self, call: Call) -> Steps[Any]:
+        """Call the store; while no connection is free, call it again, for a limited time."""
+        deadline = self._clock() + _BUSY_WAIT.total_seconds()
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return (yield call)
+            except BusyError:
+                delay = _BUSY_BACKOFF.delay(attempt, random.random).total_seconds()
+                if self._clock() + delay > deadline:
+                    raise
+            yield partial(self._sleep, delay)
 
     def _complete(self, claim: Claim, value: Any) -> Steps[None]:
+        """Store the value. If the run is interrupted meanwhile, raise the interruption afterwards (C24)."""
+        interruption = None
         try:
-            result = None if value is None else self._settings.serializer.dump(value)
+            try:
+                result = self._dump(value)
+            except (TypeError, ValueError, RecursionError, GrantwireError):
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interruption, result = error, self._dump(value)
             yield from self._store_result(claim, result)
         except (TypeError, ValueError, RecursionError, RejectedError) as error:
             # The effect has happened: complete the key without a result, so that a duplicate does not repeat it.
@@ -239,53 +279,86 @@ class Execution:
             with contextlib.suppress(InternalError, LeaseLostError):
                 yield from self._store_result(claim, None)
             raise
+        if interruption is not None:
+            raise interruption
+
+    def _dump(self, value: Any) -> str | None:
+        return None if value is None else self._settings.serializer.dump(value)
 
     def _store_result(self, claim: Claim, result: str | None) -> Steps[None]:
         logger = self._logger
         arguments = (claim, result, self._settings.ttl, self._settings.order_ttl)
-        try:
-            yield from self._call_store(lambda: self._store.store_result(*arguments))
-        except LeaseLostError:
-            logger.error(  # noqa: TRY400 - the error propagates
+        ending = yield from self._call_store(lambda: self._store.store_result(*arguments))
+        error = ending.error
+        if isinstance(error, LeaseLostError):
+            logger.error(
                 "claim expired during processing, effect may be duplicated",
                 extra=self._log_fields(claim),
             )
-            raise
-        except RetryableError as error:
+        elif isinstance(error, RetryableError):
             self._late.add_result(claim, result)
             logger.log(
                 logging.WARNING if self._settings.fail_mode is FailMode.OPEN else logging.ERROR,
                 "could not store result, duplicate runs again after claim expires",
                 extra={**self._log_fields(claim), "error": str(error)},
             )
+            error = None
+        elif error is not None and error is ending.interruption:
+            self._late.add_result(claim, result)
+        _raise(ending.interruption or error)
 
     def _release(self, claim: Claim, error: str) -> Steps[None]:
         """Release the key. An error of the store is only logged, so that the caller gets the error of the work."""
         logger = self._logger
         arguments = (claim, error, self._settings.ttl)
-        try:
-            yield from self._call_store(lambda: self._store.store_failure(*arguments))
-        except Exception as failure:
-            if isinstance(failure, RetryableError):
+        ending = yield from self._call_store(lambda: self._store.store_failure(*arguments))
+        failure = ending.error
+        if failure is not None:
+            if isinstance(failure, RetryableError) or failure is ending.interruption:
                 self._late.add_failure(claim, error)
-            logger.exception(
+            logger.error(
                 "could not release key after failure, retry must wait until claim expires",
+                exc_info=failure,
                 extra=self._log_fields(claim),
             )
+        _raise(ending.interruption)
 
-    def _call_store(self, call: Call) -> Steps[None]:
-        """Call the store, and retry while it is unavailable. Both calls are safe to repeat."""
-        for attempt in range(1, _MAX_ATTEMPTS):
-            try:
-                yield call
-            except LeaseLostError:
-                raise
-            except RetryableError:
+    def _call_store(self, call: Call) -> Steps[Ending]:
+        """Record the outcome of the work, and retry while the store is unavailable. The calls are safe to repeat.
+
+        An interruption of the run, by a cancellation, a signal or a time limit, ends the waits, but not the record: a
+        call that it has ended is made once more. A second one ends that call too, and is the error of the ending.
+        """
+        interruption: BaseException | None = None
+        was_ended = False
+        deadline = self._clock() + _BUSY_WAIT.total_seconds()
+        attempt = 0
+        while True:
+            attempt += 1
+            ending = yield Shielded(call)
+            error, interruption = ending.error, ending.interruption or interruption
+            if isinstance(error, BusyError):
+                delay = _BUSY_BACKOFF.delay(attempt, random.random).total_seconds()
+                is_last = self._clock() + delay > deadline
+            elif isinstance(error, RetryableError) and not isinstance(error, LeaseLostError):
                 delay = _BACKOFF.delay(attempt, random.random).total_seconds()
-                yield partial(self._sleep, delay)
+                is_last = attempt >= _MAX_ATTEMPTS
+            elif error is None or isinstance(error, GrantwireError):
+                return Ending(error, interruption)
+            elif was_ended:
+                return Ending(error, error)
             else:
-                return
-        yield call
+                was_ended, interruption = True, error
+                continue
+            if is_last or (interruption is not None and attempt >= _MAX_ATTEMPTS):
+                return Ending(error, interruption)
+            if interruption is None:
+                try:
+                    yield partial(self._sleep, delay)
+                except GeneratorExit:
+                    raise
+                except BaseException as interrupted:  # noqa: BLE001 - raised after the record
+                    interruption = interrupted
 
     def _parse_result(self, result: str | None) -> Any:
         try:
@@ -296,3 +369,8 @@ class Execution:
     def _log_fields(self, claim: Claim) -> dict[str, Any]:
         """Return the fields of every log line about a claim. The key itself is never logged."""
         return {"key": key_fingerprint(claim.key.value), "task_type": self.name}
+
+
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error

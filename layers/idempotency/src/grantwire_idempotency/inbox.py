@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL, DEFAULT_TTL
+from grantwire_idempotency.defaults import DEFAULT_ORDER_TTL, DEFAULT_TIMEOUT, DEFAULT_TTL
 from grantwire_idempotency.duplicates import by_message_id
 from grantwire_idempotency.errors import InternalError, RequestInProgressError
 from grantwire_idempotency.execution import Outcome
@@ -89,6 +89,7 @@ class _InboxGuard(Generic[Database, Runner]):
         lock_wait: timedelta = timedelta(seconds=2),
         serializer: Serializer = _JSON,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         require(
@@ -97,10 +98,11 @@ class _InboxGuard(Generic[Database, Runner]):
             duration_rule("ttl", ttl),
             duration_rule("order_ttl", order_ttl),
             duration_rule("lock_wait", lock_wait),
+            duration_rule("timeout", timeout),
             serializer_rule(serializer),
             logger_rule(logger),
         )
-        self._database: Runner = self._open(database, type(self).__name__, logger)
+        self._database: Runner = self._open(database, type(self).__name__, logger, timeout + lock_wait)
         self._name = name
         self._identify = identify
         self._ttl = ttl

@@ -23,6 +23,7 @@ from grantwire_idempotency.errors import (
 )
 from grantwire_idempotency.execution import Execution, Outcome
 from grantwire_idempotency.retries import RetryLoop, RetryPolicy
+from grantwire_idempotency.steps import original
 from grantwire_idempotency.stores.interface import Key
 from grantwire_idempotency.work import LEASE_MARGIN, HandledFailureError, call_once, describe, to_key
 
@@ -87,7 +88,8 @@ class MessageProcessing:
         try:
             return (yield from self.execution.run(key, lease, lambda: self._attempt(message, retries), recognise))
         except HandledFailureError:
-            return Outcome(dead_letter=retries.error)
+            cause: Any = original(retries.error) if retries.error is not None else None
+            return Outcome(dead_letter=cause)
         except Exception as error:
             if error is retries.error and retries.is_final:
                 raise
@@ -144,15 +146,16 @@ class MessageProcessing:
     def _fail(self, message: Message, error: Exception, retries: RetryLoop) -> Steps[Outcome]:
         """Pass a failed message to the dead-letter hook; raise its error if there is no hook or the hook fails."""
         logger, fields, hook = self.logger, self._log_fields(message), self.dead_letter
-        logger.error("message failed", exc_info=error, extra={**fields, "attempts": retries.attempts})
+        cause: Any = original(error)
+        logger.error("message failed", exc_info=cause, extra={**fields, "attempts": retries.attempts})
         if hook is None:
             raise error
         try:
-            yield from call_once(lambda: hook(message, error), is_async=self.is_async)
+            yield from call_once(lambda: hook(message, cause), is_async=self.is_async)
         except Exception:
             logger.exception("dead-letter hook failed, message returned to queue", extra=fields)
         else:
-            return Outcome(dead_letter=error)
+            return Outcome(dead_letter=cause)
         raise error
 
     def _log_fields(self, message: Message) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def run_script(
     except NoScriptError:
         with wrap_exceptions(logger or default_logger):
             return client.eval(script.text, len(keys), *keys, *arguments)
-    except (RedisError, RedisClusterException) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         raise convert_error(error, logger or default_logger) from error
 
 
@@ -63,7 +63,7 @@ async def run_script_async(
     except NoScriptError:
         with wrap_exceptions(logger or default_logger):
             return await client.eval(script.text, len(keys), *keys, *arguments)
-    except (RedisError, RedisClusterException) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         raise convert_error(error, logger or default_logger) from error
 
 
@@ -73,7 +73,7 @@ def set_new(
     """Set the entry and return true if it does not exist; raise the errors of the library."""
     try:
         return client.set(name, value, px=milliseconds, nx=True) is not None
-    except (RedisError, RedisClusterException) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         raise convert_error(error, logger or default_logger) from error
 
 
@@ -83,5 +83,5 @@ async def set_new_async(
     """Set the entry with a client of `redis.asyncio`."""
     try:
         return await client.set(name, value, px=milliseconds, nx=True) is not None
-    except (RedisError, RedisClusterException) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         raise convert_error(error, logger or default_logger) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.backoff import Backoff
 from grantwire_idempotency.errors import RejectedError
+from grantwire_idempotency.steps import original
 from grantwire_idempotency.wiring import require
 
 if TYPE_CHECKING:
@@ -81,13 +82,13 @@ class RetryLoop:
                 now = self.clock()
                 delay = self.policy.backoff.delay(self.attempts, self.rand).total_seconds()
                 self.is_final = self.attempts >= self.policy.max_attempts or isinstance(
-                    error, (RejectedError, *self.policy.permanent_errors)
+                    original(error), (RejectedError, *self.policy.permanent_errors)
                 )
                 # Assume that the next attempt takes as long as this one.
                 if self.is_final or now + delay + (now - started) >= self.deadline:
                     self.error = error
                     raise
-                log_fields = {**fields, "attempt": self.attempts, "error": type(error).__name__}
+                log_fields = {**fields, "attempt": self.attempts, "error": type(original(error)).__name__}
                 logger = self.logger
                 logger.warning("attempt failed, retrying", extra=log_fields)
             yield partial(self.sleep, delay)

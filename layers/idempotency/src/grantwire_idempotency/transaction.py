@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency.defaults import DEFAULT_TIMEOUT
 from grantwire_idempotency.errors import InternalError
 from grantwire_idempotency.guards import await_work, only_guard
 from grantwire_idempotency.logs import key_fingerprint
@@ -34,6 +35,7 @@ with optional_package("psycopg", used_by="TransactionGuard"):
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import timedelta
 
     from psycopg import AsyncConnection, Connection
 
@@ -60,8 +62,13 @@ SELECT request_guard_finish(
 class _Engine:
     """What both guards do between the first and the last statement of the transaction; see `steps`."""
 
-    def __init__(self, settings: GuardSettings, logger: LibraryLogger | None) -> None:
-        require(duration_rule("ttl", settings.ttl), duration_rule("lock_wait", settings.lock_wait), logger_rule(logger))
+    def __init__(self, settings: GuardSettings, logger: LibraryLogger | None, timeout: timedelta) -> None:
+        require(
+            duration_rule("ttl", settings.ttl),
+            duration_rule("lock_wait", settings.lock_wait),
+            duration_rule("timeout", timeout),
+            logger_rule(logger),
+        )
         self._settings = settings
         self._logger: LibraryLogger = default_logger if logger is None else logger
 
@@ -111,9 +118,10 @@ class TransactionGuard:
         settings: GuardSettings = _DEFAULTS,
         *,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        self._engine = _Engine(settings, logger)
-        self._database = transaction_runner(database, "TransactionGuard", logger)
+        self._engine = _Engine(settings, logger, timeout)
+        self._database = transaction_runner(database, "TransactionGuard", logger, timeout + settings.lock_wait)
 
     def close(self) -> None:
         """Close the connection that was opened for a DSN; the next use opens a new one."""
@@ -155,9 +163,12 @@ class AsyncTransactionGuard:
         settings: GuardSettings = _DEFAULTS,
         *,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        self._engine = _Engine(settings, logger)
-        self._database = async_transaction_runner(database, "AsyncTransactionGuard", logger)
+        self._engine = _Engine(settings, logger, timeout)
+        self._database = async_transaction_runner(
+            database, "AsyncTransactionGuard", logger, timeout + settings.lock_wait
+        )
 
     async def close(self) -> None:
         """Close the connection that was opened for a DSN; the next use opens a new one."""

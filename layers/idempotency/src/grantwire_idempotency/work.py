@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency.errors import ConfigError
+from grantwire_idempotency.steps import original
 from grantwire_idempotency.stores.interface import Key
 
 if TYPE_CHECKING:
@@ -60,4 +61,4 @@ def describe(error: BaseException) -> str:
     """Return the text of an error that is stored: its type and its message."""
     if isinstance(error, HandledFailureError):
         return error.stored_error
-    return "".join(traceback.format_exception_only(error)).strip()
+    return "".join(traceback.format_exception_only(original(error))).strip()

@@ -2,7 +2,8 @@
 
 `pytest --pyargs grantwire_idempotency.conformance` tests the store that the variable IDEMPOTENCY_STORE names as
 `module:function`. The function returns a `Harness`. Without the variable, the memory store is tested. Or derive a test
-class from `StoreConformance` and write a fixture `harness`.
+class from `StoreConformance` and write a fixture `harness`. The harness of an asynchronous store returns it in a
+`BlockingStore`.
 """
 
 import pytest

@@ -8,6 +8,8 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency.conformance.blocking import BlockingStore
+
 if TYPE_CHECKING:
     import pytest
 
@@ -21,12 +23,13 @@ def set_clock_wrong(monkeypatch: pytest.MonkeyPatch, store: Store, seconds: int)
     """Let `time.time` and `datetime.now` be wrong by this many seconds.
 
     `time.time` is wrong everywhere. `datetime` cannot be patched, so it is replaced in the modules of the package that
-    defines the store.
+    defines the store, also if the suite calls it by a BlockingStore.
     """
     replacements = _wrong_clocks(seconds)
     monkeypatch.setattr(time, "time", replacements[id(_time)])
     monkeypatch.setattr(time, "time_ns", replacements[id(_time_ns)])
-    package = type(store).__module__.partition(".")[0]
+    own_store = store.wrapped if isinstance(store, BlockingStore) else store
+    package = type(own_store).__module__.partition(".")[0]
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
     for module in modules:
         for name, value in list(vars(module).items()):

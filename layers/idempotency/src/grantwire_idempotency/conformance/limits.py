@@ -96,13 +96,14 @@ class LimitConformance(StoreTests):
         assert state.error == ("a\ufffdb\ufffdc" + "x" * 10_000)[:MAX_ERROR_LENGTH]
 
     def test_cleanup_does_not_change_check_results(self, harness: Harness, store: Store) -> None:
-        """C4: it deletes only expired entries."""
-        complete(store, Key("live"), "live", timedelta(hours=9))
+        """C4: it deletes only expired entries, and none of those that expire soon."""
+        soon = timedelta(hours=2, minutes=30)
+        complete(store, Key("live"), "live", soon)
         complete(store, Key("expired completion"), "expired", timedelta(hours=1))
-        store.store_failure(claim_key(store, Key("failed")), "no", timedelta(hours=9))
-        claim_key(store, Key("claimed"), timedelta(hours=9))
+        store.store_failure(claim_key(store, Key("failed")), "no", soon)
+        claim_key(store, Key("claimed"), soon)
         claim_key(store, Key("expired claim"), timedelta(hours=1))
-        complete(store, version(2), "two", timedelta(hours=9))
+        complete(store, version(2), "two", soon)
         claim_key(store, version(3), timedelta(hours=1))
         harness.advance(timedelta(hours=2))
         store.cleanup()

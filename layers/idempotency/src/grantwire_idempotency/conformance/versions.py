@@ -151,3 +151,12 @@ class VersionConformance(StoreTests):
         store.store_failure(claim_key(store, version(3)), "no", MINUTE)
         harness.advance(timedelta(hours=9))
         claim_key(store, version(1))
+
+    def test_result_is_kept_for_its_ttl_if_order_ttl_is_shorter(self, harness: Harness, store: Store) -> None:
+        """C20: `order_ttl` only makes the completion longer."""
+        store.store_result(claim_key(store, version(2)), "two", timedelta(hours=9), timedelta(hours=1))
+        harness.advance(timedelta(hours=8))
+        assert store.check(version(1), MINUTE) == Duplicate(version(1), "two")
+        assert store.get_result(version(2)) == KeyState(KeyStatus.COMPLETED, "two", mark=2)
+        harness.advance(timedelta(hours=2))
+        claim_key(store, version(1))

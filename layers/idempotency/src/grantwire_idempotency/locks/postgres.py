@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency.defaults import DEFAULT_TIMEOUT
 from grantwire_idempotency.locks.interface import LockManager
 from grantwire_idempotency.optional import optional_package
 
@@ -25,18 +26,17 @@ if TYPE_CHECKING:
 
     Clock = Callable[[], datetime | None]
 
-# A statement that waited for a concurrent INSERT or UPDATE sees the new lease. The owner may replace its own row,
-# because the statement is sent again if its response was lost.
+# A statement that waited for a concurrent change sees the new lease. The owner may replace its own row, because the
+# statement is sent again if its response was lost. RETURNING draws the fencing number when the row is written: one that
+# VALUES drew would be older than the number of an owner for which the statement waited.
 _ACQUIRE = """
 WITH acquired AS (
-  INSERT INTO distributed_locks AS held (lock_key, owner, acquired_at, lease_until, fence)
-  VALUES (%(key)s, %(owner)s, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now()) + %(ttl)s,
-          nextval('idempotency_fences'))
+  INSERT INTO distributed_locks AS held (lock_key, owner, acquired_at, lease_until)
+  VALUES (%(key)s, %(owner)s, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now()) + %(ttl)s)
   ON CONFLICT (lock_key) DO UPDATE
-     SET owner = EXCLUDED.owner, acquired_at = EXCLUDED.acquired_at, lease_until = EXCLUDED.lease_until,
-         fence = nextval('idempotency_fences')
+     SET owner = EXCLUDED.owner, acquired_at = EXCLUDED.acquired_at, lease_until = EXCLUDED.lease_until
    WHERE held.lease_until <= EXCLUDED.acquired_at OR held.owner = EXCLUDED.owner
-  RETURNING fence)
+  RETURNING nextval('idempotency_fences') AS fence)
 SELECT (SELECT fence FROM acquired)
 """
 
@@ -69,12 +69,13 @@ class PostgresLocks(LockManager):
         database: str | Connection[Any] | ConnectionPool | StatementRunner,
         *,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
         clock: Callable[[], datetime] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(logger=logger, sleep=sleep, monotonic=monotonic)
-        self._database = statement_runner(database, "PostgresLocks", logger)
+        self._database = statement_runner(database, "PostgresLocks", logger, timeout)
         self._clock: Clock = clock or (lambda: None)
 
     def close(self) -> None:

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from grantwire_idempotency.defaults import DEFAULT_TIMEOUT
 from grantwire_idempotency.errors import AmbiguousError, ConfigError, InternalError
 from grantwire_idempotency.forks import watch_forks
 from grantwire_idempotency.logs import logger as default_logger
 from grantwire_idempotency.postgres.errors import convert_error
+from grantwire_idempotency.postgres.interruptions import recover
 from grantwire_idempotency.postgres.sources import (
     AsyncConnectionSource,
     AsyncDsnSource,
+    AsyncPoolSource,
     ConnectionSource,
     DsnSource,
     PoolSource,
@@ -32,9 +35,11 @@ from grantwire_idempotency.postgres.transactions import (
     roll_back,
     roll_back_async,
 )
+from grantwire_idempotency.wiring import duration_rule, require
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from datetime import timedelta
     from typing import LiteralString
 
     from grantwire_idempotency.database import (
@@ -105,6 +110,7 @@ class PsycopgDatabase:
                 if not connection.autocommit:
                     connection.commit()
             except BaseException:
+                recover(connection)
                 if not connection.autocommit:
                     roll_back(connection)
                 raise
@@ -212,57 +218,65 @@ class _LockedRunner:
             return self._runner.fetch_row(statement, parameters)
 
 
-def statement_runner(database: object, part: str, logger: LibraryLogger | None = None) -> StatementRunner:
+def statement_runner(
+    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
+) -> StatementRunner:
     """Return a runner for the user's DSN, connection, pool or StatementRunner; `part` names it in the error."""
     if callable(getattr(database, "fetch_row", None)):
         return _LockedRunner(database)  # type: ignore[arg-type]
-    return _open(database, part, logger)
+    return _open(database, part, logger, timeout)
 
 
-def transaction_runner(database: object, part: str, logger: LibraryLogger | None = None) -> TransactionRunner:
+def transaction_runner(
+    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
+) -> TransactionRunner:
     """Return a runner for the user's DSN, connection, pool or TransactionRunner; `part` names it in the error."""
     if callable(getattr(database, "fetch_row", None)) and callable(getattr(database, "transaction", None)):
         return database  # type: ignore[return-value]
-    return _open(database, part, logger)
+    return _open(database, part, logger, timeout)
 
 
-def async_statement_runner(database: object, part: str, logger: LibraryLogger | None = None) -> AsyncStatementRunner:
+def async_statement_runner(
+    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
+) -> AsyncStatementRunner:
     """Return a runner for the user's DSN, AsyncConnection, AsyncConnectionPool or AsyncStatementRunner."""
     if callable(getattr(database, "fetch_row", None)):
         return database  # type: ignore[return-value]
-    return _open_async(database, part, logger)
+    return _open_async(database, part, logger, timeout)
 
 
 def async_transaction_runner(
-    database: object, part: str, logger: LibraryLogger | None = None
+    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
 ) -> AsyncTransactionRunner:
     """Return a runner for the user's DSN, AsyncConnection, AsyncConnectionPool or AsyncTransactionRunner."""
     if callable(getattr(database, "fetch_row", None)) and callable(getattr(database, "transaction", None)):
         return database  # type: ignore[return-value]
-    return _open_async(database, part, logger)
+    return _open_async(database, part, logger, timeout)
 
 
-def _open(database: object, part: str, logger: LibraryLogger | None) -> PsycopgDatabase:
+def _open(database: object, part: str, logger: LibraryLogger | None, timeout: timedelta) -> PsycopgDatabase:
+    require(duration_rule("timeout", timeout))
     logger = default_logger if logger is None else logger
     if isinstance(database, str):
-        source = DsnSource(database)
+        source = DsnSource(database, timeout.total_seconds())
         return PsycopgDatabase(source.lend, logger, source.close)
     if isinstance(database, psycopg.Connection):
         return PsycopgDatabase(ConnectionSource(database).lend, logger)
     if _is_pool(database, AbstractContextManager):
-        return PsycopgDatabase(PoolSource(database).lend, logger)
+        return PsycopgDatabase(PoolSource(database, logger).lend, logger)
     raise _unknown_database(database, part, "a psycopg Connection or a ConnectionPool of psycopg_pool")
 
 
-def _open_async(database: object, part: str, logger: LibraryLogger | None) -> AsyncPsycopgDatabase:
+def _open_async(database: object, part: str, logger: LibraryLogger | None, timeout: timedelta) -> AsyncPsycopgDatabase:
+    require(duration_rule("timeout", timeout))
     logger = default_logger if logger is None else logger
     if isinstance(database, str):
-        source = AsyncDsnSource(database)
+        source = AsyncDsnSource(database, timeout.total_seconds())
         return AsyncPsycopgDatabase(source.lend, logger, source)
     if isinstance(database, psycopg.AsyncConnection):
         return AsyncPsycopgDatabase(AsyncConnectionSource(database).lend, logger)
     if _is_pool(database, AbstractAsyncContextManager):
-        return AsyncPsycopgDatabase(PoolSource(database).lend, logger)
+        return AsyncPsycopgDatabase(AsyncPoolSource(database, logger).lend, logger)
     raise _unknown_database(database, part, "a psycopg AsyncConnection or an AsyncConnectionPool of psycopg_pool")
 
 

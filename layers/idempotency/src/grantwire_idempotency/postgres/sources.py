@@ -1,7 +1,7 @@
 """Sources of connections: a DSN, a connection of the user, or a pool of the user (C16, C17).
 
     DSN                       one connection, opened on first use, and again when it is lost and after a fork. Threads
-                              take turns.
+                              take turns. No statement of the library waits for longer than its timeout.
     psycopg.Connection        the user's connection. Threads take turns; another process gets an error.
     ConnectionPool            as many connections as the pool has. Another process gets an error.
 
@@ -14,18 +14,31 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
-from grantwire_idempotency.errors import ConfigError, InternalError
+from grantwire_idempotency.errors import BusyError, ConfigError, InternalError
 from grantwire_idempotency.forks import watch_forks
+from grantwire_idempotency.postgres.deadlines import AsyncDeadlineConnection, DeadlineConnection, set_limit
+from grantwire_idempotency.postgres.pools import AsyncPoolProbe, PoolProbe, convert_pool_error, is_pool_timeout
+from grantwire_idempotency.shortages import BUSY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from grantwire_idempotency.logs import LibraryLogger
 
     Connection = psycopg.Connection[tuple[Any, ...]]
     AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -56,8 +69,9 @@ class AsyncConnectionPool(Protocol):
 class DsnSource:
     """One connection for each process; threads take turns."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, timeout: float) -> None:
         self._dsn = _complete(dsn)
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         watch_forks(self)
@@ -72,8 +86,13 @@ class DsnSource:
         """Lend a connection."""
         with self._lock:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.Connection.connect(self._dsn, autocommit=True)
-            yield self._connection
+                self._connection = DeadlineConnection.connect(self._dsn, autocommit=True)
+            set_limit(self._connection, self._timeout)
+            try:
+                yield self._connection
+            finally:
+                if self._connection.info.transaction_status != TransactionStatus.IDLE:
+                    self._connection.close()  # a transaction was interrupted in the middle
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
@@ -102,8 +121,9 @@ class AsyncDsnSource:
     Several threads can have loops of their own. The next use closes the connections of loops that have ended.
     """
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, timeout: float) -> None:
         self._dsn = _complete(dsn)
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         watch_forks(self)
@@ -121,8 +141,13 @@ class AsyncDsnSource:
             own = self._connections.setdefault(asyncio.get_running_loop(), _LoopConnection())
         async with own.lock:
             if own.connection is None or own.connection.closed:
-                own.connection = await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
-            yield own.connection
+                own.connection = await AsyncDeadlineConnection.connect(self._dsn, autocommit=True)
+            set_limit(own.connection, self._timeout)
+            try:
+                yield own.connection
+            finally:
+                if own.connection.info.transaction_status != TransactionStatus.IDLE:
+                    await own.connection.close()  # a transaction was interrupted in the middle
 
     async def close(self) -> None:
         """Close the connection of this event loop; the next use opens a new one."""
@@ -175,14 +200,47 @@ class AsyncConnectionSource:
 class PoolSource:
     """A pool of the user. Its threads and connections belong to the process that opened it."""
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    def __init__(self, pool: Any, logger: LibraryLogger) -> None:
+        self._pool: ConnectionPool = pool
         self._pid = os.getpid()
+        self._logger = logger
+        self._probe = PoolProbe(pool)
 
-    def lend(self) -> Any:
-        """Lend a connection."""
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection. Raises BusyError if all are lent for longer than the pool waits."""
         _require_process(self._pid, "pool")
-        return self._pool.connection()
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._pool.connection())
+            except psycopg.OperationalError as error:
+                if is_pool_timeout(error) and self._probe.is_reachable():
+                    raise BusyError(BUSY) from error
+                raise convert_pool_error(error, self._logger) from error
+            yield connection
+
+
+class AsyncPoolSource:
+    """An asynchronous pool of the user."""
+
+    def __init__(self, pool: Any, logger: LibraryLogger) -> None:
+        self._pool: AsyncConnectionPool = pool
+        self._pid = os.getpid()
+        self._logger = logger
+        self._probe = AsyncPoolProbe(pool)
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection; see `PoolSource.lend`."""
+        _require_process(self._pid, "pool")
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._pool.connection())
+            except psycopg.OperationalError as error:
+                if is_pool_timeout(error) and await self._probe.is_reachable():
+                    raise BusyError(BUSY) from error
+                raise convert_pool_error(error, self._logger) from error
+            yield connection
 
 
 def _complete(dsn: str) -> str:

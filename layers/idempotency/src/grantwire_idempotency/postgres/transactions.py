@@ -15,6 +15,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from grantwire_idempotency.errors import AmbiguousError, InternalError
+from grantwire_idempotency.postgres.deadlines import get_limit, set_limit
+from grantwire_idempotency.postgres.interruptions import recover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +70,7 @@ class Transaction:
     connection: Connection
     first: tuple[Any, ...]
     cursor_factory: type[psycopg.Cursor[tuple[Any, ...]]]
+    limit: float | None = None
 
     @classmethod
     def begin(cls, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
@@ -88,13 +91,14 @@ class Transaction:
         if row is None:
             roll_back(connection)
             raise InternalError(_NO_ROW)
-        return cls(connection, row, _guard_cursors(connection))
+        return cls(connection, row, _guard_cursors(connection), _unlimit(connection))
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
         """Send the last statement and COMMIT in one round trip.
 
         Raises AmbiguousError if the connection breaks before the response, so that the outcome is unknown.
         """
+        set_limit(self.connection, self.limit)
         try:
             with self.connection.pipeline():
                 self.connection.execute(statement, parameters)
@@ -119,6 +123,7 @@ class Transaction:
     def roll_back(self) -> None:
         """Roll back the transaction if it is still open, and give the connection back as it was."""
         self.connection.cursor_factory = self.cursor_factory
+        set_limit(self.connection, self.limit)
         roll_back(self.connection)
 
 
@@ -129,6 +134,7 @@ class AsyncTransaction:
     connection: AsyncConnection
     first: tuple[Any, ...]
     cursor_factory: type[psycopg.AsyncCursor[tuple[Any, ...]]]
+    limit: float | None = None
 
     @classmethod
     async def begin(cls, connection: AsyncConnection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
@@ -146,10 +152,11 @@ class AsyncTransaction:
         if row is None:
             await roll_back_async(connection)
             raise InternalError(_NO_ROW)
-        return cls(connection, row, _guard_cursors(connection))
+        return cls(connection, row, _guard_cursors(connection), _unlimit(connection))
 
     async def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
         """See `Transaction.commit`."""
+        set_limit(self.connection, self.limit)
         try:
             async with self.connection.pipeline():
                 await self.connection.execute(statement, parameters)
@@ -171,6 +178,7 @@ class AsyncTransaction:
     async def roll_back(self) -> None:
         """See `Transaction.roll_back`."""
         self.connection.cursor_factory = self.cursor_factory
+        set_limit(self.connection, self.limit)
         await roll_back_async(self.connection)
 
 
@@ -194,6 +202,13 @@ def _guard_cursors(connection: AnyConnection) -> type[Any]:
     return factory
 
 
+def _unlimit(connection: AnyConnection) -> float | None:
+    """Let the statements of the work take any time, and return the limit for those of the library."""
+    limit = get_limit(connection)
+    set_limit(connection, None)
+    return limit
+
+
 def _has_ended(connection: AnyConnection) -> bool:
     return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
 
@@ -205,6 +220,7 @@ def _is_ambiguous(connection: AnyConnection, error: psycopg.OperationalError) ->
 
 def roll_back(connection: Connection) -> None:
     """Roll back, ignoring errors: if the connection is lost, the server rolls back and the next use reconnects."""
+    recover(connection)
     with suppress(psycopg.Error):
         connection.rollback()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency.defaults import DEFAULT_TIMEOUT
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.stores.postgres_queries import Queries
 
@@ -39,7 +40,8 @@ class PostgresStore:
     """A store that all processes with the same database share. Expiry follows the clock of the database.
 
     `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of StatementRunner.
-    Safe in threads, which take turns on a single connection: pass a pool if they should not. Tests set `clock`.
+    Safe in threads, which take turns on a single connection: pass a pool if they should not. On the connection of a
+    DSN, a server that does not respond for `timeout` is unavailable. Tests set `clock`.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class PostgresStore:
         *,
         fail_mode: FailMode | None = None,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.fail_mode = fail_mode
-        self._database = statement_runner(database, "PostgresStore", logger)
+        self._database = statement_runner(database, "PostgresStore", logger, timeout)
         self._queries = Queries(clock)
 
     def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
@@ -106,10 +109,11 @@ class AsyncPostgresStore:
         *,
         fail_mode: FailMode | None = None,
         logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.fail_mode = fail_mode
-        self._database = async_statement_runner(database, "AsyncPostgresStore", logger)
+        self._database = async_statement_runner(database, "AsyncPostgresStore", logger, timeout)
         self._queries = Queries(clock)
 
     async def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:

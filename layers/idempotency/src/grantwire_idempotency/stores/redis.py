@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from grantwire_idempotency.defaults import DEFAULT_KEY_PREFIX
+from grantwire_idempotency.defaults import DEFAULT_KEY_PREFIX, DEFAULT_MAX_CONNECTIONS
 from grantwire_idempotency.errors import ConfigError
 from grantwire_idempotency.optional import optional_package
 from grantwire_idempotency.stores.interface import new_claim
 
 with optional_package("redis", used_by="RedisStore"):
-    from redis import Redis, RedisCluster
+    from redis import BlockingConnectionPool, Redis, RedisCluster
+    from redis.asyncio import BlockingConnectionPool as AsyncBlockingConnectionPool
     from redis.asyncio import Redis as AsyncRedis
     from redis.asyncio import RedisCluster as AsyncRedisCluster
     from redis.backoff import NoBackoff
@@ -171,23 +172,27 @@ class AsyncRedisStore(_Store[AsyncRedis | AsyncRedisCluster]):
         return request.parse(response)
 
 
-def connect(url: str) -> Redis:
+def connect(url: str, *, max_connections: int = DEFAULT_MAX_CONNECTIONS) -> Redis:
     """Return a client with timeouts of 2 s that reconnects once when a connection breaks.
 
-    It is safe to send a command again, even if the first one arrived, because the token identifies the claim.
+    It is safe to send a command again, even if the first one arrived, because the token identifies the claim. If all
+    `max_connections` are in use, a thread waits for one for up to 5 s.
     """
-    return Redis.from_url(url, **_client_options(Retry))
+    return Redis.from_pool(BlockingConnectionPool.from_url(url, **_client_options(Retry, max_connections)))
 
 
-def connect_async(url: str) -> AsyncRedis:
-    """Return a client for asyncio with the timeouts and retries of `connect`."""
+def connect_async(url: str, *, max_connections: int = DEFAULT_MAX_CONNECTIONS) -> AsyncRedis:
+    """Return a client for asyncio with the timeouts, retries and connections of `connect`."""
     from redis.asyncio.retry import Retry as AsyncRetry  # noqa: PLC0415 - only for this client
 
-    return AsyncRedis.from_url(url, **_client_options(AsyncRetry))
+    options = _client_options(AsyncRetry, max_connections)
+    return AsyncRedis.from_pool(AsyncBlockingConnectionPool.from_url(url, **options))
 
 
-def _client_options(retry: Any) -> dict[str, Any]:
+def _client_options(retry: Any, max_connections: int) -> dict[str, Any]:
     return {
+        "max_connections": max_connections,
+        "timeout": 5,
         "decode_responses": True,
         "socket_timeout": 2,
         "socket_connect_timeout": 2,

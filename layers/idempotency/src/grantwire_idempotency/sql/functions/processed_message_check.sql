@@ -38,9 +38,9 @@ BEGIN
 
         INSERT INTO processed_messages AS m
                (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
-                claimed_by, claimed_mark, claimed_until, fence)
+                claimed_by, claimed_mark, claimed_until)
         VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
-                p_token, p_mark, moment + p_ttl, nextval('idempotency_fences'))
+                p_token, p_mark, moment + p_ttl)
         ON CONFLICT (idempotency_key) DO UPDATE
            SET message_id    = EXCLUDED.message_id,
                message_type  = EXCLUDED.message_type,
@@ -50,11 +50,11 @@ BEGIN
                updated_at    = EXCLUDED.updated_at,
                claimed_by    = EXCLUDED.claimed_by,
                claimed_mark  = EXCLUDED.claimed_mark,
-               claimed_until = EXCLUDED.claimed_until,
-               -- Not EXCLUDED.fence, which was drawn before the row was locked.
-               fence         = nextval('idempotency_fences')
+               claimed_until = EXCLUDED.claimed_until
          WHERE NOT processed_message_taken(m, p_token, p_mark, moment)
-        RETURNING m.fence, CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
+        -- The number is drawn when the row is written. One that VALUES drew would be older than the number of a run for
+        -- which the INSERT waited, if the row of that run is deleted.
+        RETURNING nextval('idempotency_fences'), CASE WHEN m.failed_until > moment THEN m.error END INTO fence, last_error;
         IF FOUND THEN
             decision := 'NEW';
             RETURN;

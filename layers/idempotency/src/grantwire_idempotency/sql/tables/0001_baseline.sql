@@ -49,7 +49,6 @@ CREATE TABLE processed_messages (
     result          text,
     result_until    timestamptz,
     failed_until    timestamptz,
-    fence           bigint      NOT NULL DEFAULT 0,
     CONSTRAINT processed_messages_key_length CHECK (char_length(idempotency_key) BETWEEN 1 AND 256),
     CONSTRAINT processed_messages_id_length CHECK (char_length(message_id) <= 256),
     CONSTRAINT processed_messages_type_length CHECK (char_length(message_type) <= 100),
@@ -78,8 +77,6 @@ COMMENT ON COLUMN processed_messages.completed_mark IS
     'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
 COMMENT ON COLUMN processed_messages.result_until IS
     'When the result expires, if that is before the end of the completion. NULL: with the completion.';
-COMMENT ON COLUMN processed_messages.fence IS
-    'Fencing number of the last claim: higher than that of every earlier claim on the key; 0 if there was none.';
 
 -- Distributed locks (C7): one row for each lock that is held, with a lease that expires if the owner does not extend it.
 -- Releasing a lock deletes its row. Another owner can take over a row with an expired lease, and a cleanup deletes such a row
@@ -89,7 +86,6 @@ CREATE TABLE distributed_locks (
     owner       text        NOT NULL,
     acquired_at timestamptz NOT NULL,
     lease_until timestamptz NOT NULL,
-    fence       bigint      NOT NULL,
     CONSTRAINT distributed_locks_key_length CHECK (char_length(lock_key) BETWEEN 1 AND 256),
     CONSTRAINT distributed_locks_owner_length CHECK (char_length(owner) BETWEEN 1 AND 256)
 );
@@ -97,7 +93,7 @@ CREATE TABLE distributed_locks (
 CREATE INDEX distributed_locks_expiry ON distributed_locks (lease_until);
 
 -- Fencing numbers of claims and locks. One sequence for all keys: the number of a later claim on a key is higher, also if the
--- row was deleted in between.
+-- row was deleted in between. A number is drawn when the row is written, so no row has it.
 CREATE SEQUENCE idempotency_fences AS bigint;
 
 -- A row exists only inside an open transaction of a guard: guarded_transaction_begin inserts it and
