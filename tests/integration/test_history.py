@@ -124,6 +124,26 @@ def test_history_has_pages_over_months(client: CheckClient, rows: Rows) -> None:
     assert (versions(full), "next_before" in full) == ([4, 3, 2, 1], False)
 
 
+def test_order_is_that_of_versions_if_the_clock_steps_back(client: CheckClient, database_url: str, rows: Rows) -> None:
+    """E1, K8, W6: each change is on one page, newest first, and the check as of its time sees it.
+
+    Each audit row was written by a clock that was an hour further behind than at the change before.
+    """
+    with Client(database_url) as writer:
+        changes = [writer.grant("b1").json]
+        for number in range(4):
+            rows.execute("UPDATE entitlement_audit SET occurred_at = occurred_at + interval '1 hour'")
+            changes.append((writer.grant if number % 2 else writer.revoke)(f"b{number + 2}").json)
+    listed: list[tuple[int, str]] = []
+    before: dict[str, str] = {}
+    while not listed or before:
+        page = client.history(limit="2", **before).json
+        listed += [(entry["version"], entry["occurred_at"]) for entry in page["history"]]
+        before = {"before": page["next_before"]} if "next_before" in page else {}
+    assert listed == [(change["version"], change["updated_at"]) for change in reversed(changes)]
+    assert [client.check(at=change["updated_at"]).json["version"] for change in changes] == [1, 2, 3, 4, 5]
+
+
 def test_page_sizes(client: CheckClient, rows: Rows) -> None:
     """K8: 100 by default and at most 1,000."""
     rows.execute("""
