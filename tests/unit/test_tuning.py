@@ -52,7 +52,7 @@ def test_leases_are_tuned_by_property() -> None:
     delivery = load(DeliverySettings, {**SERVERS, "NOTIFICATION_DELIVERY_TUNING": LEASES})
     assert values_of(delivery.leases) == TUNED_LEASES
     other = load(DeliverySettings, {**SERVERS, "ENTITLEMENT_OUTBOX_TUNING": LEASES})
-    assert values_of(other.leases) == values_of(load(LeaseSettings, {}))
+    assert values_of(other.leases) == values_of(load(DeliverySettings, SERVERS).leases)
 
 
 def test_topology_is_tuned_by_property() -> None:
