@@ -98,7 +98,7 @@ INSERT = {
     "status_samples": """
         INSERT INTO status_samples VALUES (%(at)s, 0, 0, 0, NULL, 0, 0, 0, 0, 0)""",
     "distributed_locks": """
-        INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s, 1)""",
+        INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s)""",
 }
 
 # (policy, retention, whether a row whose age equals the retention is deleted)
@@ -225,7 +225,7 @@ def test_batch_is_bounded_although_the_oldest_events_are_unfinished(
         INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,
                published_at)
         SELECT gen_random_uuid(), 't', n, 1, '{}', 'PUBLISHED', false, %s + n * interval '1 microsecond'
-          FROM generate_series(1, 20_000) AS n""",
+          FROM generate_series(1, 20000) AS n""",
         (NOW - 3 * DAY,),
     )
     if kept == "listed":
