@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from grantwire.notifications import store
 from grantwire.notifications.delivery_batch import DeliveryBatch
+from grantwire.notifications.receiver import ReceiverHealth
 from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.store import Notification
 from grantwire.observability import MetricUnit, logger, metrics
@@ -64,6 +65,7 @@ class Delivery(Worker):
         super().__init__()
         self._database = database
         self._breaker = breaker
+        self._receiver = ReceiverHealth(breaker)
         self._sender = sender if breaker is None else BreakerSender(sender, breaker)
         self._listener = listener
         self._settings = settings
@@ -74,8 +76,9 @@ class Delivery(Worker):
         self._paused_seconds = 0.0
 
     async def begin(self) -> None:
-        """Reset the time spent waiting for the receiver."""
+        """Reset the time spent waiting for the receiver. An open circuit stays open until a trial succeeds."""
         self._paused_seconds = 0.0
+        self.facts.update(self._receiver.facts(now=True))
 
     async def step(self, budget: Budget) -> bool:
         """Claim one batch and send it; return false if nothing was due.
@@ -90,8 +93,11 @@ class Delivery(Worker):
         with self._database.session() as tx:
             claimed = lease.claim(tx, 1 if is_trial else None)
         if claimed:
-            batch = DeliveryBatch(self._database, self._settings, lease, self.counts, self._rand, breaker=self._breaker)
-            await batch.run(claimed, self._sender, self._pool, budget)
+            batch = DeliveryBatch(self._database, self._settings, lease, self.counts, self._rand, self._receiver)
+            try:
+                await batch.run(claimed, self._sender, self._pool, budget)
+            finally:
+                self.facts.update(self._receiver.facts())
         return bool(claimed)
 
     async def wait(self, seconds: float) -> None:
@@ -105,6 +111,7 @@ class Delivery(Worker):
         """
         self._listener.close()
         self._sender.close()
+        self.facts.update(self._receiver.facts(now=True))
         if self._paused_seconds:
             metrics.add_metric("SenderPaused", MetricUnit.Seconds, round(self._paused_seconds, 3))
 
