@@ -1129,10 +1129,19 @@ BEGIN
              'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
              'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
              'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
+             'expired_since', rfc3339(min(o.lease_until) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment)),
              'capped', EXISTS (SELECT FROM outbox_events c
                                 WHERE c.published_at IS NULL AND c.discarded_at IS NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM outbox_events f WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS failed),
+             'parked', (SELECT count(*) FROM (
+                SELECT FROM (SELECT f.aggregate_key, f.aggregate_version FROM outbox_events f
+                              WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS head
+                 CROSS JOIN LATERAL (
+                       SELECT FROM outbox_events b
+                        WHERE b.aggregate_key = head.aggregate_key AND b.aggregate_version > head.aggregate_version
+                          AND b.published_at IS NULL AND b.discarded_at IS NULL AND b.failed_at IS NULL) AS behind
+                 LIMIT p_cap) AS parked),
              'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
                                     WHERE r.ready ORDER BY r.created_at LIMIT 1),
              'oldest_pending_seconds', coalesce((SELECT greatest(0, extract(epoch FROM moment - r.created_at))
@@ -1149,9 +1158,20 @@ BEGIN
              'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
              'held', count(*) FILTER (WHERE n.lease_until >= moment),
              'expired', count(*) FILTER (WHERE n.lease_until < moment),
+             'expired_since', rfc3339(min(n.lease_until) FILTER (WHERE n.lease_until < moment)),
              'capped', EXISTS (SELECT FROM notifications c WHERE c.next_retry_at IS NOT NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
+             'waiting', coalesce((
+                SELECT jsonb_agg(jsonb_build_object(
+                           'cause', g.cause, 'count', g.count, 'oldest_at', rfc3339(g.oldest),
+                           'next_attempt_at', rfc3339(g.next)) ORDER BY g.count DESC, g.cause)
+                  FROM (SELECT dead_letter_cause(w.last_error) AS cause, count(*) AS count, min(w.occurred_at) AS oldest,
+                               min(w.next_retry_at) AS next
+                          FROM (SELECT u.last_error, u.occurred_at, u.next_retry_at FROM notifications u
+                                 WHERE u.next_retry_at IS NOT NULL ORDER BY u.occurred_at LIMIT p_cap) AS w
+                         WHERE w.last_error IS NOT NULL
+                         GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20) AS g), '[]'),
              'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),
              'processed_last_minute', (SELECT count(*) FROM (
                 SELECT FROM processed_events e
@@ -1170,9 +1190,14 @@ BEGIN
              'running', count(*) FILTER (WHERE c.status = 'RUNNING'),
              'held', count(*) FILTER (WHERE c.lease_until >= moment),
              'expired', count(*) FILTER (WHERE c.lease_until < moment),
+             'expired_since', rfc3339(min(c.lease_until) FILTER (WHERE c.lease_until < moment)),
              'failed_last_day', (SELECT count(*) FROM (
                 SELECT FROM operator_commands f
-                 WHERE f.finished_at > moment - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f))
+                 WHERE f.finished_at > moment - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f),
+             'last_failure', (SELECT jsonb_build_object('at', rfc3339(l.finished_at), 'error', l.last_error)
+                                FROM operator_commands l
+                               WHERE l.finished_at > moment - interval '1 day' AND l.status = 'FAILED'
+                               ORDER BY l.finished_at DESC LIMIT 1))
       INTO commands
       FROM (SELECT o.status, o.lease_until FROM operator_commands o WHERE o.finished_at IS NULL LIMIT p_cap) AS c;
     -- The months from this one on that have a partition, up to the first that has none.
@@ -1246,19 +1271,17 @@ BEGIN
       INTO listed
       FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
      WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
-    SELECT count(*) AS read, max(n.published_at) AS read_until, count(*) FILTER (WHERE n.is_missing) AS missing,
-           min(n.created_at) FILTER (WHERE n.is_missing) AS oldest
+    SELECT count(*) AS read, count(*) FILTER (WHERE n.is_missing) AS missing
       INTO behind
-      FROM (SELECT o.published_at, o.created_at,
-                   NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
+      FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
               FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n;
-    SELECT count(*) AS count, min(r.event_time) AS oldest
+    SELECT count(*) AS count
       INTO redrives
-      FROM (SELECT d.event_time FROM notification_nats_dlq d
+      FROM (SELECT FROM notification_nats_dlq d
              WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
              ORDER BY d.redriven_at LIMIT p_cap) AS r;
@@ -1269,15 +1292,7 @@ BEGIN
              'waiting', (listed->>'waiting')::bigint + behind.missing,
              'republished', (listed->>'republished')::bigint,
              'capped', (listed->>'capped')::boolean OR behind.read >= p_cap,
-             'read_until', CASE WHEN behind.read >= p_cap THEN rfc3339(behind.read_until) END,
-             'oldest_change_at', rfc3339(least(
-                 behind.oldest,
-                 (SELECT u.changed_at FROM outbox_unconfirmed u
-                   WHERE u.state <> 'TOO_OLD'
-                     AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id)
-                   ORDER BY u.changed_at LIMIT 1))),
              'redrives', redrives.count,
-             'oldest_redriven_change_at', rfc3339(redrives.oldest),
              'too_old', (SELECT count(*) FROM (
                  SELECT FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD' LIMIT p_cap) AS t),
              'too_old_since', (SELECT rfc3339(u.found_at) FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD'
@@ -1442,6 +1457,100 @@ BEGIN
           ORDER BY o.aggregate_version DESC LIMIT 1
             FOR SHARE;
     END LOOP;
+END
+$$;
+CREATE FUNCTION public.outbox_oldest_unconfirmed(p_cap integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    listed   timestamptz;
+    redriven timestamptz;
+    near     record;
+    late     record;
+BEGIN
+    SELECT coalesce(
+             (SELECT u.changed_at
+                FROM (SELECT x.event_id, x.changed_at FROM outbox_unconfirmed x ORDER BY x.changed_at LIMIT p_cap) AS u
+               CROSS JOIN LATERAL (
+                     SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = u.event_id)
+                            OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = u.event_id) AS finished
+                     OFFSET 0) AS f
+               WHERE NOT finished ORDER BY u.changed_at LIMIT 1),
+             (SELECT x.changed_at FROM outbox_unconfirmed x ORDER BY x.changed_at OFFSET p_cap LIMIT 1))
+      INTO listed;
+    SELECT coalesce(
+             (SELECT r.changed_at
+                FROM (SELECT d.event_id, coalesce(d.event_time, d.message_time, d.advised_at) AS changed_at
+                        FROM notification_nats_dlq d
+                       WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
+                       ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) LIMIT p_cap) AS r
+               CROSS JOIN LATERAL (
+                     SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = r.event_id) AS finished
+                     OFFSET 0) AS f
+               WHERE NOT finished ORDER BY r.changed_at LIMIT 1),
+             (SELECT coalesce(d.event_time, d.message_time, d.advised_at) FROM notification_nats_dlq d
+               WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
+               ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) OFFSET p_cap LIMIT 1))
+      INTO redriven;
+    SELECT count(*) AS count, max(n.published_at) AS until, min(n.created_at) FILTER (WHERE NOT finished) AS oldest
+      INTO near
+      FROM (SELECT o.event_id, o.published_at, o.created_at FROM outbox_events o
+             WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
+             ORDER BY o.published_at LIMIT p_cap) AS n
+      CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = n.event_id) AS finished OFFSET 0) AS f;
+    IF near.count < p_cap THEN
+        RETURN least(listed, redriven, near.oldest);
+    END IF;
+    SELECT count(*) AS count, min(l.created_at) FILTER (WHERE NOT finished) AS oldest INTO late
+      FROM (SELECT o.event_id, o.created_at FROM outbox_events o
+             WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
+             ORDER BY o.published_at LIMIT p_cap) AS l
+      CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = l.event_id)
+                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = l.event_id) AS finished OFFSET 0) AS f;
+    RETURN least(
+        listed, redriven, near.oldest, near.until - interval '10 seconds', late.oldest,
+        CASE WHEN late.count >= p_cap THEN coalesce(
+            (SELECT s.settled_through FROM status_samples s ORDER BY s.sampled_at DESC LIMIT 1), to_timestamp(0)) END);
+END
+$$;
+CREATE FUNCTION public.outbox_oldest_unpublished(p_cap integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    waiting timestamptz;
+    behind  timestamptz;
+BEGIN
+    SELECT coalesce(
+             (SELECT h.created_at
+                FROM (SELECT o.event_id, o.created_at, o.republication FROM outbox_events o
+                       WHERE o.ready ORDER BY o.created_at LIMIT p_cap) AS h
+               CROSS JOIN LATERAL (
+                     SELECT h.republication IS NOT NULL
+                            AND EXISTS (SELECT FROM processed_events p WHERE p.event_id = h.event_id) AS has_arrived
+                     OFFSET 0) AS f
+               WHERE NOT has_arrived ORDER BY h.created_at LIMIT 1),
+             (SELECT o.created_at FROM outbox_events o WHERE o.ready ORDER BY o.created_at OFFSET p_cap LIMIT 1))
+      INTO waiting;
+    SELECT min(n.created_at) INTO behind
+      FROM (SELECT o.aggregate_key, o.aggregate_version FROM outbox_events o
+             WHERE o.ready AND o.republication IS NOT NULL AND o.created_at < coalesce(waiting, 'infinity')
+             ORDER BY o.created_at LIMIT p_cap) AS h
+     CROSS JOIN LATERAL (
+           SELECT x.created_at, x.status FROM outbox_events x
+            CROSS JOIN LATERAL (
+                  SELECT x.republication IS NOT NULL
+                         AND EXISTS (SELECT FROM processed_events p WHERE p.event_id = x.event_id) AS has_arrived
+                  OFFSET 0) AS f
+            WHERE x.aggregate_key = h.aggregate_key AND x.aggregate_version > h.aggregate_version
+              AND x.published_at IS NULL AND x.discarded_at IS NULL AND NOT has_arrived
+            ORDER BY x.aggregate_version LIMIT 1) AS n
+     WHERE n.status <> 'FAILED';
+    RETURN least(waiting, behind);
 END
 $$;
 CREATE FUNCTION public.outbox_promote(p_aggregate_keys text[]) RETURNS integer
@@ -1754,18 +1863,58 @@ CREATE FUNCTION public.schema_version() RETURNS text
              UNION ALL
             SELECT d.name, d.name || ' ' || d.checksum FROM schema_definitions d) AS f
 $$;
-CREATE FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
+CREATE FUNCTION public.settled_through(p_cap integer, p_grace interval, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    moment  timestamptz := coalesce(p_now, now());
+    writing timestamptz;
+    stages  record;
+    settled timestamptz;
+BEGIN
+    PERFORM pg_stat_clear_snapshot(); -- otherwise the activity is that of the first read in this transaction
+    WITH sessions AS MATERIALIZED (
+        SELECT a.pid, a.xact_start FROM pg_stat_activity a
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())
+    SELECT min(s.xact_start) INTO writing
+      FROM sessions s JOIN pg_locks l ON l.pid = s.pid
+     WHERE l.mode = 'RowExclusiveLock' AND l.granted
+       AND l.relation IN ('entitlements'::regclass, 'outbox_events'::regclass);
+    SELECT least((SELECT e.starts_at FROM entitlements e
+                   WHERE e.start_pending AND e.starts_at <= moment ORDER BY e.starts_at LIMIT 1),
+                 (SELECT e.expires_at + p_grace FROM entitlements e
+                   WHERE e.status = 'ACTIVE' AND e.expires_at <= moment - p_grace ORDER BY e.expires_at LIMIT 1)) AS times,
+           outbox_oldest_unpublished(p_cap) AS outbox,
+           outbox_oldest_unconfirmed(p_cap) AS stream,
+           (SELECT n.occurred_at FROM notifications n
+             WHERE n.next_retry_at IS NOT NULL ORDER BY n.occurred_at LIMIT 1) AS notifications
+      INTO stages;
+    settled := least(moment, writing, stages.times, stages.outbox, stages.stream, stages.notifications);
+    RETURN jsonb_build_object(
+        'through', rfc3339(settled), 'age_seconds', extract(epoch FROM moment - settled),
+        'held_back_by', CASE WHEN settled < moment THEN
+            CASE settled WHEN stages.notifications THEN 'notifications' WHEN stages.stream THEN 'stream'
+                         WHEN stages.outbox THEN 'outbox' WHEN stages.times THEN 'times' ELSE 'transactions' END END,
+        'oldest', jsonb_build_object(
+            'transactions', rfc3339(writing), 'times', rfc3339(stages.times), 'outbox', rfc3339(stages.outbox),
+            'stream', rfc3339(stages.stream), 'notifications', rfc3339(stages.notifications)));
+END
+$$;
+CREATE FUNCTION public.status_sample_take(p_late_after jsonb, p_grace interval, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$
 DECLARE
     moment timestamptz := coalesce(p_now, now());
     minute timestamptz := date_trunc('minute', coalesce(p_now, now()));
     status jsonb;
+    settled jsonb;
     taken  status_samples;
 BEGIN
     IF EXISTS (SELECT FROM status_samples s WHERE s.sampled_at = minute) THEN
         RETURN NULL;
     END IF;
+    settled := settled_through(10000, p_grace, moment);
     status := operations_status(10000, moment);
     INSERT INTO status_samples AS s
     SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
@@ -1776,7 +1925,8 @@ BEGIN
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,
-           (status#>>'{notifications,sent_last_minute}')::bigint
+           (status#>>'{notifications,sent_last_minute}')::bigint,
+           (settled->>'through')::timestamptz, (settled->>'age_seconds')::double precision
         ON CONFLICT (sampled_at) DO NOTHING
     RETURNING s.* INTO taken;
     IF NOT FOUND THEN
@@ -2076,6 +2226,7 @@ CREATE TABLE public.notification_dlq (
     version bigint NOT NULL,
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
+    occurred_at timestamp with time zone DEFAULT now() NOT NULL,
     payload jsonb NOT NULL,
     trace_id text,
     attempt_count integer NOT NULL,
@@ -2425,6 +2576,7 @@ CREATE TABLE public.notifications (
     version bigint NOT NULL,
     starts_at timestamp with time zone,
     expires_at timestamp with time zone,
+    occurred_at timestamp with time zone DEFAULT now() NOT NULL,
     payload jsonb NOT NULL,
     trace_id text,
     status text DEFAULT 'PENDING'::text NOT NULL,
@@ -2596,7 +2748,9 @@ CREATE TABLE public.status_samples (
     dead_letters bigint NOT NULL,
     published bigint NOT NULL,
     processed bigint NOT NULL,
-    sent bigint NOT NULL
+    sent bigint NOT NULL,
+    settled_through timestamp with time zone NOT NULL,
+    settled_age_seconds double precision NOT NULL
 );
 CREATE TABLE public.stream_losses (
     loss_id bigint NOT NULL,
@@ -2794,9 +2948,11 @@ CREATE INDEX notification_nats_dlq_closed ON public.notification_nats_dlq USING 
 CREATE INDEX notification_nats_dlq_event ON public.notification_nats_dlq USING btree (event_id) WHERE (event_id IS NOT NULL);
 CREATE INDEX notification_nats_dlq_open ON public.notification_nats_dlq USING btree (dead_letter_id) WHERE (status = 'OPEN'::text);
 CREATE INDEX notification_nats_dlq_unconfirmed ON public.notification_nats_dlq USING btree (redriven_at) WHERE ((status = 'REDRIVEN'::text) AND (NOT redrive_confirmed) AND (event_id IS NOT NULL));
+CREATE INDEX notification_nats_dlq_unconfirmed_change ON public.notification_nats_dlq USING btree (COALESCE(event_time, message_time, advised_at)) WHERE ((status = 'REDRIVEN'::text) AND (NOT redrive_confirmed) AND (event_id IS NOT NULL));
 CREATE INDEX notifications_created_at ON public.notifications USING btree (created_at);
 CREATE INDEX notifications_due ON public.notifications USING btree (next_retry_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX notifications_inbox ON public.notifications USING btree (user_id, created_at DESC, version DESC, event_id DESC);
+CREATE INDEX notifications_unsent ON public.notifications USING btree (occurred_at) WHERE (next_retry_at IS NOT NULL);
 CREATE INDEX operator_actions_client ON public.operator_actions USING btree (client_id, occurred_at) WHERE (client_id IS NOT NULL);
 CREATE INDEX operator_actions_dead_letters ON public.operator_actions USING gin (dead_letter_ids) WHERE (dead_letter_ids IS NOT NULL);
 CREATE INDEX operator_actions_time ON public.operator_actions USING btree (occurred_at);
@@ -2807,6 +2963,7 @@ CREATE INDEX outbox_events_discarded_at ON public.outbox_events USING btree (dis
 CREATE INDEX outbox_events_failed ON public.outbox_events USING btree (failed_at, event_id) WHERE (failed_at IS NOT NULL);
 CREATE INDEX outbox_events_open ON public.outbox_events USING btree (aggregate_key, aggregate_version) WHERE ((published_at IS NULL) AND (discarded_at IS NULL));
 CREATE INDEX outbox_events_published_at ON public.outbox_events USING btree (published_at) WHERE (published_at IS NOT NULL);
+CREATE INDEX outbox_events_published_late ON public.outbox_events USING btree (published_at) WHERE ((published_at - created_at) > '00:00:10'::interval);
 CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at) WHERE ready;
 CREATE INDEX outbox_republications_put_back_at ON public.outbox_republications USING btree (put_back_at);
 CREATE INDEX outbox_unconfirmed_changed_at ON public.outbox_unconfirmed USING btree (changed_at);
@@ -2958,6 +3115,10 @@ REVOKE ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) FROM PUBLIC
 GRANT ALL ON FUNCTION public.outbox_lock_closed(p_event_ids uuid[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_lock_last(p_aggregate_keys text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_oldest_unconfirmed(p_cap integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_oldest_unconfirmed(p_cap integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_oldest_unpublished(p_cap integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_oldest_unpublished(p_cap integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
@@ -2983,8 +3144,10 @@ REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, 
 GRANT ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.schema_version() TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.settled_through(p_cap integer, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.settled_through(p_cap integer, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.status_sample_take(p_late_after jsonb, p_grace interval, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer) FROM PUBLIC;

@@ -27,7 +27,8 @@ SAMPLES = """
 INSERT INTO status_samples
 SELECT date_trunc('minute', now()) - n * interval '1 minute', (4 + 3 * sin(n / 6.0))::bigint, 0,
        0.3 + 0.2 * sin(n / 3.0), (2 + 2 * sin(n / 4.0))::bigint, 1, 0,
-       (60 + 20 * sin(n / 9.0))::bigint, (60 + 20 * sin(n / 9.0))::bigint, (60 + 20 * sin(n / 9.0))::bigint
+       (60 + 20 * sin(n / 9.0))::bigint, (60 + 20 * sin(n / 9.0))::bigint, (60 + 20 * sin(n / 9.0))::bigint,
+       now(), 0
   FROM generate_series(1, 58) AS n
     ON CONFLICT DO NOTHING
 """

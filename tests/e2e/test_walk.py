@@ -57,14 +57,14 @@ def test_nats_that_is_away_is_named_with_what_still_works(
     grantwire.wait_for_state(f"{user}-item1", "SENT", TIMEOUT_SECONDS)
     break_("nats")
     try:
-        (advice,) = wait_until(lambda: problem(grantwire, "NATS_UNAVAILABLE"))
+        (found,) = wait_until(lambda: problem(grantwire, "NATS_UNAVAILABLE"))
         stream = grantwire("status")[1]["status"]["stream"]
         assert (stream["consumer_lag"], bool(stream["unknown_since"])) == (None, True)
         started = time.monotonic()
         with pytest.raises(CommandError, match="NATS does not respond"):
             break_("poison")
         assert time.monotonic() - started < 60
-        assert "Grants, revokes and reads" in advice["still_works"]
+        assert "Grants, revokes and reads" in found["still_works"]
         grant(grantwire, user, "item2")
         assert grantwire("entitlements", "check", user, "item2")[0] == 0
         grantwire.wait_for_state(f"{user}-item2", "PENDING", TIMEOUT_SECONDS)
@@ -138,10 +138,11 @@ def grant(grantwire: Grantwire, user: str, sku: str) -> None:
 
 
 def problem(grantwire: Grantwire, code: str) -> list[Any]:
-    """Return the advice about a kind of problem, if the status has it."""
+    """Return the problems of a kind that the status has."""
     exit_code, health = grantwire("status")
-    assert exit_code == (5 if health["advice"] else 0)
-    return [advice for advice in health["advice"] if advice["code"] == code]
+    problems = health["status"]["problems"]
+    assert exit_code == (5 if problems else 0)
+    return [problem for problem in problems if problem["code"] == code]
 
 
 def wait_until(poll: Callable[[], Any]) -> Any:

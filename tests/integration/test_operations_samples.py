@@ -43,7 +43,7 @@ def test_sample_has_the_numbers_of_the_status(ops: OpsClient, client: Client, ro
         "INSERT INTO worker_heartbeats VALUES ('bridge_events', now(), now(), 'OK', NULL, %s, 0, NULL)",
         ('{"consumer_lag": 7}',),
     )
-    assert Samples(ops.runtime.database).take_if_due()
+    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
     (sample,) = ops.get(SAMPLES).json["samples"]
     assert {name: sample[name] for name in ("outbox_pending", "outbox_failed", "dead_letters", "published")} == {
         "outbox_pending": 2,
@@ -57,10 +57,10 @@ def test_sample_has_the_numbers_of_the_status(ops: OpsClient, client: Client, ro
 
 def test_sample_is_written_with_its_metrics(ops: OpsClient) -> None:
     """T7: also if a number is zero, so that the dashboard shows it."""
-    Samples(ops.runtime.database).take_if_due()
+    Samples(ops.runtime.database, ops.runtime.times).take_if_due()
     assert set(metrics.metric_set) == {
         *("OutboxPending", "OutboxFailed", "NotificationsPending", "DeadLettersOpen", "LeasesExpired"),
-        *("PartitionsMissing", "WorkersLate"),
+        *("PartitionsMissing", "WorkersLate", "SettledAge"),
     }
 
 
@@ -69,11 +69,11 @@ def test_each_minute_has_one_sample(ops: OpsClient, database_url: str, rows: Row
 
     def take(_: int) -> bool:
         with OpsClient(database_url) as client:
-            return Samples(client.runtime.database).take_if_due(NOON)
+            return Samples(client.runtime.database, client.runtime.times).take_if_due(NOON)
 
     assert sum(run_concurrently(5, take)) == 1
     times = iter([0.0, 30.0, 59.0, 60.0])
-    samples = Samples(ops.runtime.database, clock=lambda: next(times))
+    samples = Samples(ops.runtime.database, ops.runtime.times, clock=lambda: next(times))
     later = NOON + timedelta(minutes=1)
     assert [samples.take_if_due(later) for _ in range(4)] == [True, False, False, False]
     assert len(rows.execute("SELECT FROM status_samples").fetchall()) == 2
@@ -83,7 +83,8 @@ def test_samples_of_the_last_hours_are_listed_oldest_first(ops: OpsClient, rows:
     """T8: one hour by default, 24 at most."""
     for minutes in (10, 30, 90, 23 * 60, 25 * 60):
         rows.execute(
-            "INSERT INTO status_samples VALUES (now() - %s * interval '1 minute', %s, 0, 0, NULL, 0, 0, 0, 0, 0)",
+            "INSERT INTO status_samples"
+            " VALUES (now() - %s * interval '1 minute', %s, 0, 0, NULL, 0, 0, 0, 0, 0, now(), 0)",
             (minutes, minutes),
         )
 
@@ -106,4 +107,4 @@ def test_invalid_hours_are_refused(ops: OpsClient, hours: str) -> None:
 def test_sample_that_cannot_be_taken_delays_nothing(ops: OpsClient, rows: Rows) -> None:
     """T8: the failure is logged, and the worker continues with its commands."""
     rows.execute("DROP TABLE status_samples CASCADE")
-    assert Samples(ops.runtime.database).take_if_due() is False
+    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due() is False

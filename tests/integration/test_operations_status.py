@@ -89,7 +89,8 @@ def test_status_counts_each_state(ops: OpsClient, client: Client, rows: Rows) ->
     assert (outbox["pending"], outbox["in_flight"], outbox["failed"]) == (2, 2, 1)
     assert (outbox["capped"], outbox["published_last_minute"]) == (False, 1)
     assert 300 <= outbox["oldest_pending_seconds"] < 400
-    assert status["leases"]["outbox"] == {"held": 1, "expired": 1}
+    leases = status["leases"]["outbox"]
+    assert (leases["held"], leases["expired"], leases["expired_since"] is None) == (1, 1, False)
     (group,) = status["dead_letters"]["groups"]
     assert (group["kind"], group["cause"], group["count"]) == ("outbox", "broken", 1)
     assert {"EVENTS_OLD", "LEASES_EXPIRED", "DEAD_LETTERS"} <= codes(status)
@@ -171,7 +172,7 @@ def test_consumer_lag_is_unknown_rather_than_old(
     assert stream["consumer_lag"] == lag
     known, unknown = (measured_at, None) if lag is not None else (None, measured_at or "2026-01-08T07:10:00.000000Z")
     assert (stream["measured_at"], stream["unknown_since"]) == (known, unknown)
-    assert Samples(ops.runtime.database).take_if_due()
+    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
     assert rows.execute("SELECT consumer_lag FROM status_samples").fetchall() == [{"consumer_lag": lag}]
 
 
@@ -191,7 +192,7 @@ def test_late_worker_and_other_problems_are_named(ops: OpsClient, rows: Rows) ->
 
 def test_missing_partition_is_a_problem(ops: OpsClient) -> None:
     """T1: the runway is counted up to the first month without a partition."""
-    statuses = Statuses(ops.runtime.database, load(ProblemSettings, {}))
+    statuses = Statuses(ops.runtime.database, load(ProblemSettings, {}), ops.runtime.times)
     later = statuses.read(datetime.now(UTC) + timedelta(days=95))
     assert later["partitions"]["months_ahead"] <= 0
     assert "PARTITIONS_MISSING" in codes(later)

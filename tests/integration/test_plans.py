@@ -413,6 +413,38 @@ def test_lag_of_changes_reads_a_bounded_number_of_rows(rows: Rows, owner_url: st
     assert read.total() <= 1000 + len(_feed_indexes(rows))
 
 
+def test_settled_through_reads_a_bounded_number_of_rows(rows: Rows) -> None:
+    """W3: among many rows of every stage, behind the mark and before it, and with plans made on empty tables."""
+    tables = ("outbox_events", "notifications", "processed_events", "notification_nats_dlq", "entitlements")
+    rows.execute(f"VACUUM ANALYZE {', '.join(tables)}")  # now PostgreSQL knows that the tables are empty
+    for _ in range(10):
+        rows.execute("SELECT settled_through(50, '0s')")
+    for insert in (_INSERT_PUBLISHED, _INSERT_PARKED, _INSERT_OPEN, _INSERT_ENTITLEMENTS):
+        rows.execute(insert, (ROW_COUNT,))
+    rows.execute(
+        """
+        INSERT INTO processed_events SELECT event_id FROM outbox_events WHERE status = 'PUBLISHED';
+        INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload,
+                                   status, next_retry_at, sent_at)
+        SELECT event_id, event_id, event_type, aggregate_key, 's', 1, '{}',
+               CASE n % 2 WHEN 0 THEN 'SENT' ELSE 'PENDING' END,
+               CASE n % 2 WHEN 1 THEN now() END, CASE n % 2 WHEN 0 THEN now() END
+          FROM (SELECT o.*, row_number() OVER () AS n FROM outbox_events o WHERE o.status = 'PUBLISHED') AS published
+        """
+    )
+    for mark in ("-infinity", "infinity"):
+        rows.execute("UPDATE outbox_confirmation SET mark = %s", (mark,))
+        with _record_scans(rows, *tables) as scanned, _record_rows(rows, *tables) as read:
+            rows.execute("SELECT settled_through(50, '0s')")
+        assert set(scanned) <= {
+            *("outbox_events_ready", "outbox_events_published_at", "outbox_events_published_late"),
+            *("processed_events_pkey", "notifications_unsent", "entitlements_starting", "entitlements_ending"),
+            *("notification_nats_dlq_event", "notification_nats_dlq_unconfirmed_change"),
+        }
+        assert read["outbox_events"] + read["processed_events"] <= 4 * 50 + 10
+        assert read["notifications"] + read["entitlements"] <= 3
+
+
 def test_last_dropped_change_is_found_by_the_index(rows: Rows) -> None:
     """K9: dropping a month does not read its rows."""
     rows.execute("SELECT entitlement_audit_ensure_partitions(0, '2020-01-15')")
@@ -521,6 +553,23 @@ def _record_tuples(rows: Rows) -> Iterator[Counter[str]]:
     before = _tuples_read(rows)
     yield read
     read += _tuples_read(rows) - before
+
+
+@contextmanager
+def _record_rows(rows: Rows, *tables: str) -> Iterator[Counter[str]]:
+    """Count the rows of each table that scans read, by an index or of the whole table."""
+    select = (
+        "SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) AS read FROM pg_stat_xact_user_tables"
+        " WHERE relname = ANY (%s)"
+    )
+
+    def count() -> Counter[str]:
+        return Counter({row["relname"]: row["read"] for row in rows.execute(select, (list(tables),)).fetchall()})
+
+    read: Counter[str] = Counter()
+    before = count()
+    yield read
+    read += count() - before
 
 
 def _tuples_read(rows: Rows) -> Counter[str]:

@@ -96,7 +96,7 @@ INSERT = {
                (command_id, kind, arguments, actor, reason, source, status, finished_at)
         VALUES (gen_random_uuid(), 'read_model.verify', '{}', 'a', 'r', 's', 'DONE', %(at)s)""",
     "status_samples": """
-        INSERT INTO status_samples VALUES (%(at)s, 0, 0, 0, NULL, 0, 0, 0, 0, 0)""",
+        INSERT INTO status_samples VALUES (%(at)s, 0, 0, 0, NULL, 0, 0, 0, 0, 0, %(at)s, 0)""",
     "distributed_locks": """
         INSERT INTO distributed_locks VALUES (%(n)s::text, 'o', %(at)s - interval '1 hour', %(at)s)""",
 }

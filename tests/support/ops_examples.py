@@ -7,7 +7,7 @@ from typing import Any
 AT = "2026-01-08T07:10:00.000000Z"
 COMMAND_ID = "019b9c5d-3f40-7abc-8def-0123456789ab"
 EVENT_ID = "019b9c5d-3f40-7abc-8def-0123456789ac"
-LEASES = {"held": 1, "expired": 0}
+LEASES = {"held": 1, "expired": 0, "expired_since": None}
 
 
 def status(**changes: Any) -> dict[str, Any]:
@@ -16,10 +16,17 @@ def status(**changes: Any) -> dict[str, Any]:
         "at": AT,
         "state": "OK",
         "problems": [],
+        "settled": {
+            "through": AT,
+            "age_seconds": 0.1,
+            "held_back_by": "outbox",
+            "oldest": {"transactions": None, "times": None, "outbox": AT, "stream": None, "notifications": None},
+        },
         "outbox": {
             "pending": 3,
             "in_flight": 1,
             "failed": 0,
+            "parked": 0,
             "capped": False,
             "oldest_pending_at": AT,
             "oldest_pending_seconds": 0.1,
@@ -31,16 +38,39 @@ def status(**changes: Any) -> dict[str, Any]:
             "pending": 2,
             "processing": 0,
             "failed": 0,
+            "waiting": [],
             "capped": False,
             "oldest_due_seconds": 0.2,
             "sent_last_minute": 118,
+        },
+        "receiver": {
+            "state": "AVAILABLE",
+            "unavailable_since": None,
+            "failures_in_a_row": 0,
+            "last_error": None,
+            "last_error_at": None,
+            "last_response_at": AT,
+        },
+        "confirmation": {
+            "checked_at": AT,
+            "checked_seconds_ago": 5.0,
+            "unconfirmed": 0,
+            "waiting": 0,
+            "republished": 0,
+            "capped": False,
+            "redrives": 0,
+            "too_old": 0,
+            "too_old_since": None,
+            "republished_last_hour": 0,
+            "last_republished_at": None,
+            "losses": [],
         },
         "leases": {"outbox": LEASES, "notifications": LEASES, "commands": LEASES},
         "dead_letters": {"open": 0, "capped": False, "groups": []},
         "read_model": {"ahead": 0, "behind": 0, "wrong": 0, "measured_at": AT},
         "partitions": {"months_ahead": 3, "last_month": "2026-04", "rows_in_default": 0},
         "schema": {"version": "0031", "expected": "0031", "matches": True},
-        "commands": {"pending": 0, "running": 0, "failed_last_day": 0},
+        "commands": {"pending": 0, "running": 0, "failed_last_day": 0, "last_failure": None},
         "workers": [
             {
                 "worker": "relay_outbox",
@@ -58,6 +88,12 @@ def status(**changes: Any) -> dict[str, Any]:
         ],
     }
     return healthy | changes
+
+
+def problem(code: str, message: str, **changes: Any) -> dict[str, Any]:
+    """Return a problem of the status."""
+    texts = {"still_works": f"still works with {code}", "to_do": f"to do about {code}"}
+    return {"code": code, "message": message, "since": None, "last_error": None, **texts, **changes}
 
 
 def command(status_: str, **changes: Any) -> dict[str, Any]:

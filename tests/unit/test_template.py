@@ -353,6 +353,8 @@ def test_alarms_on_a_backlog_also_fire_without_a_worker() -> None:
         alarm = TEMPLATE["Resources"][f"{name}Alarm"]["Properties"]
         assert (alarm["TreatMissingData"], alarm["Statistic"]) == ("breaching", "Maximum")
         assert alarm["Threshold"] == {"Ref": parameter}
+    settled = TEMPLATE["Resources"]["SettledAgeAlarm"]["Properties"]
+    assert (settled["TreatMissingData"], settled["Threshold"]) == ("breaching", {"Ref": "SettledAgeSeconds"})
 
 
 def test_alarms_of_lambda_and_api_gateway_watch_this_stack() -> None:

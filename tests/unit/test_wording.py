@@ -12,7 +12,7 @@ from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings, f
 from grantwire_cli import wording as command_wording
 from tests.support.ops_examples import status
 
-WORKER = {"outcome": "OK", "error": None, "late": False, "seconds_since": 1.2}
+WORKER = status()["workers"][0] | {"seconds_since": 1.2}
 
 
 def with_ones() -> dict[str, Any]:
@@ -20,24 +20,24 @@ def with_ones() -> dict[str, Any]:
     found = copy.deepcopy(status())
     found["workers"] = [WORKER | {"worker": name} for name in LATE_AFTER_SECONDS]
     found["workers"][0]["late"] = True
-    found["outbox"]["oldest_pending_seconds"] = 1.4
+    found["settled"]["oldest"]["outbox"] = "2026-01-08T07:09:58.600000Z"
     found["stream"]["consumer_lag"] = 1
     for leases in found["leases"].values():
         leases["expired"] = 0
-    found["leases"]["outbox"] = {"held": 0, "expired": 1}
+    found["leases"]["outbox"] = {"held": 0, "expired": 1, "expired_since": None}
     found["dead_letters"] = {"open": 1, "capped": False, "groups": []}
-    found["read_model"] = {"ahead": 1, "behind": 0, "wrong": 0}
+    found["read_model"] = {"ahead": 1, "behind": 0, "wrong": 0, "measured_at": None}
     found["partitions"] = {"months_ahead": 1, "rows_in_default": 1}
-    found["commands"] = {"failed_last_day": 1}
+    found["commands"] = {"failed_last_day": 1, "last_failure": None}
     return found
 
 
 def test_problem_with_one_thing_names_it_in_the_singular() -> None:
     """T1: the status, and so the command and the console."""
-    problems = find_problems(with_ones(), ProblemSettings(oldest_pending_seconds=1, consumer_lag=0))
+    problems = find_problems(with_ones(), ProblemSettings(settled_age_seconds=1, consumer_lag=0, loss_seconds=60))
     assert [problem["message"] for problem in problems] == [
         "relay_outbox last ran 1 second ago",
-        "the oldest event waits for 1 second to be published",
+        "the oldest change whose event is not published was made 1 second ago",
         "the bridge has not acknowledged 1 message",
         "1 lease of outbox expired: a worker stopped without releasing it",
         "1 dead letter is open",

@@ -12,6 +12,7 @@ CREATE TABLE notification_dlq (
     version            bigint      NOT NULL,
     starts_at          timestamptz,
     expires_at         timestamptz,
+    occurred_at        timestamptz NOT NULL DEFAULT now(),
     payload            jsonb       NOT NULL,
     trace_id           text,
     attempt_count      integer     NOT NULL,
@@ -78,6 +79,10 @@ CREATE INDEX notification_nats_dlq_closed ON notification_nats_dlq (closed_at) W
 CREATE INDEX notification_nats_dlq_event ON notification_nats_dlq (event_id) WHERE event_id IS NOT NULL;
 -- The confirmation reads redriven ones whose events have not arrived.
 CREATE INDEX notification_nats_dlq_unconfirmed ON notification_nats_dlq (redriven_at)
+    WHERE status = 'REDRIVEN' AND NOT redrive_confirmed AND event_id IS NOT NULL;
+-- The oldest of their changes (W3): outbox_oldest_unconfirmed.
+CREATE INDEX notification_nats_dlq_unconfirmed_change
+    ON notification_nats_dlq (coalesce(event_time, message_time, advised_at))
     WHERE status = 'REDRIVEN' AND NOT redrive_confirmed AND event_id IS NOT NULL;
 
 COMMENT ON COLUMN notification_nats_dlq.payload IS

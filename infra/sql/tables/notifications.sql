@@ -19,6 +19,8 @@ CREATE TABLE notifications (
     -- The start and the end of the entitlement, as the event reports them.
     starts_at          timestamptz,
     expires_at         timestamptz,
+    -- The time of the change, as the event reports it.
+    occurred_at        timestamptz NOT NULL DEFAULT now(),
     payload            jsonb       NOT NULL,
     trace_id           text,
     status             text        NOT NULL DEFAULT 'PENDING',
@@ -56,6 +58,8 @@ COMMENT ON COLUMN notifications.responses IS
 -- after the due ones, so a claim does not read them. The index contains neither status nor lease, so that a claim is a
 -- HOT update.
 CREATE INDEX notifications_due ON notifications (next_retry_at) WHERE next_retry_at IS NOT NULL;
+-- The oldest change that is not SENT (W3): settled_through.
+CREATE INDEX notifications_unsent ON notifications (occurred_at) WHERE next_retry_at IS NOT NULL;
 -- Rows of one batch have the same created_at. Event ids increase with time, so they complete the order.
 CREATE INDEX notifications_inbox ON notifications (user_id, created_at DESC, version DESC, event_id DESC);
 -- For retention.

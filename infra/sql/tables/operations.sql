@@ -149,7 +149,10 @@ CREATE TABLE status_samples (
     dead_letters           bigint           NOT NULL,
     published              bigint           NOT NULL,
     processed              bigint           NOT NULL,
-    sent                   bigint           NOT NULL
+    sent                   bigint           NOT NULL,
+    -- Up to which time every change had arrived, and how old that time was (W3).
+    settled_through        timestamptz      NOT NULL,
+    settled_age_seconds    double precision NOT NULL
 );
 
 -- The sweep locks rows before it deletes them, which requires the UPDATE privilege on at least one column.

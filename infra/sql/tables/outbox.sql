@@ -59,6 +59,9 @@ CREATE INDEX outbox_events_open ON outbox_events (aggregate_key, aggregate_versi
     WHERE published_at IS NULL AND discarded_at IS NULL;
 CREATE INDEX outbox_events_ready ON outbox_events (created_at) WHERE ready;
 CREATE INDEX outbox_events_published_at ON outbox_events (published_at) WHERE published_at IS NOT NULL;
+-- Events that were published more than ten seconds after their change: there are few. For outbox_oldest_unconfirmed.
+CREATE INDEX outbox_events_published_late ON outbox_events (published_at)
+    WHERE published_at - created_at > interval '10 seconds';
 CREATE INDEX outbox_events_discarded_at ON outbox_events (discarded_at) WHERE discarded_at IS NOT NULL;
 CREATE INDEX outbox_events_failed ON outbox_events (failed_at, event_id) WHERE failed_at IS NOT NULL;
 

@@ -17,7 +17,7 @@ import pytest
 
 from grantwire_cli.errors import ExitCode
 from tests.support.fake_api import TOKEN, FakeApi, Reply
-from tests.support.ops_examples import COMMAND_ID, DETAIL, TRACE, status
+from tests.support.ops_examples import AT, COMMAND_ID, DETAIL, TRACE, problem, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,31 +82,48 @@ def test_destructive_command_asks_on_a_terminal(api: FakeApi, typed: str, code: 
 
 def test_status_on_a_terminal(api: FakeApi) -> None:
     """T3: problems come first, each with what to try."""
-    problem = {"code": "DEAD_LETTERS", "message": "2 open dead letters"}
-    api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=[problem]))
+    found = [problem("DEAD_LETTERS", "2 open dead letters")]
+    api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=found))
     code, text = on_terminal(api, "status", "--no-color")
     assert code == 5
-    positions = [text.index(part) for part in ("ATTENTION", "2 open dead letters", "grantwire dead-letters groups")]
+    positions = [text.index(part) for part in ("ATTENTION", "2 open dead letters", "to do about DEAD_LETTERS")]
     assert positions == sorted(positions)
     assert "relay_outbox" in text
 
 
-def test_status_says_what_still_works_without_nats(api: FakeApi) -> None:
-    """T3: which part is away, since when, what still works, and what to try; once for each kind of problem."""
-    bridge = status()["workers"][0] | {"worker": "bridge_events", "outcome": "DEGRADED", "error": "no connection"}
+def test_status_says_what_arrived_and_what_still_works(api: FakeApi) -> None:
+    """T3, W3, W4: up to when all has arrived, and what is away, since when, why, what works, and what to try.
+
+    The advice is that of the API, once for each kind of problem.
+    """
+    settled = status()["settled"] | {"age_seconds": 425.0, "held_back_by": "notifications"}
     problems = [
-        {"code": "NATS_UNAVAILABLE", "message": "the bridge cannot use NATS: no connection"},
-        {"code": "WORKER_LATE", "message": "relay_outbox has never reported a run"},
-        {"code": "WORKER_LATE", "message": "record_advisories has never reported a run"},
-        {"code": "OF_A_LATER_RELEASE", "message": "something new"},
+        problem("NATS_UNAVAILABLE", "the bridge cannot use NATS", since=AT, last_error="no connection"),
+        problem("WORKER_LATE", "relay_outbox has never reported a run"),
+        problem("WORKER_LATE", "record_advisories has never reported a run"),
     ]
-    api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=problems, workers=[bridge]))
+    waiting = [{"cause": "status 500", "count": 5004, "oldest_at": AT, "next_attempt_at": AT}]
+    api.respond(
+        "GET",
+        "/v1/ops/status",
+        status(
+            state="ATTENTION",
+            problems=problems,
+            settled=settled,
+            notifications=status()["notifications"] | {"waiting": waiting},
+        ),
+    )
     code, text = on_terminal(api, "status", "--no-color")
-    parts = ("cannot use NATS", "since", "after 2026-01-08 07:10:00Z", "still works", "Grants, revokes", "start NATS")
-    positions = [text.index(part) for part in parts]
-    assert (code, positions) == (5, sorted(positions))
-    assert text.count("are the schedules enabled?") == 1
-    assert "something new" in text
+    parts = (
+        *("Every change up to 2026-01-08 07:10:00Z has arrived", "7 min 5 s: its notification is not sent"),
+        *("cannot use NATS", "since", "2026-01-08 07:10:00Z", "last error", "no connection"),
+        *("still works with NATS_UNAVAILABLE", "to do about NATS_UNAVAILABLE", "status 500"),
+    )
+    position = 0
+    for part in parts:
+        position = text.index(part, position)
+    assert code == 5
+    assert text.count("to do about WORKER_LATE") == 1
 
 
 def test_message_that_cannot_be_decoded_is_shown_as_text(api: FakeApi) -> None:

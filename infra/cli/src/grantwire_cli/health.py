@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grantwire_cli.advice import advise_all
 from grantwire_cli.api import Api
 from grantwire_cli.errors import CommandError, ExitCode, UnavailableError
 
@@ -40,18 +39,12 @@ class Health:
         servers_run = self.local is None or all(server["alive"] for server in self.local["servers"])
         return ExitCode.OK if self.report["state"] == "OK" and servers_run else ExitCode.NEGATIVE
 
-    @property
-    def advice(self) -> list[dict[str, str]]:
-        """What still works, and what to do, for each kind of problem that the report has."""
-        return list(advise_all(self.report, local=self.local is not None)) if self.report else []
-
     def as_dict(self) -> dict[str, Any]:
         """Return the state for --json."""
         error = self.error
         return {
             "installation": self.title,
             "status": self.report,
-            "advice": self.advice,
             "local": self.local,
             "error": {"code": error.code, "message": str(error), "hint": error.hint or None} if error else None,
         }
@@ -80,7 +73,8 @@ def _explain(error: CommandError, *, is_local: bool) -> CommandError:
     repair = "grantwire up; then grantwire doctor" if is_local else "the section Database down of docs/runbook.md"
     if error.code == "UNAVAILABLE":
         hint = f"still works  {WITHOUT_POSTGRESQL}\ntry          {repair}"
-        return UnavailableError("The API responds, but PostgreSQL is away or too slow.", hint=hint)
+        message = "The API responds, but PostgreSQL is away or too slow."
+        return UnavailableError(message, hint=hint, code="DATABASE_UNAVAILABLE")
     if error.code == "NO_RESPONSE":
         works = "" if is_local else f"still works  {WITHOUT_API}\n"  # the workers of a local stack run in its emulator
         to_do = repair if is_local else error.hint

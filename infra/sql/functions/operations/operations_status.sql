@@ -16,10 +16,19 @@ BEGIN
              'in_flight', count(*) FILTER (WHERE o.status = 'IN_FLIGHT'),
              'held', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until >= moment),
              'expired', count(*) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment),
+             'expired_since', rfc3339(min(o.lease_until) FILTER (WHERE o.status = 'IN_FLIGHT' AND o.lease_until < moment)),
              'capped', EXISTS (SELECT FROM outbox_events c
                                 WHERE c.published_at IS NULL AND c.discarded_at IS NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM outbox_events f WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS failed),
+             'parked', (SELECT count(*) FROM (
+                SELECT FROM (SELECT f.aggregate_key, f.aggregate_version FROM outbox_events f
+                              WHERE f.failed_at IS NOT NULL LIMIT p_cap) AS head
+                 CROSS JOIN LATERAL (
+                       SELECT FROM outbox_events b
+                        WHERE b.aggregate_key = head.aggregate_key AND b.aggregate_version > head.aggregate_version
+                          AND b.published_at IS NULL AND b.discarded_at IS NULL AND b.failed_at IS NULL) AS behind
+                 LIMIT p_cap) AS parked),
              'oldest_pending_at', (SELECT rfc3339(r.created_at) FROM outbox_events r
                                     WHERE r.ready ORDER BY r.created_at LIMIT 1),
              'oldest_pending_seconds', coalesce((SELECT greatest(0, extract(epoch FROM moment - r.created_at))
@@ -37,9 +46,20 @@ BEGIN
              'processing', count(*) FILTER (WHERE n.status = 'PROCESSING'),
              'held', count(*) FILTER (WHERE n.lease_until >= moment),
              'expired', count(*) FILTER (WHERE n.lease_until < moment),
+             'expired_since', rfc3339(min(n.lease_until) FILTER (WHERE n.lease_until < moment)),
              'capped', EXISTS (SELECT FROM notifications c WHERE c.next_retry_at IS NOT NULL OFFSET p_cap),
              'failed', (SELECT count(*) FROM (
                           SELECT FROM notification_dlq f WHERE f.closed_at IS NULL LIMIT p_cap) AS failed),
+             'waiting', coalesce((
+                SELECT jsonb_agg(jsonb_build_object(
+                           'cause', g.cause, 'count', g.count, 'oldest_at', rfc3339(g.oldest),
+                           'next_attempt_at', rfc3339(g.next)) ORDER BY g.count DESC, g.cause)
+                  FROM (SELECT dead_letter_cause(w.last_error) AS cause, count(*) AS count, min(w.occurred_at) AS oldest,
+                               min(w.next_retry_at) AS next
+                          FROM (SELECT u.last_error, u.occurred_at, u.next_retry_at FROM notifications u
+                                 WHERE u.next_retry_at IS NOT NULL ORDER BY u.occurred_at LIMIT p_cap) AS w
+                         WHERE w.last_error IS NOT NULL
+                         GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 20) AS g), '[]'),
              'oldest_due_seconds', coalesce(greatest(0, extract(epoch FROM moment - min(n.next_retry_at))), 0),
              'processed_last_minute', (SELECT count(*) FROM (
                 SELECT FROM processed_events e
@@ -60,9 +80,14 @@ BEGIN
              'running', count(*) FILTER (WHERE c.status = 'RUNNING'),
              'held', count(*) FILTER (WHERE c.lease_until >= moment),
              'expired', count(*) FILTER (WHERE c.lease_until < moment),
+             'expired_since', rfc3339(min(c.lease_until) FILTER (WHERE c.lease_until < moment)),
              'failed_last_day', (SELECT count(*) FROM (
                 SELECT FROM operator_commands f
-                 WHERE f.finished_at > moment - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f))
+                 WHERE f.finished_at > moment - interval '1 day' AND f.status = 'FAILED' LIMIT p_cap) AS f),
+             'last_failure', (SELECT jsonb_build_object('at', rfc3339(l.finished_at), 'error', l.last_error)
+                                FROM operator_commands l
+                               WHERE l.finished_at > moment - interval '1 day' AND l.status = 'FAILED'
+                               ORDER BY l.finished_at DESC LIMIT 1))
       INTO commands
       FROM (SELECT o.status, o.lease_until FROM operator_commands o WHERE o.finished_at IS NULL LIMIT p_cap) AS c;
 

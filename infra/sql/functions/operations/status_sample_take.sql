@@ -1,17 +1,19 @@
 -- Writes the sample of the current minute (T8) and returns it as JSON, with the numbers that only the metrics need
 -- (T7). Returns NULL if the minute has a sample already: of several workers one writes it. p_late_after has the seconds
--- after which each worker is late.
-CREATE OR REPLACE FUNCTION status_sample_take(p_late_after jsonb, p_now timestamptz DEFAULT NULL)
+-- after which each worker is late, p_grace the grace of entitlements.
+CREATE OR REPLACE FUNCTION status_sample_take(p_late_after jsonb, p_grace interval, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     moment timestamptz := coalesce(p_now, now());
     minute timestamptz := date_trunc('minute', coalesce(p_now, now()));
     status jsonb;
+    settled jsonb;
     taken  status_samples;
 BEGIN
     IF EXISTS (SELECT FROM status_samples s WHERE s.sampled_at = minute) THEN
         RETURN NULL;
     END IF;
+    settled := settled_through(10000, p_grace, moment);
     status := operations_status(10000, moment);
     INSERT INTO status_samples AS s
     SELECT minute, (status#>>'{outbox,pending}')::bigint + (status#>>'{outbox,in_flight}')::bigint,
@@ -22,7 +24,8 @@ BEGIN
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,
-           (status#>>'{notifications,sent_last_minute}')::bigint
+           (status#>>'{notifications,sent_last_minute}')::bigint,
+           (settled->>'through')::timestamptz, (settled->>'age_seconds')::double precision
         ON CONFLICT (sampled_at) DO NOTHING
     RETURNING s.* INTO taken;
     IF NOT FOUND THEN

@@ -8,7 +8,8 @@
     │   ├── AmbiguousError         the outcome is unknown; repeat with the same id
     │   ├── LeaseLostError         another worker has the rows; change nothing, continue with other work
     │   ├── ReceiverBusyError      the receiver said with Retry-After when to call it again
-    │   └── CircuitOpenError       a dependency keeps failing and was not called
+    │   ├── CircuitOpenError       a dependency keeps failing and was not called
+    │   └── TopologyError          a stream or consumer of NATS is missing or differs
     ├── RejectedError              never succeeds unchanged; do not retry   (4xx with code · TERM · log and continue)
     │   ├── BadRequestError        BAD_REQUEST
     │   ├── TooLargeError          TOO_LARGE
@@ -30,6 +31,8 @@ only the service raises.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from grantwire_idempotency.errors import (
     AmbiguousError,
@@ -69,8 +72,18 @@ __all__ = [
     "RetryableError",
     "SystemFaultError",
     "TooLargeError",
+    "TopologyError",
     "UnauthenticatedError",
 ]
+
+
+class TopologyError(RetryableError):
+    """A stream or consumer of NATS is missing or differs. The status recognises it by its text in a heartbeat."""
+
+    PREFIX: Final = "NATS topology: "
+
+    def __init__(self, problems: str) -> None:
+        super().__init__(f"{self.PREFIX}{problems}")
 
 
 class TooLargeError(RejectedError):

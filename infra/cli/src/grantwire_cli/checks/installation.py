@@ -6,7 +6,6 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from grantwire_cli.advice import advise
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
 from grantwire_cli.errors import AccessError, CommandError
 
@@ -31,7 +30,7 @@ def check_installation(api: Api) -> Iterator[Finding]:
         return
     yield ok("API", f"{api.target.title} responds, and the token has the scope ops:read")
     yield from _check_clock(response)
-    yield from _check_report(response.body, local=api.target.checkout is not None)
+    yield from _check_report(response.body)
 
 
 def _check_clock(response: Response) -> Iterator[Finding]:
@@ -48,8 +47,8 @@ def _check_clock(response: Response) -> Iterator[Finding]:
         yield ok("clock", "this machine's clock agrees with the API's")
 
 
-def _check_report(report: dict[str, Any], *, local: bool) -> Iterator[Finding]:
+def _check_report(report: dict[str, Any]) -> Iterator[Finding]:
     for item in report["problems"]:
-        yield problem("status", item["message"], advise(item["code"], local=local)["to_do"])
+        yield problem("status", item["message"], item["to_do"])
     if not report["problems"]:
         yield ok("status", "events flow, and nothing needs a person")

@@ -27,12 +27,25 @@ OUTCOME_STYLES = {
     "UP": "green",
     "DOWN": "red",
     "UNKNOWN": "yellow",
+    "AVAILABLE": "green",
+    "FAILING": "yellow",
+    "UNAVAILABLE": "red",
 }
+# Where the oldest change is that has not arrived.
+STAGES = {
+    "transactions": "in a transaction that has not ended",
+    "times": "a start or an end is due and not recorded",
+    "outbox": "its event is not published",
+    "stream": "its event is published and not in the inbox",
+    "notifications": "its notification is not sent",
+}
+# A younger change is on its way.
+_NOTICEABLE_SECONDS = 5
 
 
 def render(health: Health, *, last: Health | None = None, away: str = "", interval: float = 0) -> RenderableType:
     """Return the picture. If the installation does not respond, `last` is shown below, with the time of its report."""
-    parts: list[RenderableType] = [_headline(health, interval)]
+    parts: list[RenderableType] = [_headline(health, interval), *_settled(health)]
     if health.error is not None:
         parts.append(Text(f"  {visible(health.error)}{f' No report {away}.' if away else ''}", style="red"))
         parts += [Text(f"  {visible(line)}") for line in health.error.hint.splitlines()]
@@ -55,20 +68,36 @@ def _headline(health: Health, interval: float) -> Text:
     style = {"OK": "bold green", "ATTENTION": "bold yellow"}.get(state, "bold red")
     line = Text.assemble(("● ", style), (visible(health.title), "bold"), "  ", (state.replace("_", " "), style))
     if health.report:
-        line.append(f"  {short_time(health.report['at'])}", style="dim")
+        line.append(f"  Every change up to {short_time(health.report['settled']['through'])} has arrived.")
     if interval:
         line.append(f"  every {interval:g} s, Ctrl-C ends it", style="dim")
     return line
 
 
+def _settled(health: Health) -> list[RenderableType]:
+    """Return the age of the oldest change that has not arrived, and where it is, if it is noticeable."""
+    if health.report is None or health.report["settled"]["age_seconds"] < _NOTICEABLE_SECONDS:
+        return []
+    settled = health.report["settled"]
+    place = STAGES.get(settled["held_back_by"], settled["held_back_by"])
+    return [Text(f"  The oldest later change waits for {short_duration(settled['age_seconds'])}: {visible(place)}.")]
+
+
 def _problems(health: Health) -> list[RenderableType]:
-    """Return each problem, and below those of one kind what still works and what to do."""
-    report = health.report or {}
+    """Return each problem, and below those of one kind since when, the last error, what still works and what to do."""
+    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    for problem in health.report["problems"] if health.report else ():
+        by_code.setdefault(problem["code"], []).append(problem)
     parts: list[RenderableType] = []
-    for advice in health.advice:
-        messages = [problem["message"] for problem in report["problems"] if problem["code"] == advice["code"]]
-        parts += [Text.assemble(("  ! ", "yellow"), visible(message)) for message in messages]
-        rows = {"since": _since(advice["code"], report), "still works": advice["still_works"], "try": advice["to_do"]}
+    for problems in by_code.values():
+        parts += [Text.assemble(("  ! ", "yellow"), visible(problem["message"])) for problem in problems]
+        first = problems[0]
+        rows = {
+            "since": short_time(first["since"]),
+            "last error": _unless_in(first["message"], first["last_error"]),
+            "still works": first["still_works"],
+            "try": first["to_do"],
+        }
         table = Table.grid(padding=(0, 1))
         for name, text in rows.items():
             if text:
@@ -77,13 +106,8 @@ def _problems(health: Health) -> list[RenderableType]:
     return parts
 
 
-def _since(code: str, report: Mapping[str, Any]) -> str:
-    """Return when the part worked for the last time, if the report has it."""
-    if code == "NATS_UNAVAILABLE":
-        for worker in report["workers"]:
-            if worker["worker"] == "bridge_events" and worker["last_success_at"]:
-                return f"after {short_time(worker['last_success_at'])}, the last report that it worked"
-    return ""
+def _unless_in(message: str, error: str | None) -> str:
+    return "" if error is None or error in message else error
 
 
 def _report(report: Mapping[str, Any]) -> list[RenderableType]:
@@ -94,6 +118,13 @@ def _report(report: Mapping[str, Any]) -> list[RenderableType]:
         rows = [
             (group["kind"], group["cause"], group["count"], short_time(group["first_at"]), short_time(group["last_at"]))
             for group in report["dead_letters"]["groups"]
+        ]
+        parts += [Text(), make_table(columns, rows)]
+    if report["notifications"]["waiting"]:
+        columns = ("notifications that wait, by their last error", "count", "oldest change", "next attempt")
+        rows = [
+            (group["cause"], group["count"], short_time(group["oldest_at"]), short_time(group["next_attempt_at"]))
+            for group in report["notifications"]["waiting"]
         ]
         parts += [Text(), make_table(columns, rows)]
     if report["workers"]:
@@ -127,6 +158,16 @@ def _flow(report: Mapping[str, Any]) -> RenderableType:
             _failed(_count(notifications, "failed")),
             notifications["sent_last_minute"],
             _age(notifications["oldest_due_seconds"]),
+        ),
+        (
+            Text("receiver ").append(
+                report["receiver"]["state"], style=OUTCOME_STYLES.get(report["receiver"]["state"], "")
+            ),
+            "",
+            "",
+            _failed(report["receiver"]["failures_in_a_row"]),
+            "",
+            "",
         ),
     ]
     return make_table(("stage", "waiting", "in progress", "failed", "last minute", "oldest"), rows)

@@ -22,7 +22,7 @@ from nats.js.api import (
 from nats.js.errors import BadRequestError as JetStreamBadRequestError
 from nats.js.errors import NotFoundError as JetStreamNotFoundError
 
-from grantwire.errors import RetryableError
+from grantwire.errors import TopologyError
 from grantwire.jetstream.settings import EVENT_CONSUMER_PROPERTIES, EVENT_STREAM_PROPERTIES
 from grantwire.observability import logger
 from grantwire.settings import duration, group, integer, setting, text, tuning
@@ -215,7 +215,7 @@ async def _verify(
             found = ["is missing"] if actual is None else _consumer_problems(actual, consumer)
             problems += [f"consumer {consumer.durable_name} of stream {stream_name}: {problem}" for problem in found]
     if problems:
-        raise RetryableError(f"NATS topology: {'; '.join(problems)}; {_REPAIR}")
+        raise TopologyError(f"{'; '.join(problems)}; {_REPAIR}")
 
 
 def _stream_problems(current: StreamConfig, desired: StreamConfig, max_age_limit: float | None) -> Iterator[str]:

@@ -21,6 +21,7 @@ SHARED_COLUMNS = (
     "trace_id",
     "starts_at",
     "expires_at",
+    "occurred_at",
 )
 
 

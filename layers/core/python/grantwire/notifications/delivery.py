@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from grantwire.errors import InternalError, RetryableError
 from grantwire.notifications import store
 from grantwire.notifications.delivery_batch import DeliveryBatch
+from grantwire.notifications.receiver import ReceiverHealth
 from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.store import Notification
 from grantwire.observability import MetricUnit, logger, metrics
@@ -66,6 +67,7 @@ class Delivery(Worker):
         super().__init__()
         self._database = database
         self._breaker = breaker
+        self._receiver = ReceiverHealth(breaker)
         self._sender = sender if breaker is None else BreakerSender(sender, breaker)
         self._listener = listener
         self._settings = settings
@@ -76,8 +78,12 @@ class Delivery(Worker):
         self._paused_seconds = 0.0
 
     async def begin(self) -> None:
-        """Reset the time spent waiting for the receiver, and make due what a clock that was set back delays."""
+        """Reset the time spent waiting for the receiver, and make due what a clock that was set back delays.
+
+        An open circuit stays open until a trial succeeds.
+        """
         self._paused_seconds = 0.0
+        self.facts.update(self._receiver.facts(now=True))
         with contextlib.suppress(RetryableError, InternalError), self._database.session() as tx:
             if count := store.hasten_first_attempts(tx, self._now()):
                 logger.warning("clock was set back, sending delayed notifications", count=count)
@@ -95,8 +101,11 @@ class Delivery(Worker):
         with self._database.session() as tx:
             claimed = lease.claim(tx, 1 if is_trial else None)
         if claimed:
-            batch = DeliveryBatch(self._database, self._settings, lease, self.counts, self._rand, breaker=self._breaker)
-            await batch.run(claimed, self._sender, self._pool, budget)
+            batch = DeliveryBatch(self._database, self._settings, lease, self.counts, self._rand, self._receiver)
+            try:
+                await batch.run(claimed, self._sender, self._pool, budget)
+            finally:
+                self.facts.update(self._receiver.facts())
         return bool(claimed)
 
     async def wait(self, seconds: float) -> None:
@@ -110,6 +119,7 @@ class Delivery(Worker):
         """
         self._listener.close()
         self._sender.close()
+        self.facts.update(self._receiver.facts(now=True))
         if self._paused_seconds:
             metrics.add_metric("SenderPaused", MetricUnit.Seconds, round(self._paused_seconds, 3))
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from grantwire.database import Connection, Database
+    from grantwire.notifications.receiver import ReceiverHealth
     from grantwire.notifications.senders import Sender
     from grantwire.notifications.store import Notification
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import Lease, LeaseSettings
-    from grantwire_idempotency.circuit_breaker import CircuitBreaker
 
 R = TypeVar("R")
 
@@ -44,15 +44,14 @@ class DeliveryBatch:
         lease: Lease[Notification],
         counts: Counter[str],
         rand: Callable[[], float],
-        *,
-        breaker: CircuitBreaker | None = None,
+        receiver: ReceiverHealth,
     ) -> None:
         self._database = database
         self._settings = settings
         self._lease = lease
         self._counts = counts
         self._rand = rand
-        self._breaker = breaker
+        self._receiver = receiver
         self._running: dict[Future[str], Notification] = {}
 
     async def run(self, claimed: Sequence[Notification], sender: Sender, pool: Executor, budget: Budget) -> None:
@@ -86,6 +85,9 @@ class DeliveryBatch:
         """Write the outcomes of all sends that have finished."""
         done = {future: n for future, n in self._running.items() if future.done()}
         outcomes = [(n, future.exception()) for future, n in done.items()]
+        for _, error in outcomes:
+            if not isinstance(error, CircuitOpenError):
+                self._receiver.record(error)
         sent = [
             Completion(n.notification_id, future.result()) for future, n in done.items() if future.exception() is None
         ]
@@ -122,7 +124,7 @@ class DeliveryBatch:
                 "unexpected sender error", notification_id=str(notification.notification_id), reason=repr(error)
             )
         attempts = notification.attempt_count
-        if isinstance(error, RetryableError) and self._breaker is not None and not self._breaker.closed:
+        if isinstance(error, RetryableError) and self._receiver.is_open:
             decision = RetryDecision(attempts, self._settings.backoff.delay(attempts + 1, self._rand))
         else:
             permanent = isinstance(error, RejectedError)

@@ -1,10 +1,13 @@
-"""Decides what in the status needs a person, and which worker is late (T1)."""
+"""Decides what in the status needs a person, and which worker is late (T1, W4)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grantwire.errors import TopologyError
+from grantwire.operations.advice import ADVICE
 from grantwire.operations.wording import count_of
 from grantwire.settings import integer, setting
 
@@ -23,15 +26,32 @@ LATE_AFTER_SECONDS = {
     "expire_entitlements": 4 * _MINUTES,
     "sweep_retention": 150 * _MINUTES,
 }
+# A relay compares the events every ten seconds, and the next one takes over within a minute.
+_UNCHECKED_SECONDS = 3 * _MINUTES
 _MIN_MONTHS_AHEAD = 1
+# The workers whose error is that of the stream.
+_NATS_WORKERS = {"relay_outbox", "bridge_events", "record_advisories"}
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemSettings:
-    """From which age of an event, and which consumer lag, the status reports a problem; the alarms have the same."""
+    """From which age of a change that has not arrived, and which consumer lag, the status reports a problem.
 
-    oldest_pending_seconds: int = setting("STATUS_OLDEST_PENDING_SECONDS", integer(low=1, high=10**9), default="120")
+    What the stream lost is reported for a time, although it is repaired without a person.
+    """
+
+    settled_age_seconds: int = setting("STATUS_SETTLED_AGE_SECONDS", integer(low=1, high=10**9), default="60")
     consumer_lag: int = setting("STATUS_CONSUMER_LAG", integer(low=0, high=10**12), default="10000")
+    loss_seconds: int = setting("STATUS_LOSS_SECONDS", integer(low=1, high=86_400), default="3600")
+
+
+class Problem(NamedTuple):
+    """What needs a person: since when, as far as it is known, and the last error, if there is one."""
+
+    code: str
+    message: str
+    since: str | None = None
+    last_error: str | None = None
 
 
 def is_late(worker: str, seconds_since: float) -> bool:
@@ -39,67 +59,143 @@ def is_late(worker: str, seconds_since: float) -> bool:
     return seconds_since > LATE_AFTER_SECONDS.get(worker, float("inf"))
 
 
-def find_problems(status: Mapping[str, Any], settings: ProblemSettings) -> list[dict[str, str]]:
-    """Return what needs a person, most urgent first, as objects with `code` and `message`."""
-    return [{"code": code, "message": message} for code, message in _problems(status, settings)]
+def find_problems(status: Mapping[str, Any], settings: ProblemSettings) -> list[dict[str, str | None]]:
+    """Return what needs a person, most urgent first, each with what still works and what to do."""
+    return [problem._asdict() | ADVICE[problem.code]._asdict() for problem in _problems(status, settings)]
 
 
-def _problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[tuple[str, str]]:
-    stream, schema = status["stream"], status["schema"]
-    if stream["state"] == "DOWN":
-        yield "NATS_UNAVAILABLE", f"the bridge cannot use NATS: {stream['reason']}"
+def _problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
+    schema = status["schema"]
+    yield from _server_problems(status)
     if not schema["matches"]:
-        yield "SCHEMA_DIFFERS", f"the schema is {schema['version']}, but this code needs {schema['expected']}"
-    yield from _worker_problems(status["workers"])
+        message = f"the schema is {schema['version']}, but this code needs {schema['expected']}"
+        yield Problem("SCHEMA_DIFFERS", message)
+    yield from _worker_problems(status)
+    yield from _late_changes(status, settings)
+    yield from _loss_problems(status, settings)
     yield from _flow_problems(status, settings)
     yield from _repair_problems(status)
 
 
-def _worker_problems(workers: list[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _server_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
+    stream, receiver, notifications = status["stream"], status["receiver"], status["notifications"]
+    if stream["state"] == "DOWN":
+        reason, since = stream["reason"], stream["unknown_since"]
+        if str(reason).startswith(TopologyError.PREFIX):
+            yield Problem("STREAM_MISSING", "a stream or a consumer of NATS is missing or differs", since, reason)
+        else:
+            yield Problem("NATS_UNAVAILABLE", f"the bridge cannot use NATS: {reason}", since, reason)
+    if receiver["state"] == "UNAVAILABLE" and (waiting := notifications["pending"] + notifications["processing"]):
+        failures = count_of(receiver["failures_in_a_row"], "attempt")
+        wait = count_of(waiting, "notification waits", "notifications wait", capped=notifications["capped"])
+        yield Problem(
+            "RECEIVER_UNAVAILABLE",
+            f"the circuit to the receiver is open after {failures} in a row that failed, and {wait}",
+            receiver["unavailable_since"],
+            receiver["last_error"],
+        )
+
+
+def _worker_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
+    workers = status["workers"]
     known = {worker["worker"] for worker in workers}
     for name, seconds in LATE_AFTER_SECONDS.items():
         if name not in known and seconds < _MINUTES * _MINUTES:
-            yield "WORKER_LATE", f"{name} has never reported a run"
+            yield Problem("WORKER_LATE", f"{name} has never reported a run")
     for worker in workers:
+        name, error, since = worker["worker"], worker["error"], worker["last_success_at"]
         if worker["late"]:
-            yield "WORKER_LATE", f"{worker['worker']} last ran {count_of(round(worker['seconds_since']), 'second')} ago"
+            ago = count_of(round(worker["seconds_since"]), "second")
+            yield Problem("WORKER_LATE", f"{name} last ran {ago} ago", worker["finished_at"], error)
         elif worker["outcome"] == "FAILED":
-            yield "WORKER_FAILED", f"{worker['worker']} failed: {worker['error']}"
+            yield Problem("WORKER_FAILED", f"{name} failed: {error}", since, error)
+        elif worker["outcome"] == "DEGRADED" and not (status["stream"]["state"] == "DOWN" and name in _NATS_WORKERS):
+            yield Problem("WORKER_DEGRADED", f"{name} waits for something that it needs: {error}", since, error)
 
 
-def _flow_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[tuple[str, str]]:
-    age, lag = status["outbox"]["oldest_pending_seconds"], status["stream"]["consumer_lag"]
-    if age > settings.oldest_pending_seconds:
-        yield "EVENTS_OLD", f"the oldest event waits for {count_of(round(age), 'second')} to be published"
+_LATE_STAGES = {
+    "transactions": ("TRANSACTION_OPEN", "a transaction that writes changes has been running for {age}"),
+    "times": ("TIMES_OVERDUE", "a start or an end of an entitlement has been due for {age}, and is not recorded"),
+    "outbox": ("EVENTS_OLD", "the oldest change whose event is not published was made {age} ago"),
+    "stream": (
+        "EVENTS_UNCONFIRMED",
+        "the oldest change whose event is published and has not arrived was made {age} ago",
+    ),
+    "notifications": ("NOTIFICATIONS_OVERDUE", "the oldest change whose notification is not sent was made {age} ago"),
+}
+
+
+def _late_changes(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
+    """Yield each stage whose oldest change is late. So the status is never OK while `settled` is old (W4)."""
+    now = datetime.fromisoformat(status["at"])
+    errors = {"notifications": next((group["cause"] for group in status["notifications"]["waiting"]), None)}
+    for stage, (code, message) in _LATE_STAGES.items():
+        since = status["settled"]["oldest"][stage]
+        age = 0.0 if since is None else (now - datetime.fromisoformat(since)).total_seconds()
+        if age >= settings.settled_age_seconds:
+            yield Problem(code, message.format(age=count_of(round(age), "second")), since, errors.get(stage))
+
+
+def _loss_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
+    confirmation = status["confirmation"]
+    shown_after = datetime.fromisoformat(status["at"]) - timedelta(seconds=settings.loss_seconds)
+    if too_old := confirmation["too_old"]:
+        events = count_of(too_old, "lost event is", "lost events are")
+        message = f"{events} too old to be published again without a person"
+        yield Problem("EVENTS_TOO_OLD", message, confirmation["too_old_since"])
+    for loss in confirmation["losses"]:
+        if loss["completed_at"] is None or datetime.fromisoformat(loss["detected_at"]) > shown_after:
+            sequences = (
+                f"{loss['first_sequence']} to {loss['last_sequence']}" if loss["last_sequence"] else "the last ones"
+            )
+            events = count_of(loss["events_lost"], "event")
+            yield Problem(
+                "STREAM_HISTORY_LOST",
+                f"the stream lost messages ({loss['cause']}, sequences {sequences}), with {events} that the outbox had",
+                loss["detected_at"],
+            )
+    last, waiting = confirmation["last_republished_at"], confirmation["republished"]
+    if waiting or (last is not None and datetime.fromisoformat(last) > shown_after):
+        events = count_of(confirmation["republished_last_hour"], "event was lost", "events were lost")
+        yield Problem(
+            "EVENTS_LOST", f"{events} by the stream and published again; {waiting} have not arrived yet", last
+        )
+    checked = confirmation["checked_seconds_ago"]
+    if checked is not None and checked > _UNCHECKED_SECONDS:
+        message = f"published events were last compared with the inbox {count_of(round(checked), 'second')} ago"
+        yield Problem("EVENTS_UNCHECKED", message, confirmation["checked_at"])
+
+
+def _flow_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
+    lag = status["stream"]["consumer_lag"]
     if lag is not None and lag > settings.consumer_lag:
-        yield "CONSUMER_LAG", f"the bridge has not acknowledged {count_of(lag, 'message')}"
+        since = status["settled"]["oldest"]["stream"]
+        yield Problem("CONSUMER_LAG", f"the bridge has not acknowledged {count_of(lag, 'message')}", since)
     for name, leases in status["leases"].items():
         if expired := leases["expired"]:
             released = "it" if expired == 1 else "them"
-            yield (
+            yield Problem(
                 "LEASES_EXPIRED",
                 f"{count_of(expired, 'lease')} of {name} expired: a worker stopped without releasing {released}",
+                leases["expired_since"],
             )
 
 
-def _repair_problems(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _repair_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
     dead_letters, read_model, partitions = status["dead_letters"], status["read_model"], status["partitions"]
     if dead_letters["open"]:
-        open_, capped = dead_letters["open"], dead_letters["capped"]
-        yield "DEAD_LETTERS", count_of(open_, "dead letter is open", "dead letters are open", capped=capped)
+        open_, capped, groups = dead_letters["open"], dead_letters["capped"], dead_letters["groups"]
+        message = count_of(open_, "dead letter is open", "dead letters are open", capped=capped)
+        since = min((group["first_at"] for group in groups), default=None)
+        yield Problem("DEAD_LETTERS", message, since, next((group["cause"] for group in groups), None))
     if wrong := (read_model["ahead"] or 0) + (read_model["wrong"] or 0):
-        yield (
-            "READ_MODEL_DIFFERS",
-            f"{count_of(wrong, 'row')} of the read model {'is' if wrong == 1 else 'are'} wrong; rebuild it",
-        )
+        message = f"{count_of(wrong, 'row')} of the read model {'is' if wrong == 1 else 'are'} wrong; rebuild it"
+        yield Problem("READ_MODEL_DIFFERS", message, read_model["measured_at"])
     if partitions["months_ahead"] < _MIN_MONTHS_AHEAD or partitions["rows_in_default"]:
         months, rows = count_of(max(0, partitions["months_ahead"]), "month"), partitions["rows_in_default"]
-        yield (
-            "PARTITIONS_MISSING",
-            f"the audit has partitions for {months} ahead, and {count_of(rows, 'row')} without one",
-        )
+        message = f"the audit has partitions for {months} ahead, and {count_of(rows, 'row')} without one"
+        yield Problem("PARTITIONS_MISSING", message)
     if failed := status["commands"]["failed_last_day"]:
-        yield (
-            "COMMANDS_FAILED",
-            f"{count_of(failed, 'command of an operator', 'commands of operators')} failed in the last day",
-        )
+        message = f"{count_of(failed, 'command of an operator', 'commands of operators')} failed in the last day"
+        last = status["commands"]["last_failure"] or {"at": None, "error": None}
+        yield Problem("COMMANDS_FAILED", message, last["at"], last["error"])

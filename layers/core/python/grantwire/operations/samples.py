@@ -16,19 +16,22 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from grantwire.database import Database
+    from grantwire.entitlements.settings import TimeSettings
 
 INTERVAL_SECONDS = 60
 _MAX_HOURS = 24
 
 # The SQL function writes the sample of this minute, unless another worker has; then it returns NULL.
-_TAKE = "SELECT status_sample_take(%(late_after)s, %(now)s)"
+_TAKE = "SELECT status_sample_take(%(late_after)s, %(grace)s, %(now)s)"
 
 _LIST = """
 SELECT coalesce(jsonb_agg(jsonb_build_object(
          'at', rfc3339(s.sampled_at), 'outbox_pending', s.outbox_pending, 'outbox_failed', s.outbox_failed,
          'oldest_pending_seconds', s.oldest_pending_seconds, 'consumer_lag', s.consumer_lag,
          'notifications_pending', s.notifications_pending, 'dead_letters', s.dead_letters,
-         'published', s.published, 'processed', s.processed, 'sent', s.sent) ORDER BY s.sampled_at), '[]')
+         'published', s.published, 'processed', s.processed, 'sent', s.sent,
+         'settled_through', rfc3339(s.settled_through), 'settled_age_seconds', s.settled_age_seconds)
+         ORDER BY s.sampled_at), '[]')
   FROM status_samples s
  WHERE s.sampled_at > coalesce(%(now)s::timestamptz, now()) - %(hours)s * interval '1 hour'
 """
@@ -56,8 +59,9 @@ def parse_hours(query: Mapping[str, Sequence[str]]) -> int:
 class Samples:
     """The samples in `status_samples`. `clock` returns seconds, to take at most one sample a minute."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, times: TimeSettings, clock: Callable[[], float] = time.time) -> None:
         self._database = database
+        self._times = times
         self._clock = clock
         self._minute = -1
 
@@ -71,7 +75,9 @@ class Samples:
             return False
         self._minute = minute
         try:
-            (sample,) = self._database.fetch_row(_TAKE, {"late_after": Jsonb(LATE_AFTER_SECONDS), "now": now})
+            (sample,) = self._database.fetch_row(
+                _TAKE, {"late_after": Jsonb(LATE_AFTER_SECONDS), "grace": self._times.grace_interval, "now": now}
+            )
         except GrantwireError as error:
             logger.warning("could not take sample", reason=str(error))
             return False
@@ -79,6 +85,7 @@ class Samples:
             return False
         for column, metric in _METRICS.items():
             metrics.add_metric(metric, MetricUnit.Count, sample[column])
+        metrics.add_metric("SettledAge", MetricUnit.Seconds, sample["settled_age_seconds"])
         return True
 
     def list_hours(self, hours: int, now: datetime | None = None) -> dict[str, Any]:

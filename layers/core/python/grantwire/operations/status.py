@@ -12,18 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from grantwire.database import Database
+    from grantwire.entitlements.settings import TimeSettings
     from grantwire.operations.problems import ProblemSettings
 
 # Where counts stop.
 _CAP = 10_000
 _BRIDGE = "bridge_events"
+_DELIVERY = "deliver_notifications"
 _SWEEP = "sweep_retention"
 # The bridge measures the consumer lag every 15 seconds. The SQL function status_sample_take has the same limit.
 _LAG_KNOWN_FOR = timedelta(minutes=2)
 
-# The SQL function counts; the second column has the heartbeats, in the form of the response.
+# The SQL functions count; the last column has the heartbeats, in the form of the response.
 _READ = """
-SELECT operations_status(%(cap)s, %(now)s),
+SELECT operations_status(%(cap)s, %(now)s), settled_through(%(cap)s, %(grace)s, %(now)s),
+       outbox_confirmation_status(%(cap)s, %(now)s),
        coalesce((SELECT jsonb_agg(jsonb_build_object(
            'worker', w.worker, 'outcome', w.outcome,
            'started_at', rfc3339(w.started_at), 'finished_at', rfc3339(w.finished_at),
@@ -37,18 +40,21 @@ SELECT operations_status(%(cap)s, %(now)s),
 class Statuses:
     """Reads the status. `settings` decides from when on something is a problem."""
 
-    def __init__(self, database: Database, settings: ProblemSettings) -> None:
+    def __init__(self, database: Database, settings: ProblemSettings, times: TimeSettings) -> None:
         self._database = database
+        self._times = times
         self._settings = settings
 
     def read(self, now: datetime | None = None) -> dict[str, Any]:
         """Return the status as the JSON object of the response; `now` is None in production."""
-        counts, workers = self._database.fetch_row(_READ, {"cap": _CAP, "now": now})
+        counts, settled, confirmation, workers = self._database.fetch_row(
+            _READ, {"cap": _CAP, "grace": self._times.grace_interval, "now": now}
+        )
         for worker in workers:
             worker["late"] = is_late(worker["worker"], worker["seconds_since"])
-        status = _compose(counts, workers)
+        status = {"at": counts["at"], "settled": settled, "confirmation": confirmation, **_compose(counts, workers)}
         problems = find_problems(status, self._settings)
-        return {"at": counts["at"], "state": "ATTENTION" if problems else "OK", "problems": problems, **status}
+        return {"state": "ATTENTION" if problems else "OK", "problems": problems, **status}
 
 
 def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -57,13 +63,14 @@ def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[s
     outbox, notifications, commands = (dict(counts[name]) for name in ("outbox", "notifications", "commands"))
     return {
         "leases": {
-            name: {"held": part.pop("held"), "expired": part.pop("expired")}
+            name: {key: part.pop(key) for key in ("held", "expired", "expired_since")}
             for name, part in (("outbox", outbox), ("notifications", notifications), ("commands", commands))
         },
         "inbox": {"processed_last_minute": notifications.pop("processed_last_minute")},
         "outbox": outbox,
         "stream": describe_stream(by_name.get(_BRIDGE), datetime.fromisoformat(counts["at"])),
         "notifications": notifications,
+        "receiver": _describe_receiver(by_name.get(_DELIVERY)),
         "dead_letters": counts["dead_letters"],
         "read_model": _describe_read_model(by_name.get(_SWEEP)),
         "partitions": counts["partitions"],
@@ -97,6 +104,23 @@ def describe_stream(bridge: Mapping[str, Any] | None, now: datetime) -> dict[str
         "consumer_lag": lag,
         "measured_at": measured_at,
         "unknown_since": known_at if lag is None else None,
+    }
+
+
+def _describe_receiver(delivery: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what delivery reported about the receiver. An old report says nothing about now."""
+    found = {} if delivery is None else delivery["result"].get("receiver", {})
+    state = "UNKNOWN"
+    if delivery is not None and found and not delivery["late"]:
+        failing = "FAILING" if found["failures_in_a_row"] else "AVAILABLE"
+        state = "UNAVAILABLE" if found["circuit"] == "OPEN" else failing
+    return {
+        "state": state,
+        "unavailable_since": found.get("failing_since"),
+        "failures_in_a_row": found.get("failures_in_a_row", 0),
+        "last_error": found.get("last_error"),
+        "last_error_at": found.get("last_error_at"),
+        "last_response_at": found.get("last_response_at"),
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.dead_letters.redrive import DeadLetters
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operations.command_list import CommandList
 from grantwire.operations.commands import Commands
@@ -33,6 +34,7 @@ class OperationsSettings:
     idempotency: IdempotencySettings = group(IdempotencySettings)
     limits: LimitSettings = group(LimitSettings)
     thresholds: ProblemSettings = group(ProblemSettings)
+    times: TimeSettings = group(TimeSettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
 
 
@@ -48,6 +50,7 @@ class OperationsRuntime:
     commands: Commands
     command_list: CommandList
     traces: Traces
+    times: TimeSettings
     limiter: RateLimiter | None = None
 
     @classmethod
@@ -58,12 +61,13 @@ class OperationsRuntime:
         retention = timedelta(days=settings.retention_days)
         return cls(
             database,
-            Statuses(database, settings.thresholds),
-            Samples(database),
+            Statuses(database, settings.thresholds, settings.times),
+            Samples(database, settings.times),
             DeadLetterReader(database),
             DryRuns(DeadLetters(database, None, retention)),
             Commands(database, settings.idempotency),
             CommandList(database),
             Traces(database, settings.idempotency.ttl),
+            settings.times,
             RateLimiter(database, settings.limits),
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from grantwire.database import Database, DatabaseSettings
 from grantwire.dead_letters.redrive import BATCH_SIZE, DeadLetters
 from grantwire.dead_letters.republish import Republisher
+from grantwire.entitlements.settings import TimeSettings
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
@@ -34,6 +35,7 @@ class OperatorCommandsSettings:
     database: DatabaseSettings = group(DatabaseSettings)
     nats: NatsSettings = group(NatsSettings)
     leases: LeaseSettings = group(LeaseSettings, prefix="OPERATOR_COMMAND_")
+    times: TimeSettings = group(TimeSettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
 
 
@@ -66,7 +68,7 @@ class OperatorCommandsRuntime(WorkerRuntime):
                 REBUILD: RebuildExecutor(database),
                 VERIFY: VerifyExecutor(database),
             },
-            Samples(lease_database),
+            Samples(lease_database, settings.times),
             settings.leases,
             worker_name(environ),
         )

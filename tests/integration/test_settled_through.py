@@ -1,0 +1,272 @@
+"""W3: up to which time every change was SENT, or is an open dead letter."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from grantwire.notifications.dead_letters import redrive
+from grantwire.observability import metrics
+from grantwire.operations.samples import Samples
+from grantwire.runtime.bridge import BridgeRuntime
+from grantwire.runtime.delivery import DeliveryRuntime
+from grantwire.runtime.relay import RelayRuntime
+from tests.support.dead_letters import budget
+from tests.support.operations import OpsClient
+from tests.support.servers import newest_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from grantwire.runtime.worker import WorkerRuntime
+    from tests.integration.conftest import Rows
+    from tests.support.client import Client
+
+STATUS = "/v1/ops/status"
+NOON = datetime(2026, 1, 8, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def ops(database_url: str) -> Iterator[OpsClient]:
+    """Caller of the operations API."""
+    with OpsClient(database_url) as client:
+        yield client
+
+
+def settled(rows: Rows, *, cap: int = 10_000, grace: str = "0s", now: datetime | None = None) -> dict[str, Any]:
+    """Return the result of the SQL function, with the time parsed."""
+    query = "SELECT settled_through(%s, %s, %s) AS settled"
+    ((found,),) = (row.values() for row in rows.execute(query, (cap, grace, now)).fetchall())
+    return {**found, "through": datetime.fromisoformat(found["through"])}
+
+
+def run(environ: dict[str, str], worker: type[WorkerRuntime]) -> None:
+    """Run a worker until it has nothing to do."""
+    runtime = worker.build(environ)  # type: ignore[attr-defined]
+    runtime.run(budget())
+    runtime.close()
+
+
+def test_change_holds_it_back_at_each_stage_until_it_is_sent(
+    environ: dict[str, str], client: Client, ops: OpsClient, rows: Rows
+) -> None:
+    """W3: by the time of the change, whenever a stage got it; status, sample and metric say the same."""
+    changed_at = datetime.fromisoformat(client.grant("k").json["updated_at"])
+    rows.execute("UPDATE outbox_events SET created_at = created_at - interval '1 hour'")  # it has waited
+    payload = "jsonb_set(payload, '{occurred_at}', to_jsonb(rfc3339((payload->>'occurred_at')::timestamptz - %s)))"
+    rows.execute(f"UPDATE outbox_events SET payload = {payload}", (timedelta(hours=1),))  # noqa: S608
+    change = changed_at - timedelta(hours=1)
+    for stage, worker in (("outbox", RelayRuntime), ("stream", BridgeRuntime), ("notifications", DeliveryRuntime)):
+        found = ops.get(STATUS).json["settled"]
+        assert found["held_back_by"] == stage
+        assert timedelta(0) <= change - datetime.fromisoformat(found["through"]) < timedelta(seconds=5)
+        assert 3600 <= found["age_seconds"] < 3720
+        run(environ, worker)
+    found = ops.get(STATUS).json["settled"]
+    assert (found["held_back_by"], set(found["oldest"].values())) == (None, {None})
+    assert datetime.fromisoformat(found["through"]) > changed_at
+    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    (sample,) = ops.get("/v1/ops/samples").json["samples"]
+    assert sample["settled_through"] > found["through"]
+    assert metrics.metric_set["SettledAge"]["Value"] == [sample["settled_age_seconds"]]
+
+
+def test_running_transaction_bounds_it(rows: Rows, database_url: str) -> None:
+    """W3: its changes are not visible yet, and have times after its start. A transaction that only reads does not."""
+    with psycopg.connect(database_url) as writer, psycopg.connect(database_url) as reader:
+        reader.execute("SELECT FROM entitlements")
+        writer.execute("INSERT INTO entitlements VALUES ('u', 's', 'ACTIVE', 1, now())")
+        ((started_at,),) = writer.execute("SELECT now()").fetchall()
+        found = settled(rows)
+        assert (found["through"], found["held_back_by"]) == (started_at, "transactions")
+        with rows.transaction():  # the activity is read again in each call
+            assert settled(rows)["held_back_by"] == "transactions"
+            writer.commit()
+            assert settled(rows)["held_back_by"] is None
+
+
+def test_overdue_starts_and_ends_count(rows: Rows) -> None:
+    """W3: the expiry worker has not recorded them. An end is due when the grace is over; recorded ones do not count."""
+    rows.execute(
+        """
+        INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at, starts_at, expires_at,
+                                  purchase_id, start_pending)
+        VALUES ('u', 'started', 'ACTIVE', 1, %(t)s, %(t)s - interval '9 h', %(t)s + interval '9 h', 'p', false),
+               ('u', 'ended', 'EXPIRED', 2, %(t)s, NULL, %(t)s - interval '9 h', 'p', false),
+               ('u', 'starts later', 'ACTIVE', 1, %(t)s, %(t)s + interval '1 h', NULL, 'p', true),
+               ('u', 'end is due', 'ACTIVE', 1, %(t)s, NULL, %(t)s - interval '3 h', 'p', false)
+        """,
+        {"t": NOON},
+    )
+    found = settled(rows, grace="1 hour", now=NOON)
+    assert (found["through"], found["held_back_by"]) == (NOON - timedelta(hours=2), "times")
+    assert settled(rows, grace="3 hours 1 second", now=NOON)["held_back_by"] is None
+    rows.execute(
+        "UPDATE entitlements SET starts_at = %s WHERE stock_keeping_unit = 'starts later'", (NOON - timedelta(hours=4),)
+    )
+    assert settled(rows, grace="1 hour", now=NOON)["through"] == NOON - timedelta(hours=4)
+
+
+def test_events_behind_a_dead_letter_are_counted_apart(client: Client, ops: OpsClient, rows: Rows) -> None:
+    """W3: a dead letter is settled while it is open. After a redrive, its event and those behind it count again."""
+    client.grant("k1")
+    client.revoke("k2")
+    client.grant("k3")
+    rows.execute("UPDATE outbox_events SET created_at = created_at - interval '1 day'")
+    rows.execute("UPDATE outbox_events SET status = 'FAILED', ready = false WHERE aggregate_version = 1")
+    status = ops.get(STATUS).json
+    assert (status["settled"]["held_back_by"], status["outbox"]["parked"], status["outbox"]["failed"]) == (None, 2, 1)
+    rows.execute("SELECT outbox_redrive(ARRAY[(SELECT event_id FROM outbox_events WHERE status = 'FAILED')])")
+    status = ops.get(STATUS).json
+    assert (status["settled"]["held_back_by"], status["outbox"]["parked"]) == ("outbox", 0)
+    assert status["settled"]["age_seconds"] >= 86_400
+
+
+@dataclass
+class Event:
+    """A row of the outbox, what happened to it, and whether it has arrived or is an open dead letter."""
+
+    aggregate: str
+    version: int
+    created_at: datetime
+    status: str = "PUBLISHED"
+    published_at: datetime | None = None
+    republication: int | None = None
+    arrived: bool = False
+    dead_letter: str | None = None
+    ready: bool = False
+    settled: bool = False
+
+
+def _random_outbox(chance: random.Random) -> list[Event]:
+    """Return aggregates with published, failed, parked and republished events, as the relay leaves them."""
+    events = []
+    for number in range(chance.randint(0, 12)):
+        at = NOON - timedelta(seconds=chance.randint(60, 20_000))
+        parked = False
+        head = True
+        is_open = False
+        for version in range(1, chance.randint(1, 5) + 1):
+            event = Event(f"a{number}", version, at)
+            at += timedelta(seconds=chance.randint(1, 30))
+            is_open = is_open or chance.random() < 0.3
+            if not is_open:
+                late = chance.choice([0, 1, 8, 12, 500, 5000])
+                event.published_at = event.created_at + timedelta(seconds=late)
+                event.arrived = chance.random() < 0.6
+                event.dead_letter = None if event.arrived else chance.choice([None, None, "OPEN", "REDRIVEN"])
+                event.settled = event.arrived or event.dead_letter == "OPEN"
+            else:
+                event.status = "FAILED" if head and chance.random() < 0.2 else "PENDING"
+                parked = parked or event.status == "FAILED"
+                if not parked and chance.random() < 0.4:
+                    event.republication, event.arrived = 1, chance.random() < 0.7
+                event.ready, head = head and not parked, False
+                event.settled = parked or event.arrived
+            events.append(event)
+    return events
+
+
+def _write(rows: Rows, events: list[Event], mark: datetime, chance: random.Random) -> None:
+    rows.execute("TRUNCATE outbox_events, processed_events, notification_nats_dlq, outbox_unconfirmed")
+    rows.execute("UPDATE outbox_confirmation SET mark = %s", (mark,))
+    for number, event in enumerate(events):
+        event_id = uuid.UUID(int=number + 1)
+        rows.execute(
+            "INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,"
+            " created_at, published_at, republication)"
+            " VALUES (%s, 'EntitlementGranted', %s, %s, '{}', %s, %s, %s, %s, %s)",
+            (event_id, event.aggregate, event.version, event.status, event.ready, event.created_at, event.published_at,
+             event.republication),
+        )  # fmt: skip
+        if event.arrived:
+            rows.execute("INSERT INTO processed_events VALUES (%s)", (event_id,))
+        if event.dead_letter:
+            rows.execute(
+                "INSERT INTO notification_nats_dlq (dead_letter_id, stream, consumer, stream_seq, kind, deliveries,"
+                " event_id, event_time, advised_at, status, redrive_id, closed_at) VALUES (%s, 'S', 'c', %s,"
+                " 'MAX_DELIVERIES', 5, %s, %s, now(), %s, 'r', %s)",
+                (event_id, number, event_id, event.created_at, event.dead_letter,
+                 None if event.dead_letter == "OPEN" else NOON),
+            )  # fmt: skip
+        published = event.published_at
+        passed = published is not None and published <= mark and not event.arrived and event.dead_letter is None
+        if passed or (event.republication and (not event.arrived or chance.random() < 0.5)):
+            rows.execute(
+                "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at) VALUES (%s, %s, %s, now())",
+                (event_id, "REPUBLISHED" if event.republication else "WAITING", event.created_at),
+            )
+
+
+@newest_postgres
+def test_it_is_exact_and_never_later_than_the_truth(rows: Rows) -> None:
+    """W3: compared with the definition, in random states; where searches reach their limit it may be earlier."""
+    stages = set()
+    for seed in range(80):
+        chance = random.Random(seed)  # noqa: S311 - a repeatable test
+        mark = NOON - timedelta(seconds=chance.randint(0, 15_000))
+        events = _random_outbox(chance)
+        with rows.pipeline():
+            _write(rows, events, mark, chance)
+        truth = min((event.created_at for event in events if not event.settled), default=NOON)
+        found = settled(rows, now=NOON)
+        assert found["through"] == truth, f"seed {seed}"
+        stages.add(found["held_back_by"])
+        rows.execute("TRUNCATE status_samples")
+        for cap in (1, 2, 4):
+            assert settled(rows, cap=cap, now=NOON)["through"] <= truth, f"seed {seed}, cap {cap}"
+    assert stages == {None, "outbox", "stream"}
+
+
+def test_limit_does_not_make_a_fast_installation_old(rows: Rows) -> None:
+    """W3: behind the limit, an event is at most ten seconds older than its publication, unless it was published late.
+
+    Late events are read, too; if they are too many, the result does not pass the one of the last sample.
+    """
+    insert = (
+        "INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,"
+        " created_at, published_at) SELECT gen_random_uuid(), 'EntitlementGranted', 'a' || %(t)s || n, 1, '{}',"
+        " 'PUBLISHED', false, %(t)s::timestamptz + n * interval '1 ms',"
+        " %(t)s::timestamptz + %(late)s + n * interval '1 ms' FROM generate_series(1, 20) n"
+    )
+    rows.execute(insert, {"t": NOON - timedelta(seconds=20), "late": timedelta(seconds=1)})
+    rows.execute("INSERT INTO processed_events SELECT event_id FROM outbox_events")
+    through = settled(rows, cap=10, now=NOON)["through"]
+    assert timedelta(seconds=28) < NOON - through < timedelta(seconds=30)
+    rows.execute(insert, {"t": NOON - timedelta(hours=1), "late": timedelta(hours=1)})
+    sampled = NOON - timedelta(minutes=90)
+    names = "outbox_pending, outbox_failed, oldest_pending_seconds, notifications_pending, dead_letters, published"
+    rows.execute(
+        f"INSERT INTO status_samples (sampled_at, settled_through, settled_age_seconds, {names}, processed, sent)"  # noqa: S608
+        " VALUES (%s, %s, 0, 0, 0, 0, 0, 0, 0, 0, 0)",
+        (NOON, sampled),
+    )
+    assert settled(rows, cap=30, now=NOON)["through"] == NOON - timedelta(hours=1) + timedelta(milliseconds=1)
+    assert settled(rows, cap=10, now=NOON)["through"] == sampled
+
+
+def test_event_of_a_redriven_notification_counts_by_the_time_of_its_change(
+    environ: dict[str, str], client: Client, rows: Rows
+) -> None:
+    """W3: the dead letter keeps the time, also after the sweep has deleted the notification."""
+    client.grant("k")
+    for worker in (RelayRuntime, BridgeRuntime):
+        run(environ, worker)
+    day = timedelta(days=1)
+    rows.execute("UPDATE notifications SET occurred_at = occurred_at - %s", (day,))
+    refused = {"NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_URL": "http://127.0.0.1:9/"}
+    keys = {"NOTIFICATION_WEBHOOK_KEYS": "whsec_" + "A" * 43 + "=", "NOTIFICATION_DELIVERY_TUNING": "max-attempts=1"}
+    run({**environ, **refused, **keys}, DeliveryRuntime)
+    assert settled(rows)["held_back_by"] is None
+    rows.execute("DELETE FROM notifications")
+    (letter,) = rows.execute("SELECT notification_id FROM notification_dlq").fetchall()
+    with psycopg.connect(environ["DATABASE_URL"], autocommit=True) as connection:
+        redrive(connection, [letter["notification_id"]])
+    found = settled(rows)
+    assert (found["held_back_by"], found["age_seconds"] >= day.total_seconds()) == ("notifications", True)
