@@ -1,4 +1,4 @@
--- The two roles whose privileges the functions have (E6, A1, G3; ADR 0019, ADR 0029). Neither can log in: the functions
+-- The two roles whose privileges the functions have (E6, A1, G3; ADR 0019). Neither can log in: the functions
 -- log in with members of them, and the owner of this schema is another role.
 --
 -- grantwire_functions can neither change the schema nor change or delete audit rows, and only reads clients.

@@ -1,4 +1,4 @@
--- The tables of operations (Q2, G4, T1, T8; ADR 0029, ADR 0042): the actions of operators, the commands that they have
+-- The tables of operations (Q2, G4, T1, T8; ADR 0019, ADR 0042): the actions of operators, the commands that they have
 -- given, the last run of each worker, and one sample of the status for each minute.
 
 -- Every administrative action leaves a row, in the transaction of the action. A command has one row for each of its

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The statement always returns one row. The database's clock decides whether the previous hash is still valid. The
 # authorizer compares the hashes, in constant time. For an unknown id, the last column has the ids of the newest 10,000
 # clients, so that further unknown ids need no statement. Only a role that may write the last use is asked to. The role
-# of operate_clients, which authenticates its callers on a local stack, may not (ADR 0029).
+# of operate_clients, which authenticates its callers on a local stack, may not (ADR 0019).
 _FIND = """
 SELECT c.client_id, c.scopes, c.token_hash,
        CASE WHEN c.previous_until > now() THEN c.previous_hash END,
