@@ -8,13 +8,14 @@ that wait in one order only never wait for each other in a circle, so this cover
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
 
 from grantwire.outbox import store
+from grantwire.outbox.confirmation_store import put_back
 from grantwire.workers.leases import Completion, Failure, RetryDecision
 from tests.integration.test_batch_concurrency import HOLD_ROW, holding, results
 from tests.support.client import Client, item
@@ -37,6 +38,7 @@ PATIENT = {"IDEMPOTENCY_LOCK_WAIT": "15s", "DATABASE_STATEMENT_TIMEOUT": "40s"}
 USERS = ("a", "b", "c")
 OTHER_ORDER = ("c", "a", "b")
 TOKEN = "test"
+NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 
 HOLD_EVENT: LiteralString = (
     "SELECT FROM outbox_events WHERE aggregate_key = 'a/item1' AND aggregate_version = %s::bigint FOR UPDATE"
@@ -87,6 +89,11 @@ def _release(tx: Connection, ids: list[UUID]) -> None:
     assert store.release(tx, TOKEN, [str(each) for each in ids]) == len(ids)
 
 
+def _put_back(tx: Connection, ids: list[UUID]) -> None:
+    times = {"oldest": NOON, "backoff": timedelta(minutes=1), "now": NOON}
+    assert put_back(tx, [(str(each), 1) for each in ids], cause="LOST", **times).put_back == len(ids)
+
+
 def _promote_stuck(tx: Connection, ids: list[UUID]) -> None:
     assert store.promote_stuck(tx) == len(ids)
 
@@ -124,6 +131,8 @@ def _assert_holds_no_later_event(rows: Rows, running: Future[Any]) -> None:
         (_fail_and_discard, 2, "FAILED"),
         (_fail_and_redrive, 1, "FAILED"),
         (_promote_stuck, 1, "stuck"),
+        (_put_back, 1, "PUBLISHED"),
+        (_put_back, 2, "PUBLISHED"),
     ],
     ids=[
         "complete an event",
@@ -135,6 +144,8 @@ def _assert_holds_no_later_event(rows: Rows, running: Future[Any]) -> None:
         "discard and promote its successor",
         "redrive",
         "promote stuck",
+        "put an event back",
+        "put back before an open event",
     ],
 )
 def test_workers_lock_events_in_order(
@@ -147,6 +158,9 @@ def test_workers_lock_events_in_order(
         # With many events, PostgreSQL looks for these by their ids, whose order is another one.
         enqueue_many(rows, aggregates=300, each=1)
         rows.execute("ANALYZE outbox_events")
+    elif status == "PUBLISHED":
+        _complete(session, ids)
+        rows.execute("UPDATE outbox_events SET created_at = %s", (NOON,))
     elif status == "stuck":
         rows.execute("UPDATE outbox_events SET ready = false")
     with ThreadPoolExecutor(1) as pool:
