@@ -33,6 +33,7 @@ SELECT body::json AS body, etag, max_age FROM entitlement_check(
     'u', 's', %(status)s, 1, %(starts_at)s::timestamptz, %(expires_at)s::timestamptz, %(updated_at)s::timestamptz,
     %(grace)s::interval, %(cache)s::interval, %(now)s::timestamptz)
 """
+GRANTED = "2026-02-01T00:00:00.000000Z"
 START = "2026-03-01T00:00:00.000000Z"
 END = "2026-04-01T00:00:00.000000Z"
 BEFORE_START, AFTER_START = "2026-02-28T23:59:59.999999Z", "2026-03-01T00:00:00.000001Z"
@@ -58,7 +59,7 @@ def functions_role(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 def describe(functions_role: psycopg.Connection[Any], now: str, **values: Any) -> tuple[dict[str, Any], str, int]:
     """Return the body, the ETag and max-age of a check at the time `now`."""
-    defaults = {"status": "ACTIVE", "starts_at": None, "expires_at": None, "updated_at": START}
+    defaults = {"status": "ACTIVE", "starts_at": None, "expires_at": None, "updated_at": GRANTED}
     parameters = defaults | {"grace": "0s", "cache": "60s", "now": now} | values
     row = functions_role.execute(_DESCRIBE, parameters).fetchone()
     assert row is not None
@@ -105,9 +106,9 @@ def describe(functions_role: psycopg.Connection[Any], now: str, **values: Any) -
             {"status": "REVOKED", "starts_at": START, "expires_at": END},
             "REVOKED",
             "REVOKED",
-            f"revoked at {START}",
+            f"revoked at {GRANTED}",
         ),
-        (AFTER_END, {"status": "REVOKED", "expires_at": END}, "REVOKED", "REVOKED", f"revoked at {START}"),
+        (AFTER_END, {"status": "REVOKED", "expires_at": END}, "REVOKED", "REVOKED", f"revoked at {GRANTED}"),
         (END, {}, "ACTIVE", "ACTIVE", "active without an end"),
         (END, {"status": None, "updated_at": None}, "NONE", "NOT_GRANTED", "not granted"),
     ],
