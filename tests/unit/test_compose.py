@@ -227,6 +227,7 @@ def test_functions_and_this_machine_use_different_addresses(
     assert stack.database_url == f"postgresql://grantwire:{password}@127.0.0.1:45432/grantwire"
     passwords = stack.compose.nats_users.passwords
     assert stack.nats_url == f"nats://{WORKERS}:{passwords[WORKERS]}@127.0.0.1:44222"
+    assert stack.nats_monitoring_url == "http://127.0.0.1:48222"
     assert stack.nats_reader_url == f"nats://reader:{passwords['reader']}@127.0.0.1:44222"
     assert len(set(passwords.values())) == 3
     assert stack.emulator_url == "http://127.0.0.1:4566"
