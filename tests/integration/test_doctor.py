@@ -14,6 +14,7 @@ from psycopg import sql
 
 from grantwire_cli.checks.findings import Finding, Level
 from infra.local.doctor import postgres
+from infra.local.doctor.durability import check_durability
 from infra.local.doctor.nats import check_nats
 from infra.local.doctor.postgres import RULES, check_postgres
 from infra.local.system.processes import wait_until
@@ -185,6 +186,10 @@ def test_time_of_the_flush_is_read_and_explained(nats_server: NatsWithUsers) -> 
     )
     assert "NATS_MONITORING_URL" in unknown.repair
     assert "/varz" in unknown.repair
+
+    (late_of_three, incomplete) = check_durability(3, nats_server.monitoring_url, is_local=False)
+    assert late_of_three.message.startswith("3 replicas, sync_interval 120 s of grantwire")
+    assert incomplete.message == "sync_interval is known of 1 of 3 servers of the event stream"
 
     nats_server.write_to_disk("always")
     nats_server.start()

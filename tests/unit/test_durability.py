@@ -18,6 +18,7 @@ LATE = ServerSync("n2", is_always=False, interval_seconds=10)
     [
         (1, [ALWAYS], Level.OK, "a lost disk takes the stream with it"),
         (1, [LATE], Level.WARNING, "a server that loses power can lose"),
+        (2, [ALWAYS] * 2, Level.OK, "survives the loss of 0 servers with"),
         (3, [ALWAYS] * 3, Level.OK, "survives the loss of 1 server with"),
         (5, [ALWAYS] * 5, Level.OK, "survives the loss of 2 servers with"),
         (3, [ALWAYS, ALWAYS, LATE], Level.WARNING, "sync_interval 10 s of n2: servers that lose power together"),
