@@ -23,7 +23,6 @@ from tests.support.workers.relay_support import worker_environ
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.servers.nats import NatsServer
     from tests.support.servers import Cluster
 
 Rows = psycopg.Connection[dict[str, Any]]
@@ -117,7 +116,7 @@ def nats_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def nats_server() -> Iterator[NatsServer]:
+def nats_server() -> Iterator[NatsWithUsers]:
     """NATS that only this test uses, to stop, kill or restart it."""
     server = NatsWithUsers(STATE / "private-nats")
     server.start()

@@ -14,11 +14,12 @@ from psycopg import sql
 
 from grantwire_cli.checks.findings import Finding, Level
 from infra.local.doctor import postgres
+from infra.local.doctor.durability import check_durability
 from infra.local.doctor.nats import check_nats
 from infra.local.doctor.postgres import RULES, check_postgres
 from infra.local.system.processes import wait_until
 from tests.integration.test_topology import change_stream
-from tests.support.nats_users import configure
+from tests.support.nats_users import NatsWithUsers, configure, configured
 from tests.support.workers.relay_support import worker_environ
 
 if TYPE_CHECKING:
@@ -155,10 +156,46 @@ def test_streams_are_compared_with_the_settings(database_url: str, nats_url: str
     missing = check_nats(environ, configure="configure it")
     assert any("is missing" in finding.message and finding.repair == "configure it" for finding in missing)
     configure(environ)
-    assert {finding.level for finding in check_nats(environ, configure="c")} == {Level.OK}
+    levels = {finding.check: finding.level for finding in check_nats(environ, configure="c")}
+    assert levels == {"NATS": Level.OK, "streams": Level.OK, "lag": Level.OK, "durability": Level.WARNING}
     change_stream(environ, environ["ENTITLEMENT_NATS_STREAM"], duplicate_window=1)
     (found,) = [finding for finding in check_nats(environ, configure="c") if finding.level is Level.PROBLEM]
     assert "duplicate_window is 1" in found.message
+
+
+def test_time_of_the_flush_is_read_and_explained(nats_server: NatsWithUsers) -> None:
+    """T4, W1: from the running server, at the default interval and with `always`; without an address, how to see it."""
+    environ = configured(worker_environ("postgresql://unused", nats_server.url))
+
+    def durability(**options: bool) -> Finding:
+        assert wait_until(lambda: bool(nats_server.monitoring_url), 30)
+        named = environ | {"NATS_MONITORING_URL": nats_server.monitoring_url}
+        (found,) = [finding for finding in check_nats(named, configure="c", **options) if finding.check == "durability"]
+        return found
+
+    late = durability()
+    assert late.level is Level.WARNING
+    assert late.message.startswith("1 replica, sync_interval 120 s of grantwire")
+    assert "sync_interval: always" in late.repair
+    assert durability(is_local=True) == Finding(late.check, Level.OK, late.message)
+
+    (unknown,) = [finding for finding in check_nats(environ, configure="c") if finding.level is not Level.OK]
+    assert (unknown.level, unknown.message) == (
+        Level.WARNING,
+        "sync_interval is known of 0 of 1 server of the event stream",
+    )
+    assert "NATS_MONITORING_URL" in unknown.repair
+    assert "/varz" in unknown.repair
+
+    (late_of_three, incomplete) = check_durability(3, nats_server.monitoring_url, is_local=False)
+    assert late_of_three.message.startswith("3 replicas, sync_interval 120 s of grantwire")
+    assert incomplete.message == "sync_interval is known of 1 of 3 servers of the event stream"
+
+    nats_server.write_to_disk("always")
+    nats_server.start()
+    durable = durability()
+    assert durable.level is Level.OK
+    assert durable.message.startswith("1 replica, sync_interval always")
 
 
 def test_unreachable_nats_is_a_problem(database_url: str) -> None:

@@ -46,6 +46,10 @@ class NatsWithUsers(NatsServer):
         super().__init__(state, names=names)
         self.users = UsersWithAdmin(self.state, names)
 
+    def write_to_disk(self, sync_interval: str) -> None:
+        """Write messages to the disk at this interval from the next start on; `always`: before the acknowledgement."""
+        self.users = UsersWithAdmin(self.state, self.users.names, sync_interval=sync_interval)
+
 
 def url_for(url: str, user: str) -> str:
     """Return the address of the same server for another user; unchanged if the server has no such users."""

@@ -17,6 +17,7 @@ from infra.local import progress
 from infra.local.commands import down
 from infra.local.containers import compose
 from infra.local.containers.compose import FILE, LICENSED_IMAGE, Compose
+from infra.local.containers.localstack import Nats
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.servers.nats_users import TOPOLOGY, WORKERS
@@ -227,6 +228,9 @@ def test_functions_and_this_machine_use_different_addresses(
     assert stack.database_url == f"postgresql://grantwire:{password}@127.0.0.1:45432/grantwire"
     passwords = stack.compose.nats_users.passwords
     assert stack.nats_url == f"nats://{WORKERS}:{passwords[WORKERS]}@127.0.0.1:44222"
+    assert f"127.0.0.1::{Nats.monitoring_port}" in SERVICES["nats"]["ports"]
+    assert SERVICES["nats"]["command"][-2:] == ["--http_port", str(Nats.monitoring_port)]
+    assert stack.nats_monitoring_url == "http://127.0.0.1:48222"
     assert stack.nats_reader_url == f"nats://reader:{passwords['reader']}@127.0.0.1:44222"
     assert len(set(passwords.values())) == 3
     assert stack.emulator_url == "http://127.0.0.1:4566"

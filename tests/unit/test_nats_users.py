@@ -88,6 +88,6 @@ def test_passwords_are_random_and_kept(tmp_path: Path) -> None:
 
 
 def test_special_characters_are_quoted() -> None:
-    """G2: a password cannot end its text."""
-    passwords = {user.name: 'a"b\\c' for user in list_users(Names())}
-    assert r'password: "a\"b\\c"' in render_users(Names(), passwords)
+    """G2: a password cannot end its text, and keeps letters outside ASCII, which nats-server reads only as they are."""
+    passwords = {user.name: 'a"b\\cö' for user in list_users(Names())}
+    assert r'password: "a\"b\\cö"' in render_users(Names(), passwords)

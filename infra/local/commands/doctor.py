@@ -13,6 +13,7 @@ from grantwire_cli.checks.findings import Finding, Level, problem
 from grantwire_cli.wording import count_of
 from infra.local.deployment.template import declared_parameters
 from infra.local.doctor.deployment import check_local_deployment
+from infra.local.doctor.durability import VARIABLE as MONITORING
 from infra.local.doctor.machine import check_machine, check_servers
 from infra.local.doctor.nats import check_nats
 from infra.local.doctor.postgres import check_postgres
@@ -61,7 +62,7 @@ def _findings(environ: Mapping[str, str], progress: Progress) -> Iterator[Findin
     if alive["postgres"]:
         yield from _check_database({**PLAINTEXT, "DATABASE_URL": stack.database_url}, migrate="make up")
     if alive["nats"]:
-        yield from _check_streams(_nats_variables(stack), configure="make up")
+        yield from _check_streams(_nats_variables(stack), configure="make up", is_local=True)
     if stack.aws.is_alive():
         yield from check_local_deployment(stack)
 
@@ -87,18 +88,19 @@ def _check_database(environ: Mapping[str, str], *, migrate: str) -> Iterator[Fin
         yield problem("PostgreSQL", f"PostgreSQL is not usable: {error}", "make up, or correct DATABASE_URL")
 
 
-def _check_streams(environ: Mapping[str, str], *, configure: str) -> Iterator[Finding]:
+def _check_streams(environ: Mapping[str, str], *, configure: str, is_local: bool = False) -> Iterator[Finding]:
     try:
         with product_code():
-            yield from check_nats(environ, configure=configure)
+            yield from check_nats(environ, configure=configure, is_local=is_local)
     except CommandError as error:
         yield problem("NATS", f"NATS is not usable: {error}", "make up, or correct NATS_URL")
 
 
 def _nats_variables(stack: DeployedStack) -> dict[str, str]:
     parameters = {**declared_parameters(), **stack.deployment.parameters}
+    addresses = {"NATS_URL": stack.nats_url, MONITORING: stack.nats_monitoring_url}
     inbox = {"NATS_INBOX_PREFIX": INBOX_PREFIXES[WORKERS]}
-    return {**PLAINTEXT, **topology_variables(parameters), **inbox, "NATS_URL": stack.nats_url}
+    return {**PLAINTEXT, **topology_variables(parameters), **inbox, **addresses}
 
 
 def _print(finding: Finding, progress: Progress) -> None:

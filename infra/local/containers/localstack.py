@@ -60,6 +60,13 @@ class Postgres(Container):
 class Nats(Container):
     """NATS, with one address for this machine and another one for the functions."""
 
+    monitoring_port = 8222
+
+    @property
+    def monitoring_url(self) -> str:
+        """The address of the monitoring endpoint on this machine."""
+        return f"http://{HOST}:{self._compose.port(self.name, self.monitoring_port)}"
+
     def url_for(self, user: str) -> str:
         """Return the address for one user on this machine."""
         return self._compose.nats_users.url(user, f"{HOST}:{self.port}")

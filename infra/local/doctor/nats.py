@@ -1,4 +1,4 @@
-"""Checks of NATS: connection, streams and consumers against the settings, limits and lag."""
+"""Checks of NATS: connection, streams and consumers against the settings, limits, lag and durability."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
 from grantwire_cli.wording import count_of
+from infra.local.doctor.durability import VARIABLE, check_durability
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,15 +20,17 @@ MIN_PAYLOAD = 64 * 1024  # an event has at most about 2 KiB; a smaller limit is 
 MUCH_LAG = 10_000
 
 
-def check_nats(environ: Mapping[str, str], *, configure: str) -> list[Finding]:
+def check_nats(environ: Mapping[str, str], *, configure: str, is_local: bool = False) -> list[Finding]:
     """Return the findings about NATS, connected as the workers are; `configure` is the command that repairs streams.
 
     Streams, their limits and duplicate windows, and consumers are compared with the settings, as the workers do it.
+    NATS_MONITORING_URL has the monitoring addresses of the servers. `is_local`: the local stack, which writes to the
+    disk at an interval on purpose.
     """
-    return asyncio.run(_check(environ, configure))
+    return asyncio.run(_check(environ, configure, is_local=is_local))
 
 
-async def _check(environ: Mapping[str, str], configure: str) -> list[Finding]:
+async def _check(environ: Mapping[str, str], configure: str, *, is_local: bool) -> list[Finding]:
     from grantwire.errors import GrantwireError  # noqa: PLC0415  # importable only with the layer
     from grantwire.jetstream.connection import NatsConnection  # noqa: PLC0415
     from grantwire.jetstream.settings import NatsSettings  # noqa: PLC0415
@@ -46,7 +49,10 @@ async def _check(environ: Mapping[str, str], configure: str) -> list[Finding]:
             if client.max_payload < MIN_PAYLOAD:
                 message = f"max_payload is {client.max_payload} bytes, too little for an event with its headers"
                 findings.append(problem(CHECK, message, f"set max_payload of nats-server to at least {MIN_PAYLOAD}"))
-            return findings + await _check_topology(connection, topology, configure)
+            findings += await _check_topology(connection, topology, configure)
+            if replicas := await _count_replicas(connection, topology.events.stream):
+                findings += check_durability(replicas, environ.get(VARIABLE, ""), is_local=is_local)
+            return findings
         finally:
             await connection.close()
     except GrantwireError as error:
@@ -72,3 +78,14 @@ async def _check_topology(connection: NatsConnection, topology: TopologySettings
     if waiting > MUCH_LAG:
         return [matches, warning("lag", text, "grantwire status --watch; docs/runbook.md")]
     return [matches, ok("lag", text)]
+
+
+async def _count_replicas(connection: NatsConnection, stream: str) -> int | None:
+    """Return the number of replicas of a stream, or None if it is missing, which is a finding of the topology."""
+    from nats.js.errors import NotFoundError  # noqa: PLC0415  # importable only with the layer
+
+    with connection.wrap_exceptions():
+        try:
+            return (await connection.jetstream.stream_info(stream)).config.num_replicas or 1
+        except NotFoundError:
+            return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
 import shutil
 import socket
@@ -18,12 +20,17 @@ if TYPE_CHECKING:
 
     from infra.local.system.processes import Launch
 
+# When JetStream writes acknowledged messages to the disk. This is the default of nats-server: `always` makes publishing
+# 5 to 30 times slower, and the relay publishes again what a loss of power costs (docs/events.md).
+SYNC_INTERVAL = "2m"
+
 
 class NatsUsers:
     """The users of one NATS server: their passwords, chosen at the first start, and the server's configuration file."""
 
-    def __init__(self, state: Path, names: Names) -> None:
+    def __init__(self, state: Path, names: Names, *, sync_interval: str = SYNC_INTERVAL) -> None:
         self.names = names
+        self.sync_interval = sync_interval
         self.file = state / "nats.conf"
         self._record = state / "users.json"
 
@@ -44,7 +51,7 @@ class NatsUsers:
     def configuration(self) -> str:
         """Return the configuration of the server."""
         users = render_users(self.names, self.passwords, indent="  ")
-        return f"authorization {{\n{users}}}\n"
+        return f"jetstream {{ sync_interval: {json.dumps(self.sync_interval)} }}\nauthorization {{\n{users}}}\n"
 
     def is_written(self) -> bool:
         """Return whether the file has the current configuration."""
@@ -71,6 +78,14 @@ class NatsServer(Server):
         return self.url_for(WORKERS)
 
     @property
+    def monitoring_url(self) -> str:
+        """The address of the monitoring endpoint, which the server writes to a file; empty while there is none."""
+        for file in self._ports_folder.glob(f"*_{self.pid}.ports"):
+            with contextlib.suppress(OSError, ValueError, LookupError):  # it is being written, or the server ends
+                return str(json.loads(file.read_text())["monitoring"][0])
+        return ""
+
+    @property
     def topology_url(self) -> str:
         """The address for configure_streams."""
         return self.url_for(TOPOLOGY)
@@ -95,13 +110,20 @@ class NatsServer(Server):
         self.kill()
         super().destroy()
 
+    @property
+    def _ports_folder(self) -> Path:
+        return self.state / "ports"
+
     def _prepare(self) -> None:
         self.users.write()
+        shutil.rmtree(self._ports_folder, ignore_errors=True)  # a killed server leaves its file
+        files.make_private_folder(self._ports_folder)
 
     def _command(self, port: int) -> Launch:
         options = ["--name", "grantwire", "--addr", HOST, "--port", str(port), "--config", str(self.users.file)]
         store = ["--jetstream", "--store_dir", str(self.state / "jetstream")]
-        return self._program(find_binary(), *options, *store)
+        monitoring = ["--http_port", "-1", "--ports_file_dir", str(self._ports_folder)]  # -1: a free port
+        return self._program(find_binary(), *options, *store, *monitoring)
 
     def _is_ready(self) -> bool:
         """Return whether NATS greets a client with its INFO line."""

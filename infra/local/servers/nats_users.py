@@ -105,11 +105,16 @@ def render_users(names: Names, passwords: Mapping[str, str], *, indent: str = ""
     """Return the `users` list of a nats-server configuration."""
     lines = ["users: ["]
     for user in list_users(names):
-        lines += [f"  {{ user: {json.dumps(user.name)}, password: {json.dumps(passwords[user.name])}, permissions: {{"]
+        lines += [f"  {{ user: {_quote(user.name)}, password: {_quote(passwords[user.name])}, permissions: {{"]
         lines += ["    publish: { allow: ["]
-        lines += [f"      {json.dumps(subject)}" for subject in user.publish]
-        lines += ["    ] }", f"    subscribe: {{ allow: [{json.dumps(user.inbox_prefix + '.>')}] }}", "  } }"]
+        lines += [f"      {_quote(subject)}" for subject in user.publish]
+        lines += ["    ] }", f"    subscribe: {{ allow: [{_quote(user.inbox_prefix + '.>')}] }}", "  } }"]
     return "".join(f"{indent}{line}\n" for line in [*lines, "]"])
+
+
+def _quote(text: str) -> str:
+    """Return a quoted text. nats-server does not accept the escapes of JSON for characters outside ASCII."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def render_account(names: Names, passwords: Mapping[str, str]) -> str:

@@ -105,6 +105,11 @@ class DeployedStack(ABC):
 
     @property
     @abstractmethod
+    def nats_monitoring_url(self) -> str:
+        """The address of the monitoring endpoint of NATS; empty if there is none."""
+
+    @property
+    @abstractmethod
     def nats_topology_url(self) -> str:
         """The address of NATS for configure_streams."""
 

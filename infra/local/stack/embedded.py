@@ -53,6 +53,11 @@ class EmbeddedStack(ServerGroup, DeployedStack):
         return self.nats.url
 
     @property
+    def nats_monitoring_url(self) -> str:
+        """The address of the monitoring endpoint of NATS."""
+        return self.nats.monitoring_url
+
+    @property
     def nats_topology_url(self) -> str:
         """The address of NATS for configure_streams."""
         return self.nats.topology_url

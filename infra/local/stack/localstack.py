@@ -52,6 +52,11 @@ class LocalStackStack(DeployedStack):
         return self._nats.url_for(WORKERS)
 
     @property
+    def nats_monitoring_url(self) -> str:
+        """The address of the monitoring endpoint of NATS on this machine."""
+        return self._nats.monitoring_url
+
+    @property
     def nats_topology_url(self) -> str:
         """The address of NATS on this machine, for configure_streams."""
         return self._nats.url_for(TOPOLOGY)
