@@ -7,14 +7,16 @@
 CREATE OR REPLACE FUNCTION outbox_lock_last(p_aggregate_keys text[], p_deadline timestamptz, p_lock_wait_ms integer)
 RETURNS void LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
-    last record;
+    limited_at timestamptz := CASE WHEN p_deadline IS NULL THEN 'infinity' ELSE '-infinity' END;
+    last       record;
 BEGIN
     FOR last IN
         SELECT DISTINCT k.aggregate_key COLLATE "C" AS aggregate_key FROM unnest(p_aggregate_keys) AS k (aggregate_key)
          ORDER BY 1
     LOOP
-        IF p_deadline IS NOT NULL THEN
+        IF clock_timestamp() > limited_at + interval '10 milliseconds' THEN
             PERFORM lock_timeout_until(p_deadline, p_lock_wait_ms);
+            limited_at := clock_timestamp();
         END IF;
         PERFORM FROM outbox_events o
           WHERE o.aggregate_key = last.aggregate_key AND o.published_at IS NULL AND o.discarded_at IS NULL
