@@ -1213,19 +1213,17 @@ BEGIN
       INTO listed
       FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
      WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
-    SELECT count(*) AS read, max(n.published_at) AS read_until, count(*) FILTER (WHERE n.is_missing) AS missing,
-           min(n.created_at) FILTER (WHERE n.is_missing) AS oldest
+    SELECT count(*) AS read, count(*) FILTER (WHERE n.is_missing) AS missing
       INTO behind
-      FROM (SELECT o.published_at, o.created_at,
-                   NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
+      FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
               FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n;
-    SELECT count(*) AS count, min(r.event_time) AS oldest
+    SELECT count(*) AS count
       INTO redrives
-      FROM (SELECT d.event_time FROM notification_nats_dlq d
+      FROM (SELECT FROM notification_nats_dlq d
              WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
              ORDER BY d.redriven_at LIMIT p_cap) AS r;
@@ -1236,15 +1234,7 @@ BEGIN
              'waiting', (listed->>'waiting')::bigint + behind.missing,
              'republished', (listed->>'republished')::bigint,
              'capped', (listed->>'capped')::boolean OR behind.read >= p_cap,
-             'read_until', CASE WHEN behind.read >= p_cap THEN rfc3339(behind.read_until) END,
-             'oldest_change_at', rfc3339(least(
-                 behind.oldest,
-                 (SELECT u.changed_at FROM outbox_unconfirmed u
-                   WHERE u.state <> 'TOO_OLD'
-                     AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id)
-                   ORDER BY u.changed_at LIMIT 1))),
              'redrives', redrives.count,
-             'oldest_redriven_change_at', rfc3339(redrives.oldest),
              'too_old', (SELECT count(*) FROM (
                  SELECT FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD' LIMIT p_cap) AS t),
              'too_old_since', (SELECT rfc3339(u.found_at) FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -282,20 +282,15 @@ def test_redrive_number_of_a_crash_is_used_again(flow: LossyStream, monkeypatch:
 
 
 def test_status_counts_what_has_not_arrived(flow: LossyStream) -> None:
-    """W1, W4: by the time of the change; also events that the mark has not passed yet."""
+    """W1, W4: also events that the mark has not passed yet."""
     lost = flow.publish(users=2)
     flow.relay()
     waiting = flow.change(users=3, prefix="waiting")
     flow.relay(minutes=0.1)
-    flow.rows.execute(
-        "UPDATE outbox_events SET created_at = now() - interval '1 hour' WHERE event_id = %s", (waiting[0],)
-    )
-    (row,) = flow.rows.execute("SELECT created_at FROM outbox_events WHERE event_id = %s", (waiting[0],)).fetchall()
     status = flow.status()
     assert (status["unconfirmed"], status["waiting"], status["republished"]) == (5, 5, 0)
-    assert datetime.fromisoformat(status["oldest_change_at"]) == row["created_at"]
     flow.bridge()
-    assert flow.status()["oldest_change_at"] is None
+    assert flow.status()["unconfirmed"] == 0
     flow.recreate_stream()
     flow.relay()
     status = flow.status()

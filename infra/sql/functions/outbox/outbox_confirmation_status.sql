@@ -2,8 +2,7 @@
 -- cost does not depend on the backlog. enable_seqscan is off for the reason in outbox_enqueue.
 --
 -- `unconfirmed` are published events that are not finished: listed ones, and those behind the mark among the next p_cap
--- events. `oldest_change_at` is the time of the oldest change among them. If `capped`, more events are behind those that
--- were read; they were published after `read_until`.
+-- events. If `capped`, more events are behind those that were read. The time of the oldest one is in settled_through.
 CREATE OR REPLACE FUNCTION outbox_confirmation_status(p_cap integer, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 DECLARE
@@ -21,20 +20,18 @@ BEGIN
       FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
      WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
 
-    SELECT count(*) AS read, max(n.published_at) AS read_until, count(*) FILTER (WHERE n.is_missing) AS missing,
-           min(n.created_at) FILTER (WHERE n.is_missing) AS oldest
+    SELECT count(*) AS read, count(*) FILTER (WHERE n.is_missing) AS missing
       INTO behind
-      FROM (SELECT o.published_at, o.created_at,
-                   NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
+      FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
               FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n;
 
-    SELECT count(*) AS count, min(r.event_time) AS oldest
+    SELECT count(*) AS count
       INTO redrives
-      FROM (SELECT d.event_time FROM notification_nats_dlq d
+      FROM (SELECT FROM notification_nats_dlq d
              WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
                AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
              ORDER BY d.redriven_at LIMIT p_cap) AS r;
@@ -46,15 +43,7 @@ BEGIN
              'waiting', (listed->>'waiting')::bigint + behind.missing,
              'republished', (listed->>'republished')::bigint,
              'capped', (listed->>'capped')::boolean OR behind.read >= p_cap,
-             'read_until', CASE WHEN behind.read >= p_cap THEN rfc3339(behind.read_until) END,
-             'oldest_change_at', rfc3339(least(
-                 behind.oldest,
-                 (SELECT u.changed_at FROM outbox_unconfirmed u
-                   WHERE u.state <> 'TOO_OLD'
-                     AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id)
-                   ORDER BY u.changed_at LIMIT 1))),
              'redrives', redrives.count,
-             'oldest_redriven_change_at', rfc3339(redrives.oldest),
              'too_old', (SELECT count(*) FROM (
                  SELECT FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD' LIMIT p_cap) AS t),
              'too_old_since', (SELECT rfc3339(u.found_at) FROM outbox_unconfirmed u WHERE u.state = 'TOO_OLD'

@@ -52,12 +52,6 @@ class Statuses:
         )
         for worker in workers:
             worker["late"] = is_late(worker["worker"], worker["seconds_since"])
-        for name in (
-            "read_until",
-            "oldest_change_at",
-            "oldest_redriven_change_at",
-        ):  # `settled` has the exact times
-            del confirmation[name]
         status = {"at": counts["at"], "settled": settled, "confirmation": confirmation, **_compose(counts, workers)}
         problems = find_problems(status, self._settings)
         return {"state": "ATTENTION" if problems else "OK", "problems": problems, **status}
