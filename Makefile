@@ -12,7 +12,7 @@ export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python
 .PHONY: help up down demo status doctor fault logs env invoke test test-containers test-console bench check schema wheel proto redrive rebuild clients audit sbom lock clean
 
 help: ; $(RUN) --help
-up: ; $(RUN) up $(STACK)
+up: ; $(RUN) up $(STACK) $(if $(WEBHOOK),--webhook '$(WEBHOOK)')
 down: ; $(RUN) down
 demo: ; $(RUN) demo
 status: ; $(RUN) status $(ARGS)

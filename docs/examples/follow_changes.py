@@ -2,11 +2,11 @@
 
 Run it: python follow_changes.py
 
-    snapshot [('u_1', 'item1', 1, 'ACTIVE')]
-    changes [('u_1', 'item1', 2, 'REVOKED'), ('u_2', 'item1', 1, 'ACTIVE')]
-    changes [('u_1', 'item1', 2, 'REVOKED'), ('u_2', 'item1', 1, 'ACTIVE')]
-    gone [('u_1', 'item1', 2, 'REVOKED'), ('u_2', 'item1', 1, 'ACTIVE')]
-    snapshot [('u_1', 'item1', 1, 'ACTIVE')]
+    snapshot [('u_1', 'item1', 1, 'ACTIVE', None)]
+    changes [('u_1', 'item1', 2, 'REVOKED', None), ('u_2', 'item1', 1, 'ACTIVE', '2027-01-31T00:00:00Z')]
+    changes [('u_1', 'item1', 2, 'REVOKED', None), ('u_2', 'item1', 1, 'ACTIVE', '2027-01-31T00:00:00Z')]
+    gone [('u_1', 'item1', 2, 'REVOKED', None), ('u_2', 'item1', 1, 'ACTIVE', '2027-01-31T00:00:00Z')]
+    snapshot [('u_1', 'item1', 1, 'ACTIVE', None)]
 """
 
 # shown from here
@@ -14,26 +14,34 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 SCHEMA = """
-CREATE TABLE owned (user_id TEXT, sku TEXT, version INTEGER, status TEXT, PRIMARY KEY (user_id, sku));
+CREATE TABLE owned (user_id TEXT, sku TEXT, version INTEGER, status TEXT, starts_at TEXT, expires_at TEXT,
+                    PRIMARY KEY (user_id, sku));
 CREATE TABLE feed (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), cursor TEXT);
 """
 APPLY = """
-INSERT INTO owned VALUES (?, ?, ?, ?)
-ON CONFLICT (user_id, sku) DO UPDATE SET version = excluded.version, status = excluded.status
+INSERT INTO owned VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (user_id, sku) DO UPDATE SET version = excluded.version, status = excluded.status,
+       starts_at = excluded.starts_at, expires_at = excluded.expires_at
 WHERE excluded.version > owned.version
 """  # two versions of an entitlement can appear in either order: the higher one wins
+
+RETRY_SECONDS = 1
 
 Get = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]
 
 
 def connect(url: str, token: str) -> Get:
-    """Return a function that sends a GET request and returns its status and body. It retries after 429 and 503."""
+    """Return a function that sends a GET request and returns its status and body.
+
+    It retries for ever while the API limits requests or is unavailable, and also if a gateway responds in its place.
+    """
 
     def get(path: str, query: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         while True:
@@ -42,9 +50,11 @@ def connect(url: str, token: str) -> Get:
                 with urlopen(request, timeout=30) as response:  # longer than wait
                     return response.status, json.load(response)
             except HTTPError as error:
-                if error.code not in {429, 503}:
+                if error.code not in {429, 502, 503, 504}:
                     return error.code, json.load(error)
-                time.sleep(int(error.headers["Retry-After"]))
+                time.sleep(int(error.headers.get("Retry-After", RETRY_SECONDS)))
+            except (OSError, HTTPException):  # refused, reset or timed out: the API restarts, or the network is away
+                time.sleep(RETRY_SECONDS)
 
     return get
 
@@ -89,7 +99,8 @@ def read_snapshot(get: Get, database: sqlite3.Connection) -> str:
 
 def apply(database: sqlite3.Connection, item: dict[str, Any]) -> None:
     """Apply a change, or an entitlement of the snapshot, unless the copy has a newer version."""
-    database.execute(APPLY, (item["user_id"], item["stock_keeping_unit"], item["version"], item["status"]))
+    times = item.get("starts_at"), item.get("expires_at")  # missing: not limited
+    database.execute(APPLY, (item["user_id"], item["stock_keeping_unit"], item["version"], item["status"], *times))
 
 
 # shown to here
@@ -100,7 +111,8 @@ if __name__ == "__main__":
     def item(user_id: str, version: int, status: str) -> dict[str, Any]:
         return {"user_id": user_id, "stock_keeping_unit": "item1", "version": version, "status": status}
 
-    granted, revoked, other = item("u_1", 1, "ACTIVE"), item("u_1", 2, "REVOKED"), item("u_2", 1, "ACTIVE")
+    granted, revoked = item("u_1", 1, "ACTIVE"), item("u_1", 2, "REVOKED")
+    other = item("u_2", 1, "ACTIVE") | {"expires_at": "2027-01-31T00:00:00Z"}
     responses = iter(
         [
             (200, {"entitlements": [granted], "changes_after": "c1"}),
@@ -114,4 +126,5 @@ if __name__ == "__main__":
         copy.executescript(SCHEMA)
         for response in responses:
             done = step(lambda _path, _query, response=response: response, copy)  # type: ignore[misc]
-            print(done, copy.execute("SELECT * FROM owned ORDER BY user_id").fetchall())
+            select = "SELECT user_id, sku, version, status, expires_at FROM owned ORDER BY user_id"
+            print(done, copy.execute(select).fetchall())

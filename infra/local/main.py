@@ -50,7 +50,8 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "up": Command(
-        "install, start and deploy the stack, and wait until it is healthy; STACK=localstack uses LocalStack in Docker",
+        "install, start and deploy the stack, and wait until it is healthy; STACK=localstack uses LocalStack in "
+        "Docker; WEBHOOK=http://127.0.0.1:4242/hook sends notifications there, WEBHOOK=off to the log again",
         "local.commands.up",
         Needs.CURRENT,
     ),
@@ -71,7 +72,7 @@ COMMANDS = {
         Needs.INSTALLED,
     ),
     "fault": Command(
-        "break the stack on purpose, to practise: ARGS=nats, ARGS=poison or ARGS=receiver; ARGS='receiver --repair'",
+        "break the stack on purpose, to practise; ARGS=--help lists the faults, ARGS='receiver --repair' undoes one",
         "local.commands.fault",
         Needs.INSTALLED,
     ),

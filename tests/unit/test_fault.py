@@ -55,17 +55,17 @@ def test_receiver_is_broken_twice_and_repaired_once(delivery: Delivery, tmp_path
     progress = SimpleNamespace(print_line=lambda _text: None)
     for _repeat in range(2):
         assert fault.fault(["receiver"], progress) == 0  # type: ignore[arg-type]
-        assert delivery.variables == DEPLOYED | fault.UNREACHABLE
-    assert stat.S_IMODE((tmp_path / "delivery.json").stat().st_mode) == 0o600
+        assert delivery.variables == DEPLOYED | fault.REFUSING
+    assert stat.S_IMODE((tmp_path / f"{fault.DELIVERY}.json").stat().st_mode) == 0o600
     assert fault.fault(["receiver", "--repair"], progress) == 0  # type: ignore[arg-type]
     assert (delivery.variables, delivery.started) == (DEPLOYED, 3)
-    assert not (tmp_path / "delivery.json").exists()
-    with pytest.raises(CommandError, match="was not broken"):
+    assert not (tmp_path / f"{fault.DELIVERY}.json").exists()
+    with pytest.raises(CommandError, match="was not changed"):
         fault.fault(["receiver", "--repair"], progress)  # type: ignore[arg-type]
 
 
-def test_other_faults_have_another_repair(delivery: Delivery) -> None:
-    """T3: the command says which."""
-    with pytest.raises(CommandError, match="Only `receiver`"):
-        fault.fault(["nats", "--repair"], SimpleNamespace())  # type: ignore[arg-type]
+def test_fault_that_a_person_repairs_has_no_repair(delivery: Delivery) -> None:
+    """T3: the command says so, and changes nothing."""
+    with pytest.raises(CommandError, match="has no repair"):
+        fault.fault(["poison", "--repair"], SimpleNamespace())  # type: ignore[arg-type]
     assert delivery.started == 0

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.notifications.senders.endpoint import parse_keys
 from infra.local.commands import up
+from infra.local.errors import CommandError
 from infra.local.progress import Progress
-from infra.local.stack import selection
+from infra.local.stack import selection, webhook
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(("uid", "warned"), [(0, True), (1000, False)])
-def test_root_is_warned_before_anything_starts(uid: int, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_warned_before_anything_starts(
+    uid: int, warned: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """G9: the functions would run as root; the warning comes while the command can still be interrupted."""
     output = io.StringIO()
     printed_at_start: list[str] = []
     addresses = ("api_url", "database_url", "nats_url", "nats_reader_url", "emulator_url")
-    stack = SimpleNamespace(up=lambda: printed_at_start.append(output.getvalue()), **dict.fromkeys(addresses, "x"))
+    stack = SimpleNamespace(
+        state=tmp_path, up=lambda: printed_at_start.append(output.getvalue()), **dict.fromkeys(addresses, "x")
+    )
 
     def select_stack(*_: Any) -> Any:
         return stack
@@ -30,3 +40,20 @@ def test_root_is_warned_before_anything_starts(uid: int, warned: bool, monkeypat
     assert up.up([], Progress(output)) == 0
     assert ["you are root" in text for text in printed_at_start] == [warned]
     assert "Grantwire is up." in output.getvalue()
+
+
+def test_receiver_is_kept_until_it_is_switched_off(tmp_path: Path) -> None:
+    """D3: `make up WEBHOOK=…` gives the stack a receiver and a private key, and says where the key is."""
+    assert webhook.parameters(tmp_path) == {}
+    webhook.choose(tmp_path, "http://127.0.0.1:4242/hook")
+    chosen = webhook.parameters(tmp_path)
+    assert (chosen["NotificationSender"], chosen["WebhookUrl"]) == ("webhook", "http://127.0.0.1:4242/hook")
+    assert parse_keys(chosen["WebhookKeys"]) == (chosen["WebhookKeys"],)
+    assert f"signed with the key in {tmp_path / 'webhook-key'}" in webhook.describe(tmp_path)
+    assert stat.S_IMODE((tmp_path / "webhook-key").stat().st_mode) == 0o600
+    webhook.choose(tmp_path, "http://127.0.0.1:4243/hook")
+    assert webhook.parameters(tmp_path)["WebhookKeys"] == chosen["WebhookKeys"]
+    with pytest.raises(CommandError, match="WEBHOOK must be off, or an address"):
+        webhook.choose(tmp_path, "127.0.0.1:4242")
+    webhook.choose(tmp_path, "off")
+    assert webhook.parameters(tmp_path) == {}

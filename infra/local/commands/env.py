@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from infra.local.paths import CHECKOUT
 from infra.local.stack.description import read_description
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 def env(_arguments: Sequence[str], progress: Progress) -> int:
     """Print the variables that the requests in the README use."""
     description = read_description()
-    for name, key in (("GRANTWIRE_API", "api_url"), ("GRANTWIRE_TOKEN", "token")):
-        progress.print_line(f"export {name}={shlex.quote(description[key])}")
+    variables = {
+        "GRANTWIRE_API": description["api_url"],
+        "GRANTWIRE_TOKEN": description["token"],
+        "GRANTWIRE_CHECKOUT": str(CHECKOUT),  # by which the command recognises the local stack
+    }
+    for name, value in variables.items():
+        progress.print_line(f"export {name}={shlex.quote(value)}")
     return 0

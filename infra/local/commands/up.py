@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.local.stack import selection
+from infra.local.stack import selection, webhook
 from infra.local.toolchain.environments import command_path
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Grantwire is up.
   NATS        {nats}
               {nats_reader}  (reads events)
   local AWS   {emulator}
+  receiver    {receiver}
 
 Try it:
   eval "$(make -s env)"
@@ -51,7 +52,11 @@ def up(arguments: Sequence[str], progress: Progress) -> int:
     parser.add_argument(
         "stack", nargs="?", choices=selection.STACK_KINDS, default=selection.STACK_KINDS[0], help="kind of the stack"
     )
-    stack = selection.select_stack(parser.parse_args(arguments).stack, progress)
+    parser.add_argument("--webhook", metavar="URL", help="send notifications there; off: to the log again")
+    options = parser.parse_args(arguments)
+    stack = selection.select_stack(options.stack, progress)
+    if options.webhook:
+        webhook.choose(stack.state, options.webhook)
     if os.geteuid() == 0:
         progress.print_line(ROOT_WARNING)
     stack.up()
@@ -63,6 +68,7 @@ def up(arguments: Sequence[str], progress: Progress) -> int:
             nats_reader=stack.nats_reader_url,
             emulator=stack.emulator_url,
             command=relative_to_folder(command_path()),
+            receiver=webhook.describe(stack.state),
         )
     )
     return 0

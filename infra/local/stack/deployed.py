@@ -14,7 +14,7 @@ from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws
 from infra.local.errors import CommandError
 from infra.local.servers.group import TITLES
 from infra.local.servers.nats_users import Names
-from infra.local.stack import database
+from infra.local.stack import database, webhook
 from infra.local.stack.description import running_kind
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT, development_token
 from infra.local.stack.streams import configure_streams
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from infra.local.progress import Progress
 
 HEALTH_PATH = "/v1/users/healthcheck/entitlements"
+STATUS_PATH = "/v1/ops/status"
 HEALTH_TIMEOUT_SECONDS = 60.0
+WARM_UP_TIMEOUT_SECONDS = 30.0
 WORKERS = (
     "relay-outbox",
     "bridge-events",
@@ -177,6 +179,7 @@ class DeployedStack(ABC):
                 development_token(self.clients_database_url, self._token_file)
             with self.progress.step("Waiting for the API"):
                 self._wait_until_healthy()
+                self._request(STATUS_PATH, WARM_UP_TIMEOUT_SECONDS)  # its first call is slow
             self._start_workers()
             self._write_description()
 
@@ -197,6 +200,7 @@ class DeployedStack(ABC):
             "Stage": "local",
             "InboxEnabled": "true",
             "TokenEnvironment": TOKEN_ENVIRONMENT,
+            **webhook.parameters(self.state),
         }
 
     @property
@@ -210,14 +214,14 @@ class DeployedStack(ABC):
 
     def is_healthy(self) -> bool:
         """Return whether the API responds with data from the database."""
-        return self._status() == HTTPStatus.OK
+        return self._request() == HTTPStatus.OK
 
-    def _status(self) -> int | None:
+    def _request(self, path: str = HEALTH_PATH, timeout: float = 10.0) -> int | None:
         """Return the status of the API's response to the development client, or None without a response."""
         try:
             headers = {"Authorization": f"Bearer {self.token}"}
-            request = urllib.request.Request(self.api_url + HEALTH_PATH, headers=headers)  # noqa: S310
-            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+            request = urllib.request.Request(self.api_url + path, headers=headers)  # noqa: S310
+            with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
                 return int(response.status)
         except urllib.error.HTTPError as refusal:
             refusal.close()
@@ -241,7 +245,7 @@ class DeployedStack(ABC):
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + HEALTH_TIMEOUT_SECONDS
-        while self._status() != HTTPStatus.OK:
+        while self._request() != HTTPStatus.OK:
             if time.monotonic() > deadline:
                 hint = "See the functions' logs with `make logs`."
                 problem = f"The API did not respond with 200 within {HEALTH_TIMEOUT_SECONDS:.0f} s."

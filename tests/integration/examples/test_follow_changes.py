@@ -44,14 +44,17 @@ def get(database_url: str) -> Iterator[Get]:
         yield lambda path, query: send(path, {name: value for name, value in query.items() if name != "wait"})
 
 
-def owned(database: sqlite3.Connection) -> list[tuple[str, str, int, str]]:
+def owned(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
     """Return the copy of the consumer."""
     return database.execute("SELECT * FROM owned ORDER BY user_id, sku").fetchall()
 
 
-def recorded(rows: Rows) -> list[tuple[str, str, int, str]]:
+def recorded(rows: Rows) -> list[tuple[Any, ...]]:
     """Return the system of record."""
-    table = rows.execute("SELECT user_id, stock_keeping_unit, version, status FROM entitlements ORDER BY 1, 2")
+    table = rows.execute(
+        "SELECT user_id, stock_keeping_unit, version, status, rfc3339(starts_at) AS start, rfc3339(expires_at) AS end"
+        " FROM entitlements ORDER BY 1, 2"
+    )
     return [tuple(row.values()) for row in table]
 
 
@@ -71,7 +74,7 @@ def test_consumer_has_the_exact_table(get: Get, copy: sqlite3.Connection, client
     assert follow(get, copy, rows) == ["snapshot"]
     for number in range(3, 8):
         client.revoke(f"b{number}", user_id=f"u{number}")
-        client.grant(f"c{number}", user_id=f"u{number}")
+        client.grant(f"c{number}", user_id=f"u{number}", expires_at="2096-01-31T00:00:00Z")
     assert set(follow(get, copy, rows)) == {"changes"}
     assert owned(copy) == recorded(rows)
     assert len(owned(copy)) == 8
@@ -86,21 +89,24 @@ def test_consumer_begins_again_after_a_restore(get: Get, copy: sqlite3.Connectio
     rows.execute("UPDATE entitlements SET version = 1, status = 'ACTIVE'")  # as after a restore
     rows.execute("SELECT installation_renew()")
     assert follow(get, copy, rows) == ["gone", "snapshot"]
-    assert owned(copy) == [("u_123", "item1", 1, "ACTIVE")]
+    assert owned(copy) == [("u_123", "item1", 1, "ACTIVE", None, None)]
 
 
-def test_requests_are_sent_with_a_token_and_repeated_after_429() -> None:
-    """K9: the part of the example that the other tests replace."""
+def test_requests_are_sent_with_a_token_and_repeated_while_the_api_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K9: the part of the example that the other tests replace; also after a refused and a closed connection."""
     seen: list[tuple[str, dict[str, str], str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             seen.append((parts.path, dict(parse_qsl(parts.query)), self.headers["Authorization"]))
-            status = {1: 429, 2: 503, 3: 200}.get(len(seen), 410)
+            status = {1: 429, 2: 503, 3: 502, 4: 504, 6: 200}.get(len(seen), 410)
+            if len(seen) == 5:
+                return  # and the connection is closed
             body = json.dumps({"code": "GONE", "message": "m"} if status == 410 else {"changes": []}).encode()
             self.send_response(status)
-            self.send_header("Retry-After", "0")
+            if status in {429, 503}:  # a gateway sends none
+                self.send_header("Retry-After", "0")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -108,9 +114,16 @@ def test_requests_are_sent_with_a_token_and_repeated_after_429() -> None:
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False) as server:
+        server.server_bind()  # connections are refused until it is activated
         thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+
+        def sleep(_seconds: float) -> None:
+            if not thread.ident:
+                server.server_activate()
+                thread.start()
+
+        monkeypatch.setattr("docs.examples.follow_changes.time.sleep", sleep)
         get = connect(f"http://127.0.0.1:{server.server_port}/local", "gw_dev_x")
         responses = [get("/v1/changes", {"after": "c", "limit": 1000}) for _ in range(2)]
         server.shutdown()

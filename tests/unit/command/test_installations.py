@@ -9,6 +9,7 @@ import pytest
 
 from grantwire_cli.checkout import find_checkout
 from grantwire_cli.errors import AccessError
+from grantwire_cli.target import Selection, resolve_target
 from tests.support.fake_api import TOKEN, FakeApi
 
 if TYPE_CHECKING:
@@ -57,6 +58,20 @@ def test_local_stack_of_the_checkout_is_the_default(
     assert run(*LIST, "--checkout", str(checkout)).code == 0
     assert run("--checkout", str(checkout), *LIST).code == 0
     assert len(api.calls) == 3
+
+
+def test_variables_of_make_env_select_the_local_stack(
+    api: FakeApi, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T3: the address alone is that of the stack, in every folder; that of another installation is not."""
+    monkeypatch.setenv("GRANTWIRE_API", api.url)
+    monkeypatch.setenv("GRANTWIRE_TOKEN", TOKEN)
+    assert resolve_target(Selection(), os.environ).checkout is None
+    monkeypatch.setenv("GRANTWIRE_CHECKOUT", str(checkout))
+    target = resolve_target(Selection(), os.environ)
+    assert (target.title, target.checkout) == ("the local stack", find_checkout(checkout))
+    monkeypatch.setenv("GRANTWIRE_API", "http://127.0.0.1:9")
+    assert resolve_target(Selection(), os.environ).checkout is None
 
 
 def test_profile_is_used_and_can_be_chosen(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grantwire_cli.api import Api
+from grantwire_cli.api import DEFAULT_TIMEOUT_SECONDS, Api
 from grantwire_cli.errors import CommandError, ExitCode, UnavailableError
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from grantwire_cli.target import Target
 
 STATUS = "/v1/ops/status"
-STATUS_TIMEOUT_SECONDS = 5.0
+# While the state is shown again and again.
+WATCH_TIMEOUT_SECONDS = 5.0
 WITHOUT_POSTGRESQL = "Nothing that was confirmed is lost. A request can be repeated with the same key. Workers wait."
 WITHOUT_API = "The workers do not need the API: events are published, and notifications are sent."
 
@@ -50,8 +51,8 @@ class Health:
         }
 
 
-def read_health(session: Session) -> Health:
-    """Return the state of the session's installation.
+def read_health(session: Session, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> Health:
+    """Return the state of the session's installation; `timeout` is for a session that has none.
 
     Raises CommandError if no installation is selected, and not because one does not respond.
     """
@@ -63,7 +64,7 @@ def read_health(session: Session) -> Health:
         return Health("the local stack", local=_local_state(session.checkout), error=error)
     local = _local_state(target.checkout) if target.checkout else None
     try:
-        return Health(target.title, report=_report(session, target), local=local)
+        return Health(target.title, report=_report(session, target, timeout), local=local)
     except CommandError as error:
         return Health(target.title, local=local, error=_explain(error, is_local=local is not None))
 
@@ -82,9 +83,8 @@ def _explain(error: CommandError, *, is_local: bool) -> CommandError:
     return error
 
 
-def _report(session: Session, target: Target) -> dict[str, Any]:
-    timeout = session.options.timeout
-    api = Api(target, timeout=STATUS_TIMEOUT_SECONDS if timeout is None else timeout)
+def _report(session: Session, target: Target, timeout: float) -> dict[str, Any]:
+    api = Api(target, timeout=timeout if session.options.timeout is None else session.options.timeout)
     try:
         report: dict[str, Any] = api.get(STATUS)
         return report

@@ -86,7 +86,9 @@ def resolve_target(options: Selection, environ: Mapping[str, str]) -> Target:
     region = options.region
     token = environ.get("GRANTWIRE_TOKEN", "")
     if selection.api:
-        return _checked(Target(selection.api, selection.api, token, nats_url=environ.get("GRANTWIRE_NATS_URL", "")))
+        nats_url = environ.get("GRANTWIRE_NATS_URL", "")
+        checkout = Selection.from_environment(environ).checkout
+        return _checked(_local_stack_at(selection.api, checkout, token, nats_url))
     if selection.stack_name:
         return _stack_target(selection.stack_name, region, token)
     if selection.profile:
@@ -94,6 +96,18 @@ def resolve_target(options: Selection, environ: Mapping[str, str]) -> Target:
     if selection.checkout is None and (config := load_config()).current:
         return _profile_target(config.current, config.get(config.current), token)
     return _local_target(selection.checkout)
+
+
+def _local_stack_at(api: str, path: Path | None, token: str, nats_url: str) -> Target:
+    """Return the installation at an address; with its checkout, if it is a checkout's stack, as after `make env`."""
+    try:
+        checkout = find_checkout(path or Path.cwd())
+    except AccessError:
+        checkout = None
+    description = (checkout.description() if checkout else None) or {}
+    if checkout is None or str(description.get("api_url", "")).rstrip("/") != api.rstrip("/"):
+        return Target(api, api, token, nats_url=nats_url)
+    return Target("the local stack", api, token, checkout, nats_url or str(description.get("nats_reader_url", "")))
 
 
 def _profile_target(name: str, profile: Profile, token: str) -> Target:

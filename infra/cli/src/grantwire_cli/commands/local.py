@@ -32,10 +32,12 @@ def add_to(app: typer.Typer) -> None:
 def up(
     session: Session,
     stack: Annotated[StackKind, typer.Option("--stack", help="The kind of stack.")] = StackKind.embedded,
+    webhook: Annotated[str, typer.Option("--webhook", help="Send notifications to this URL; off: to the log.")] = "",
 ) -> int:
     """Install, start and deploy the local stack of a checkout, and wait until it is healthy."""
     checkout = session.checkout
     arguments = ["up", *([stack.value] if stack is not StackKind.embedded else [])]
+    arguments += ["--webhook", webhook] if webhook else []
     if not session.output.as_json:
         return checkout.run(*arguments)
     code = checkout.run(*arguments, stdout=sys.stderr)

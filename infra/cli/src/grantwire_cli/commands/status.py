@@ -10,7 +10,7 @@ import typer
 
 from grantwire_cli.commands.status_view import render
 from grantwire_cli.errors import ExitCode
-from grantwire_cli.health import Health, read_health
+from grantwire_cli.health import WATCH_TIMEOUT_SECONDS, Health, read_health
 from grantwire_cli.output import visible
 from grantwire_cli.registry import register
 from grantwire_cli.session import Session
@@ -59,7 +59,9 @@ def _watch(session: Session, interval: float) -> None:
     """Print the state again and again; on a terminal in place, otherwise one line of JSON for each time."""
     if not session.output.is_terminal:
         while True:
-            session.output.json_line({"at": datetime.now(UTC).isoformat(), **read_health(session).as_dict()})
+            session.output.json_line(
+                {"at": datetime.now(UTC).isoformat(), **read_health(session, WATCH_TIMEOUT_SECONDS).as_dict()}
+            )
             time.sleep(interval)
     from rich.live import Live  # noqa: PLC0415  # imported only for a terminal
 
@@ -70,7 +72,7 @@ def _watch(session: Session, interval: float) -> None:
         Live(console=session.output.console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-            health = read_health(session)
+            health = read_health(session, WATCH_TIMEOUT_SECONDS)
             if health.report is not None:
                 away_since, last = None, health
             else:
