@@ -26,7 +26,7 @@ from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
 from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix
-from tests.support.audit import audit_payloads
+from tests.support.audit import audit_messages, audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
 from tests.support.plaintext import PLAINTEXT
@@ -127,14 +127,16 @@ def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict
     with Pipeline(deployment) as pipeline:
         assert pipeline.run_bridge()["recorded"] == 1
         event_id = uuid.uuid4()
-        pipeline.publish(b"not an event", event_headers(event_id))
+        message = event_bytes(event_id, "u_2")
+        pipeline.publish(message, event_headers(event_id), genuine=False)
         assert pipeline.run_bridge()["terminated"] == 1
         pipeline.wait_for_advisories(1)
         assert pipeline.run_recorder()["recorded"] == 1
+        audit_messages(rows, [message])  # what can never succeed is not redriven (W8)
         assert pipeline.execute(action="redrive", kind="nats", all=True)["done"] == 1
     with contextlib.closing(RebuildRuntime.build(deployment)) as runtime:
         report = runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), "a test").as_dict()
-    assert (report["complete"], report["events"]) == (True, 1)
+    assert (report["complete"], report["events"]) == (True, 3)
 
 
 @newest_postgres

@@ -101,7 +101,12 @@ def test_doctor_of_a_deployed_installation(grantwire: Run, api: FakeApi) -> None
     api.respond("GET", "/v1/ops/status", status())
     healthy = grantwire("doctor", "--json")
     assert (healthy.code, healthy.json["problems"]) == (0, 0)
-    problem = {"code": "DEAD_LETTERS", "message": "2 open dead letters"}
+    problem = {
+        "code": "DEAD_LETTERS",
+        "message": "2 open dead letters",
+        "still_works": "everything else",
+        "to_do": "grantwire dead-letters groups",
+    }
     api.respond("GET", "/v1/ops/status", status(state="ATTENTION", problems=[problem]))
     attention = grantwire("doctor")
     assert attention.code == 1
