@@ -128,7 +128,7 @@ def test_nats_that_is_away_is_named_with_what_still_works(
         assert http.grant(user, user_id=user, purchase_id=user).status == 200
         operator.visit("")
         operator.sees("NATS is away")
-        operator.sees("Grants, revokes and reads work.")
+        operator.sees("Grants, revokes and reads.")
         operator.sees("event pending", within=".flow")
         operator.sees("Unknown", within=".tiles")
         operator.takes_screenshot("nats-away", full_page=False)

@@ -6,7 +6,7 @@ import { showDeadLetter, showGroups, showList } from "./dead_letters.js";
 import { announce, h } from "./dom.js";
 import { failureNotice } from "./failures.js";
 import { formatTime } from "./format.js";
-import { refreshing, stopLive } from "./live.js";
+import { SIGN_IN, refreshing, stopLive } from "./live.js";
 import { showOverview } from "./overview.js";
 import { showTrace } from "./trace.js";
 import { showUser } from "./users.js";
@@ -290,4 +290,8 @@ document.getElementById("skip-link").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", showPage);
+addEventListener(SIGN_IN, () => {
+  session.signOut();
+  showPage(); // the address stays, so that the same page is shown after the sign-in
+});
 showPage();

@@ -41,7 +41,7 @@ export function sparkline(samples, name, label, now, format = formatCount) {
 
 /** Return the stages of the flow with their numbers and tones, from the status. */
 function stages(status, milliseconds) {
-  const { outbox, stream, inbox, notifications, read_model: model } = status;
+  const { outbox, stream, inbox, notifications, receiver, read_model: model } = status;
   const byKind = (kind) =>
     status.dead_letters.groups.filter((group) => group.kind === kind).reduce((sum, group) => sum + group.count, 0);
   const codes = new Set(status.problems.map((problem) => problem.code));
@@ -101,20 +101,35 @@ function stages(status, milliseconds) {
         "to send",
         notifications.oldest_due_seconds ? `due for ${formatSeconds(notifications.oldest_due_seconds)}` : "nothing due",
       ],
-      tone: notifications.failed ? "bad" : notifications.oldest_due_seconds > 60 ? "warn" : "good",
+      tone: notifications.failed ? "bad" : codes.has("NOTIFICATIONS_OVERDUE") ? "warn" : "good",
       rate: notifications.sent_last_minute,
       dead: notifications.failed,
       kind: "notification",
     },
     {
       name: "Receiver",
-      big: formatCount(notifications.sent_last_minute),
-      lines: ["in the last minute", notifications.failed ? "refuses some" : "no refusals"],
-      tone: notifications.failed ? "warn" : "good",
+      big: { AVAILABLE: "Up", FAILING: "Failing", UNAVAILABLE: "Away" }[receiver.state] ?? "Unknown",
+      lines: [
+        `${formatCount(notifications.sent_last_minute)} in the last minute`,
+        describeReceiver(receiver, notifications),
+      ],
+      tone:
+        receiver.state === "UNAVAILABLE"
+          ? "bad"
+          : receiver.state === "FAILING" || notifications.failed || codes.has("NOTIFICATIONS_OVERDUE")
+            ? "warn"
+            : "good",
       rate: null,
       dead: 0,
     },
   ];
+}
+
+function describeReceiver(receiver, notifications) {
+  if (receiver.state === "UNAVAILABLE") return "circuit open";
+  if (receiver.failures_in_a_row) return countOf(receiver.failures_in_a_row, "failure");
+  if (notifications.failed || notifications.waiting.length) return "refuses some";
+  return receiver.state === "AVAILABLE" ? "no refusals" : "no attempt seen";
 }
 
 const BOX = { width: 142, height: 108, gap: 66 };

@@ -21,6 +21,9 @@ export const refreshing = {
   },
 };
 
+/** The event that asks for another token, because the current one is no longer valid. */
+export const SIGN_IN = "grantwire-sign-in";
+
 let current = null;
 
 /** Stop the refreshes of the page that is shown. */
@@ -45,6 +48,7 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   let shownAt = 0;
   let failures = 0;
   let newest = 0;
+  let isOver = false;
 
   async function refresh() {
     clearTimeout(timer);
@@ -81,27 +85,35 @@ export function showLive(container, load, render, { every = 5000, scope = null }
     refreshing.failed = true;
     refreshing.changed();
     const isTransient = error.part === "api" || error.part === "database" || error.part === "limit";
+    const isSignedOut = error.part === "token";
+    const keeps = shownAt > 0 && (isTransient || isSignedOut);
     const old =
-      shownAt > 0 &&
-      isTransient &&
-      h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
+      keeps && h("p", { class: "strong" }, `Below is the state of ${formatTime(new Date(shownAt).toISOString())}.`);
     const retry =
       isTransient && h("button", { type: "button", class: "button", "data-key": "retry", onclick: refresh }, "Try now");
-    replaceContent(failure, failureNotice(error, scope, old, retry));
-    if (shownAt > 0 && isTransient) content.classList.add("stale");
+    const signIn =
+      isSignedOut &&
+      h(
+        "button",
+        { type: "button", class: "button", "data-key": "sign-in", onclick: () => dispatchEvent(new Event(SIGN_IN)) },
+        "Sign in again",
+      );
+    isOver = isSignedOut; // the token does not become valid again
+    replaceContent(failure, failureNotice(error, scope, old, retry, signIn));
+    if (keeps) content.classList.add("stale");
     else content.replaceChildren();
   }
 
   function plan() {
     clearTimeout(timer);
-    if (!stopped && !refreshing.paused && !document.hidden) {
+    if (!stopped && !isOver && !refreshing.paused && !document.hidden) {
       timer = setTimeout(refresh, every * Math.min(1 + failures, MAX_DELAY_FACTOR));
     }
   }
 
   function onVisibility() {
     if (document.hidden) clearTimeout(timer);
-    else if (!refreshing.paused) refresh();
+    else if (!refreshing.paused && !isOver) refresh();
   }
 
   document.addEventListener("visibilitychange", onVisibility);

@@ -3,10 +3,12 @@ import { flowPicture, sparkline } from "./charts.js";
 import { KIND_NAMES, badge, card, definitions, emptyState, link, pageHead, table, timeOf } from "./components.js";
 import { announce, h } from "./dom.js";
 import { asSentence, countOf, formatAgo, formatCount, formatName, formatSeconds, formatTime } from "./format.js";
-import { GUIDANCE } from "./guidance.js";
 import { showLive } from "./live.js";
+import { LINKS, STAGES, TITLES } from "./problems.js";
 
 const SAMPLES_MILLISECONDS = 30_000;
+// A younger change is on its way.
+const NOTICEABLE_SECONDS = 5;
 let samples = { at: 0, list: [] };
 
 /** Show whether entitlements flow, and what needs a person. */
@@ -41,6 +43,7 @@ function render({ status, milliseconds }) {
       aside: h("span", { class: "quiet" }, "counts now, rates of the last minute"),
     }),
     tiles(status),
+    waiting(status),
     h("div", { class: "columns" }, [deadLetters(status), housekeeping(status)]),
     card("Workers", workers(status), {
       id: "workers",
@@ -50,14 +53,14 @@ function render({ status, milliseconds }) {
   ];
 }
 
-/** Return the messages of the problems by code: five late workers are one thing that needs attention. */
+/** Return the problems by code: five late workers are one thing that needs attention. */
 function byCode(problems) {
-  const messages = new Map();
-  for (const { code, message } of problems) messages.set(code, [...(messages.get(code) ?? []), message]);
-  return messages;
+  const groups = new Map();
+  for (const problem of problems) groups.set(problem.code, [...(groups.get(problem.code) ?? []), problem]);
+  return groups;
 }
 
-const titleOf = (code) => GUIDANCE[code]?.title ?? formatName(code.toLowerCase());
+const titleOf = (code) => TITLES[code] ?? formatName(code.toLowerCase());
 
 function headline(problems, status) {
   if (problems.size === 0) {
@@ -65,7 +68,7 @@ function headline(problems, status) {
       "section",
       { class: "headline good", "aria-label": "State" },
       badge("OK"),
-      h("p", {}, h("strong", {}, "Entitlements flow. "), "Nothing needs a person."),
+      h("p", {}, h("strong", {}, arrived(status)), " Entitlements flow. Nothing needs a person."),
     );
   }
   return h(
@@ -75,32 +78,44 @@ function headline(problems, status) {
       "div",
       { class: "headline-top" },
       badge("ATTENTION"),
-      h("p", {}, h("strong", {}, countOf(problems.size, "thing needs", "things need")), " attention."),
+      h(
+        "p",
+        {},
+        h("strong", {}, arrived(status)),
+        ` ${oldestOf(status)}${countOf(problems.size, "thing needs", "things need")} attention.`,
+      ),
     ),
     h(
       "ul",
       { class: "problems" },
-      [...problems].map(([code, messages]) => problemItem(code, messages, status)),
+      [...problems].map(([code, group]) => problemItem(code, group)),
     ),
   );
 }
 
-function problemItem(code, messages, status) {
-  const guidance = GUIDANCE[code];
+const arrived = (status) => `Every change up to ${formatTime(status.settled.through)} has arrived.`;
+
+function oldestOf({ settled }) {
+  if (settled.age_seconds < NOTICEABLE_SECONDS) return "";
+  return `The oldest later change waits for ${formatSeconds(settled.age_seconds)}: ${STAGES[settled.held_back_by]}. `;
+}
+
+function problemItem(code, problems) {
+  const [{ since, last_error: error, still_works: works, to_do: todo }] = problems;
   return h(
     "li",
     { "data-code": code },
     h("h2", {}, titleOf(code)),
-    messages.map((message) => h("p", {}, asSentence(message))),
-    sinceOf(code, status),
-    guidance &&
-      definitions(
-        [
-          ["Still works", guidance.works],
-          ["What to do", [guidance.todo, guidance.link && [" ", problemLink(guidance.link)]]],
-        ],
-        "rows",
-      ),
+    problems.map(({ message }) => h("p", {}, asSentence(message))),
+    definitions(
+      [
+        ...(since ? [["Since", timeOf(since)]] : []),
+        ...(error && !problems[0].message.includes(error) ? [["Last error", error]] : []),
+        ["Still works", works],
+        ["What to do", [todo, LINKS[code] && [" ", problemLink(LINKS[code])]]],
+      ],
+      "rows",
+    ),
   );
 }
 
@@ -117,25 +132,9 @@ function problemLink([target, text]) {
   );
 }
 
-function sinceOf(code, status) {
-  if (code === "NATS_UNAVAILABLE") {
-    const times = status.workers
-      .filter((worker) => worker.outcome !== "OK" && worker.last_success_at)
-      .map((worker) => worker.last_success_at);
-    const last = times.toSorted().at(-1);
-    return last
-      ? h("p", { class: "quiet" }, "Last successful run of a worker that needs it: ", timeOf(last), ".")
-      : null;
-  }
-  if (code === "EVENTS_OLD" && status.outbox.oldest_pending_at) {
-    return h("p", { class: "quiet" }, "Oldest event: ", timeOf(status.outbox.oldest_pending_at), ".");
-  }
-  return null;
-}
-
 function tiles(status) {
   const now = Date.parse(status.at);
-  const { outbox, stream, notifications, dead_letters: dead } = status;
+  const { outbox, stream, notifications, settled, dead_letters: dead } = status;
   const tile = (label, value, name, format, tone = "") =>
     h(
       "div",
@@ -146,9 +145,9 @@ function tiles(status) {
     );
   return h("section", { class: "tiles", "aria-label": "Figures with the last hour" }, [
     tile(
-      "Oldest pending event",
-      outbox.oldest_pending_at ? formatSeconds(outbox.oldest_pending_seconds) : "None",
-      "oldest_pending_seconds",
+      "Oldest change on its way",
+      settled.held_back_by ? formatSeconds(settled.age_seconds) : "None",
+      "settled_age_seconds",
       formatSeconds,
     ),
     tile("Pending in the outbox", formatCount(outbox.pending, outbox.capped), "outbox_pending"),
@@ -162,6 +161,19 @@ function tiles(status) {
 function lagOf({ consumer_lag: lag, unknown_since: since }) {
   if (lag !== null) return formatCount(lag);
   return ["Unknown", since && h("span", { class: "tile-note" }, "since ", timeOf(since, formatTime))];
+}
+
+function waiting({ notifications }) {
+  if (notifications.waiting.length === 0) return null;
+  const columns = [
+    { label: "Last error", kind: "wide", of: (group) => group.cause },
+    { label: "Notifications", kind: "number", of: (group) => formatCount(group.count) },
+    { label: "Oldest change", of: (group) => timeOf(group.oldest_at) },
+    { label: "Next attempt", of: (group) => timeOf(group.next_attempt_at) },
+  ];
+  return card("Notifications that wait for another attempt", table("Waiting", columns, notifications.waiting), {
+    flush: true,
+  });
 }
 
 function deadLetters(status) {

@@ -41,6 +41,8 @@ CHECKS = {
     "library": ("python", "-m", "tests.support.library_proofs"),
     # T6, T12: the console in a browser: its modules alone, and on a deployed stack.
     "console": ("pytest", "-q", "tests/browser"),
+    # W4: each fault of `make fault` on a deployed stack. It waits for what is late, for minutes.
+    "faults": ("pytest", "-q", "tests/faults"),
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),

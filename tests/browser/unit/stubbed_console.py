@@ -101,7 +101,8 @@ class StubbedConsole:
         """Send the response to a request, which must match openapi.yaml. The console has processed it afterwards."""
         text = json.dumps(body)
         template = next(path for method, path, _ in operations() if method == sent.method and _matches(path, sent.path))
-        assert_matches_contract(sent.method, template, status, {"Content-Type": "application/json"}, text)
+        headers = {"Content-Type": "application/json"} | ({"Retry-After": "1"} if status == 503 else {})
+        assert_matches_contract(sent.method, template, status, headers, text)
         self.page.evaluate("(arguments) => stub.answer(...arguments)", [sent.number, status, text])
 
     def lose(self, sent: Sent) -> None:

@@ -6,6 +6,7 @@ import io
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from infra.local.commands.fault import fault
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from infra.local.stack.embedded import EmbeddedStack
     from tests.e2e.command import Grantwire
 
+# These tests wait for workers and for what is late, and run in `make check`.
+pytestmark = pytest.mark.timeout(1800)
 # A worker is started every minute and works for 63 seconds; a change is late after a minute.
 TIMEOUT_SECONDS = 300.0
 
@@ -36,7 +39,6 @@ def run_fault(stack: EmbeddedStack, monkeypatch: pytest.MonkeyPatch) -> Callable
 @pytest.fixture
 def forget_losses(stack: EmbeddedStack) -> Callable[[], None]:
     """Let an hour pass since the last loss of the stream, after which the status no longer shows it."""
-    import psycopg  # noqa: PLC0415
 
     def forget() -> None:
         with psycopg.connect(stack.database_url, autocommit=True) as owner:
@@ -98,7 +100,6 @@ def test_broker_that_loses_messages_is_named(
     wait_until_ok(grantwire)
 
 
-@pytest.mark.slow
 def test_worker_that_does_not_run_is_named(grantwire: Grantwire, run_fault: Callable[..., None]) -> None:
     """W4: its notifications are overdue after a minute, and it is late after four."""
     wait_until_ok(grantwire)
