@@ -114,19 +114,18 @@ def _report(report: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     parts += [Text(), _flow(report)]
     if report["dead_letters"]["groups"]:
-        columns = ("dead letters", "cause", "count", "first", "last")
-        rows = [
+        dead_letters = [
             (group["kind"], group["cause"], group["count"], short_time(group["first_at"]), short_time(group["last_at"]))
             for group in report["dead_letters"]["groups"]
         ]
-        parts += [Text(), make_table(columns, rows)]
+        parts += [Text(), make_table(("dead letters", "cause", "count", "first", "last"), dead_letters)]
     if report["notifications"]["waiting"]:
         columns = ("notifications that wait, by their last error", "count", "oldest change", "next attempt")
-        rows = [
+        waiting = [
             (group["cause"], group["count"], short_time(group["oldest_at"]), short_time(group["next_attempt_at"]))
             for group in report["notifications"]["waiting"]
         ]
-        parts += [Text(), make_table(columns, rows)]
+        parts += [Text(), make_table(columns, waiting)]
     if report["workers"]:
         parts += [Text(), _workers(report["workers"])]
     return [*parts, Text(), *_facts(report)]
