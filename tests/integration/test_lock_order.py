@@ -90,8 +90,9 @@ def _release(tx: Connection, ids: list[UUID]) -> None:
 
 
 def _put_back(tx: Connection, ids: list[UUID]) -> None:
-    times = {"oldest": NOON, "backoff": timedelta(minutes=1), "now": NOON}
-    assert put_back(tx, [(str(each), 1) for each in ids], cause="LOST", **times).put_back == len(ids)
+    events = [(str(each), 1) for each in ids]
+    outcome = put_back(tx, events, cause="LOST", oldest=NOON, backoff=timedelta(minutes=1), now=NOON)
+    assert outcome.put_back == len(ids)
 
 
 def _promote_stuck(tx: Connection, ids: list[UUID]) -> None:
