@@ -103,7 +103,7 @@ def test_verdict_is_hidden_while_postgresql_is_away(console: StubbedConsole) -> 
 
 
 def test_token_that_expires_leaves_the_last_state_and_offers_a_sign_in(console: StubbedConsole) -> None:
-    """T11: nothing is asked again with this token; after the sign-in the same page is shown."""
+    """T5: nothing is asked again with this token; after the sign-in the same page is shown."""
     shown(console)
     console.passes(ONE_REFRESH)
     refused = {"code": "UNAUTHENTICATED", "message": "missing or invalid token"}
