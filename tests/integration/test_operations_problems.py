@@ -179,6 +179,11 @@ def test_missing_stream_and_what_it_lost_are_named(environ: dict[str, str], ops:
     assert found["EVENTS_LOST"]["since"] is not None
     later = problems(ops, 3 * timedelta(hours=1))
     assert not {"STREAM_HISTORY_LOST", "EVENTS_LOST"} & later.keys()
+    rows.execute(
+        "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at)"
+        " VALUES (gen_random_uuid(), 'REPUBLISHED', now(), now())"
+    )
+    assert "1 have not arrived" in problems(ops, 3 * timedelta(hours=1))["EVENTS_LOST"]["message"]
 
 
 @contextmanager

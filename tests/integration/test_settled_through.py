@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ from grantwire.operations.samples import Samples
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.runtime.relay import RelayRuntime
+from infra.local.system.processes import wait_until
 from tests.support.dead_letters import budget
 from tests.support.operations import OpsClient
 from tests.support.servers import newest_postgres
+from tests.support.workers.relay_support import enqueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,9 +89,29 @@ def test_running_transaction_bounds_it(rows: Rows, database_url: str) -> None:
         found = settled(rows)
         assert (found["through"], found["held_back_by"]) == (started_at, "transactions")
         with rows.transaction():  # the activity is read again in each call
-            assert settled(rows)["held_back_by"] == "transactions"
             writer.commit()
             assert settled(rows)["held_back_by"] is None
+            enqueue(writer, "u/item1", 1)
+            assert settled(rows)["oldest"]["transactions"] is not None
+
+
+def test_change_that_commits_while_it_is_read_is_not_missed(rows: Rows, database_url: str, owner_url: str) -> None:
+    """W3: after the statement has its snapshot, but before the running transactions are read."""
+    with psycopg.connect(database_url) as writer, psycopg.connect(owner_url) as gate, ThreadPoolExecutor(1) as pool:
+        enqueue(writer, "u/item1", 1)
+        gate.execute("SELECT pg_advisory_xact_lock(1)")
+        statement = (
+            "SELECT settled_through(100, '0s') AS settled FROM (SELECT pg_advisory_lock(1) AS x OFFSET 0) AS gate"
+            " WHERE gate.x IS NOT NULL"
+        )
+        reading = pool.submit(lambda: rows.execute(statement).fetchall())
+        blocked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        assert wait_until(lambda: gate.execute(blocked).fetchall() == [(1,)], 60)
+        writer.commit()
+        gate.rollback()
+        (row,) = reading.result(timeout=60)
+        rows.execute("SELECT pg_advisory_unlock_all()")
+    assert row["settled"]["held_back_by"] == "outbox"
 
 
 def test_overdue_starts_and_ends_count(rows: Rows) -> None:
@@ -163,7 +186,7 @@ def _random_outbox(chance: random.Random) -> list[Event]:
                 event.dead_letter = None if event.arrived else chance.choice([None, None, "OPEN", "REDRIVEN"])
                 event.settled = event.arrived or event.dead_letter == "OPEN"
             else:
-                event.status = "FAILED" if head and chance.random() < 0.2 else "PENDING"
+                event.status = "FAILED" if (head or events[-1].arrived) and chance.random() < 0.2 else "PENDING"
                 parked = parked or event.status == "FAILED"
                 if not parked and chance.random() < 0.4:
                     event.republication, event.arrived = 1, chance.random() < 0.7
@@ -233,7 +256,7 @@ def test_limit_does_not_make_a_fast_installation_old(rows: Rows) -> None:
         "INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,"
         " created_at, published_at) SELECT gen_random_uuid(), 'EntitlementGranted', 'a' || %(t)s || n, 1, '{}',"
         " 'PUBLISHED', false, %(t)s::timestamptz + n * interval '1 ms',"
-        " %(t)s::timestamptz + %(late)s + n * interval '1 ms' FROM generate_series(1, 20) n"
+        " %(t)s::timestamptz + %(late)s + (21 - n) * interval '1 ms' FROM generate_series(1, 20) n"
     )
     rows.execute(insert, {"t": NOON - timedelta(seconds=20), "late": timedelta(seconds=1)})
     rows.execute("INSERT INTO processed_events SELECT event_id FROM outbox_events")

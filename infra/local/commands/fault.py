@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import contextlib
 import json
 import shutil
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import nats
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 
     from infra.local.progress import Progress
 
+BRIDGE = f"{STACK_NAME}-bridge-events"
 DELIVERY = f"{STACK_NAME}-deliver-notifications"
-OPERATIONS = f"{STACK_NAME}-operations"
 POISON = b"This is not an event."
 # Nothing listens on this port.
 _UNREACHABLE = {
@@ -117,17 +115,17 @@ def _restore_receiver(stack: EmbeddedStack) -> None:
     stack.aws.invoke_async(DELIVERY)
 
 
-def _switch_delivery(*, enabled: bool) -> Callable[[EmbeddedStack], None]:
-    """Return a function that switches the schedule of delivery on or off, as a wrong deployment would."""
+def _switch(function: str, *, enabled: bool) -> Callable[[EmbeddedStack], None]:
+    """Return a function that switches the schedule of a worker on or off, as a wrong deployment would."""
 
     def switch(stack: EmbeddedStack) -> None:
         events = aws.client("events", stack.emulator_url, stack.aws.access_key)
         for rule in events.list_rules()["Rules"]:
             targets = events.list_targets_by_rule(Rule=rule["Name"])["Targets"]
-            if any(target["Arn"].endswith(f":{DELIVERY}") for target in targets):
+            if any(target["Arn"].endswith(f":{function}") for target in targets):
                 (events.enable_rule if enabled else events.disable_rule)(Name=rule["Name"])
         if enabled:
-            stack.aws.invoke_async(DELIVERY)
+            stack.aws.invoke_async(function)
 
     return switch
 
@@ -157,36 +155,6 @@ def _lose_messages(stack: EmbeddedStack) -> None:
         await jetstream.update_stream(config)
 
     _with_nats(stack.nats_topology_url, TOPOLOGY, lose)
-
-
-def _pause_consumer(until: datetime) -> Callable[[EmbeddedStack], None]:
-    """Return a function that lets the stream deliver nothing to the bridge until a time."""
-
-    def pause(stack: EmbeddedStack) -> None:
-        parameters = declared_parameters()
-        stream, durable = parameters["EventStream"], parameters["EventConsumer"]
-
-        async def change(client: Client) -> None:
-            jetstream = client.jetstream()
-            config = (await jetstream.consumer_info(stream, durable)).config
-            config.pause_until = until.isoformat()
-            await jetstream.add_consumer(stream, config)
-
-        _with_nats(stack.nats_topology_url, TOPOLOGY, change)
-
-    return pause
-
-
-def _stop_consumer(stack: EmbeddedStack) -> None:
-    """Let the consumer get nothing, and report a lag from the first message on, not from 10,000."""
-    _pause_consumer(datetime.now(UTC) + timedelta(days=1))(stack)
-    _change_function(stack, OPERATIONS, {"STATUS_CONSUMER_LAG": "0"})
-
-
-def _start_consumer(stack: EmbeddedStack) -> None:
-    _pause_consumer(datetime.now(UTC) - timedelta(days=1))(stack)
-    with contextlib.suppress(CommandError):
-        _restore_function(stack, OPERATIONS)
 
 
 def _publish_poison(stack: EmbeddedStack) -> None:
@@ -228,11 +196,15 @@ FAULTS = {
     ),
     "stream": Fault("the stream of events is deleted, with its messages", _delete_stream, _configure),
     "lost": Fault("the stream loses all messages but the last, and publishes them again by itself", _lose_messages),
-    "consumer": Fault("the consumer of the bridge gets no messages", _stop_consumer, _start_consumer),
+    "consumer": Fault(
+        "the schedule of bridge_events is disabled, so that events stay in the stream",
+        _switch(BRIDGE, enabled=False),
+        _switch(BRIDGE, enabled=True),
+    ),
     "worker": Fault(
         "the schedule of deliver_notifications is disabled",
-        _switch_delivery(enabled=False),
-        _switch_delivery(enabled=True),
+        _switch(DELIVERY, enabled=False),
+        _switch(DELIVERY, enabled=True),
     ),
     "receiver": Fault(
         "the receiver does not respond, and notifications become dead letters",
