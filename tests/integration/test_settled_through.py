@@ -169,7 +169,7 @@ class Event:
 
 def _random_outbox(chance: random.Random) -> list[Event]:
     """Return aggregates with published, failed, parked and republished events, as the relay leaves them."""
-    events = []
+    events: list[Event] = []
     for number in range(chance.randint(0, 12)):
         at = NOON - timedelta(seconds=chance.randint(60, 20_000))
         parked = False
