@@ -41,8 +41,6 @@ CHECKS = {
     "library": ("python", "-m", "tests.support.library_proofs"),
     # T6, T12: the console in a browser: its modules alone, and on a deployed stack.
     "console": ("pytest", "-q", "tests/browser"),
-    # W4: each fault of `make fault` on a deployed stack. It waits for what is late, for minutes.
-    "faults": ("pytest", "-q", "tests/faults"),
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
@@ -55,7 +53,11 @@ CHECKS = {
         ),
     ),
 }
-
+# Only by name, because they take about ten minutes.
+LONG_CHECKS = {
+    # W4: each fault of `make fault` on a deployed stack. It waits for what is late.
+    "faults": ("pytest", "-q", "tests/faults"),
+}
 
 # Most checks keep one core busy. They start in the order above, the short ones first.
 AT_ONCE = min(2, os.cpu_count() or 1)
@@ -66,8 +68,8 @@ PYTEST_SUMMARY = re.compile(r"(FAILED|ERROR|FAIL) |\d+ (passed|failed|errors?|sk
 
 
 def check(arguments: Sequence[str], progress: Progress) -> int:
-    """Run all checks, or the named ones, also after a failure; return 1 if any failed."""
-    selected = {name: CHECKS[name] for name in CHECKS if not arguments or name in arguments}
+    """Run all checks but the long ones, or the named ones, also after a failure; return 1 if any failed."""
+    selected = {name: command for name, command in (CHECKS | LONG_CHECKS).items() if name in (arguments or CHECKS)}
     if "console" in selected and browser.find_browser() is None:
         progress.print_line(f"console: skipped. {browser.MISSING}")
         del selected["console"]
