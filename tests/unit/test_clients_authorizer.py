@@ -140,7 +140,7 @@ def test_invalid_token_gets_a_policy_that_denies_everything(
 
 
 def test_client_whose_scopes_allow_no_route_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
-    """No route requires its scope, which an earlier release had; the log states the reason."""
+    """No route requires its scope; the log states the reason."""
     assert effect(authorize(FakeClients(replace(CLIENT, scopes=frozenset({"retired:read"})))))[0] == "Deny"
     assert json.loads(capsys.readouterr().out)["reason"] == "no route for its scopes"
 

@@ -87,4 +87,4 @@ def test_messages_have_a_traceparent_of_their_own() -> None:
     assert header is not None
     assert re.fullmatch(rf"00-{W3C}-[0-9a-f]{{16}}-01", header)
     assert parse_trace_id(header) == XRAY
-    assert build_traceparent("an id of an earlier release", event_id) is None
+    assert build_traceparent("an id of another system", event_id) is None

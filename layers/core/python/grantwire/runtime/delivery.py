@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # Attempts after 1 s, 2 s, 4 s and so on up to 8.5 minutes, then every 10 minutes: for about two days, and for at least
-# 24 hours also if the random factor is the smallest one each time. A receiver that is down for a night needs nobody.
+# 24 hours also if the random factor is the smallest one each time. A receiver that is down for a night needs no person.
 PATIENCE = {"MAX_ATTEMPTS": "300", "BACKOFF_MAX": "10m"}
 
 
