@@ -44,9 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         suite = item.path.relative_to(Path(__file__).parent).parts[0]
-        if suite in {"integration", "e2e", "containers", "browser"}:
+        if suite in {"integration", "e2e", "deployments", "containers", "browser"}:
             item.add_marker(suite)
-        if suite in {"e2e", "containers", "browser"}:
+        if suite in {"e2e", "deployments", "containers", "browser"}:
             item.add_marker(pytest.mark.timeout(_DEPLOYED_TIMEOUT_SECONDS))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: ("e2e" not in item.keywords, _postgres_version(item.nodeid)))

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.callers import create_invalid_headers
 from tests.e2e.command import Grantwire
-from tests.support.deployed import http, receiver, running_stack
+from tests.support.deployed import http, invalid_headers, receiver, running_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from infra.local.stack.embedded import EmbeddedStack
     from tests.support.receiver import Receiver
 
-__all__ = ["http", "receiver"]
+__all__ = ["http", "invalid_headers", "receiver"]
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +28,3 @@ def stack(request: pytest.FixtureRequest, receiver: Receiver) -> Iterator[Embedd
 def grantwire(stack: EmbeddedStack, tmp_path: Path) -> Grantwire:
     """The installed command, as a person at a terminal uses it."""
     return Grantwire(stack.api_url, stack.token, tmp_path)
-
-
-@pytest.fixture(scope="session")
-def invalid_headers(stack: EmbeddedStack) -> dict[str, str | None]:
-    """Authorization headers that are valid for no route, by what is wrong with them."""
-    return create_invalid_headers(stack)

@@ -62,17 +62,6 @@ def test_every_gateway_response_of_the_template_is_deployed(stack: EmbeddedStack
         assert {name: found.get(name) for name in response} == response
 
 
-def test_deployment_survives_a_restart_of_the_emulator_and_a_second_start(stack: EmbeddedStack, http: Http) -> None:
-    """E5: nothing is deployed again, and the gateway still responds as on AWS."""
-    stack.emulator.stop()
-    stack.emulator.start()
-    assert stack.deployment.is_current()
-    stack.up()
-    unknown = http.send("GET", "/v1/other")
-    assert_is_error("NotFound", unknown.status, unknown.headers, unknown.body)
-    assert http.send("DELETE", GRANTS).status == 405
-
-
 @pytest.mark.parametrize(
     "name",
     ["a%2Fb", "%", "%25", "100% sure", "a b", "a+b", "ユーザー", "é~!$&'()*,;=:@", 'quote"s\\', "..", "[x]{y}|z^`"],

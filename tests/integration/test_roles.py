@@ -717,7 +717,7 @@ def _unprivileged_owner(databases: Databases) -> Iterator[str]:
     try:
         yield urlunsplit(parts._replace(netloc=f"{name}:{name}@{parts.netloc.rpartition('@')[2]}"))
     finally:
-        databases.drop(url)
+        _administer(databases, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(database))
         _administer(databases, sql.SQL("DROP ROLE {}").format(role))
 
 

@@ -1,7 +1,7 @@
 """Sources of the servers that tests run on; `GRANTWIRE_TEST_BACKEND` selects one.
 
 - `embedded`, the default: PostgreSQL and NATS from wheels. Tests run on every PostgreSQL major version that is
-  installed on this machine.
+  installed on this machine; with `GRANTWIRE_TEST_POSTGRES=newest`, on the newest one.
 - `containers`: images that a container engine runs, see `tests.support.containers_backend`.
 - `external`: a PostgreSQL at `GRANTWIRE_TEST_DATABASE_URL`, whose user may create databases and roles, and a NATS with
   JetStream at `GRANTWIRE_TEST_NATS_URL`.
@@ -68,10 +68,11 @@ class Embedded:
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
         """Return one PostgreSQL for each installed major version, the newest first."""
+        only_newest = os.environ.get("GRANTWIRE_TEST_POSTGRES") == "newest"
         by_name = {f"pg{installation.major}": installation.binaries for installation in reversed(list_installations())}
         return {
             name: partial(PostgresServer, in_memory(STATE) / name, binaries=binaries, settings=UNSAFE)
-            for name, binaries in sorted(by_name.items(), reverse=True)
+            for name, binaries in sorted(by_name.items(), reverse=True)[: 1 if only_newest else None]
         }
 
     def nats(self) -> Nats:

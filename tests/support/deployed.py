@@ -10,6 +10,7 @@ import pytest
 
 from infra.local.progress import Progress
 from infra.local.stack.embedded import EmbeddedStack
+from tests.e2e.callers import create_invalid_headers
 from tests.e2e.http import Http
 from tests.support.receiver import Receiver
 from tests.support.servers import STATE
@@ -29,6 +30,8 @@ def running_stack(name: str, receiver: Receiver, config: pytest.Config) -> Itera
             stack.up()
         yield stack
     finally:
+        for server in stack.servers:
+            server.kill()
         stack.down()
         stack.postgres.destroy()
         shutil.rmtree(folder, ignore_errors=True)
@@ -45,3 +48,9 @@ def receiver() -> Iterator[Receiver]:
 def http(stack: EmbeddedStack) -> Http:
     """The development client of the deployed API, with all scopes."""
     return Http(stack.api_url, stack.token)
+
+
+@pytest.fixture(scope="session")
+def invalid_headers(stack: EmbeddedStack) -> dict[str, str | None]:
+    """Authorization headers that are valid for no route, by what is wrong with them."""
+    return create_invalid_headers(stack)

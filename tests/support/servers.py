@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["STATE", "Cluster", "Databases", "clusters", "nats", "newest_postgres"]
 
 _TEMPLATE = "grantwire_template"
+_DROPPED_LATER = 5
 _PASSWORD = uuid.uuid4().hex
 
 
@@ -54,6 +56,7 @@ class Databases:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._connection = psycopg.connect(cluster.url("postgres"), autocommit=True)
+        self._dropped: deque[str] = deque()
         self._template = f"{_TEMPLATE}_{uuid.uuid4().hex[:8]}"
         self._login = f"grantwire_test_{uuid.uuid4().hex[:8]}"
         self._clients_login = f"{self._login}_clients"
@@ -88,12 +91,21 @@ class Databases:
         return self.cluster.url(urlsplit(url).path.lstrip("/"))
 
     def drop(self, url: str) -> None:
-        """Drop a database, and close the connections to it that are still open."""
-        self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), urlsplit(url).path.lstrip("/"))
+        """Close the connections to a database, and drop it after some others.
+
+        PostgreSQL waits 100 ms for each connection that has not ended yet.
+        """
+        self._dropped.append(urlsplit(url).path.lstrip("/"))
+        self._connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [self._dropped[-1]]
+        )
+        if len(self._dropped) > _DROPPED_LATER:
+            self._drop_database(self._dropped.popleft())
 
     def close(self) -> None:
         """Drop the template and the login roles. The group roles stay: other databases may use them."""
-        self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), self._template)
+        for name in (*self._dropped, self._template):
+            self._drop_database(name)
         self._admin(sql.SQL("DROP ROLE {}, {}"), self._login, self._clients_login)
         self._connection.close()
 
@@ -110,6 +122,9 @@ class Databases:
 
     def _create(self, name: str, template: str) -> None:
         self._admin(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"), name, template)
+
+    def _drop_database(self, name: str) -> None:
+        self._admin(sql.SQL("DROP DATABASE {} WITH (FORCE)"), name)
 
     def _admin(self, statement: sql.SQL, *names: str) -> None:
         self._run(statement.format(*map(sql.Identifier, names)))

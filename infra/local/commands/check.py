@@ -35,6 +35,10 @@ CHECKS = {
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.toolchain.requirements"),
+    # E5, I7: generated requests, a deployment for an AWS without layers, and one whose emulator starts again.
+    "deployments": ("pytest", "-q", "tests/deployments"),
+    # The tests of SQL on the PostgreSQL versions that `make test` leaves out.
+    "older PostgreSQL": ("python", "-m", "tests.support.older_postgres"),
     # Every section of `make bench` once, at its smallest size. It takes longer than the timeout of a test.
     "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
     # C14, C17: the wheel of the library in a fresh environment, and many checks by threads and forks.

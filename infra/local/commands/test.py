@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 
 PYTEST = (sys.executable, "-m", "pytest")
 NO_TESTS_COLLECTED = 5
-PARALLEL_OPTIONS = ("-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadscope", "--no-loadscope-reorder")
+# One process more than processors, because many tests wait.
+PARALLEL_OPTIONS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "loadscope", "--no-loadscope-reorder")
 
 
 def test(arguments: Sequence[str], _progress: Progress) -> int:
-    """Replace this process with pytest: all tests in parallel (up to four processes), or `arguments` in one process.
+    """Replace this process with pytest: all tests in parallel on the newest PostgreSQL, or `arguments` in one process.
 
     Servers and folders of killed test runs are removed first.
     """
     _remove_abandoned()
-    replace_process([*PYTEST, *(arguments or PARALLEL_OPTIONS)], _environment())
+    if arguments:
+        replace_process([*PYTEST, *arguments], _environment())
+    replace_process([*PYTEST, *PARALLEL_OPTIONS], {**_environment(), "GRANTWIRE_TEST_POSTGRES": "newest"})
 
 
 def test_containers(arguments: Sequence[str], progress: Progress) -> int:

@@ -105,11 +105,6 @@ class NatsServer(Server):
             self.stop()
         super().start()
 
-    def destroy(self) -> None:
-        """Stop the server and delete its data. It is killed, because it would first write the state of every stream."""
-        self.kill()
-        super().destroy()
-
     @property
     def _ports_folder(self) -> Path:
         return self.state / "ports"

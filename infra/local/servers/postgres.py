@@ -99,8 +99,8 @@ class PostgresServer(Server):
         return postgres_url(user, secret, f"{HOST}:{self.port}", database)
 
     def destroy(self) -> None:
-        """Stop the server and delete the cluster."""
-        self.stop()
+        """Kill the server and delete the cluster."""
+        self.kill()
         unprivileged.remove_data(self.folder)
         super().destroy()
 

@@ -107,8 +107,8 @@ class Server(ABC):
         self.start()
 
     def destroy(self) -> None:
-        """Stop the server and delete its data."""
-        self.stop()
+        """Kill the server, because a stop would first save what is deleted here, and delete its data."""
+        self.kill()
         shutil.rmtree(self.state, ignore_errors=True)
 
     @abstractmethod
