@@ -24,12 +24,12 @@ from grantwire_idempotency import (
     idempotent,
 )
 from grantwire_idempotency.errors import RetryableError
-from grantwire_idempotency.stores.redis import connect
+from grantwire_idempotency import connect_redis
 
 
 def open_store(url: str) -> FilteredStore:
     breaker = CircuitBreaker("keys", failures=3, rest=timedelta(seconds=10))
-    store = BreakerStore(RedisStore(connect(url), prefix="mails:"), breaker)
+    store = BreakerStore(RedisStore(connect_redis(url), prefix="mails:"), breaker)
     return FilteredStore(store, BloomFilter(expected_keys=1_000_000))  # or LruFilter(capacity=10_000)
 
 

@@ -11,7 +11,7 @@ Run it: DATABASE_URL=postgresql://… python lock_report.py
 import os
 from datetime import timedelta
 
-from grantwire_idempotency import PostgresLocks  # or RedisLocks(connect(url))
+from grantwire_idempotency import PostgresLocks  # or RedisLocks(connect_redis(url))
 from grantwire_idempotency.errors import LockHeldError
 
 locks = PostgresLocks(os.environ["DATABASE_URL"])

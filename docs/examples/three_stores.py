@@ -11,11 +11,11 @@ import os
 from datetime import timedelta
 
 from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore, Store
-from grantwire_idempotency.stores.redis import connect
+from grantwire_idempotency import connect_redis
 
 stores: list[Store] = [
     PostgresStore(os.environ["DATABASE_URL"]),  # or a psycopg connection, or a pool of psycopg_pool
-    RedisStore(connect(os.environ["REDIS_URL"]), prefix="shop:"),  # or your own client of redis-py
+    RedisStore(connect_redis(os.environ["REDIS_URL"]), prefix="shop:"),  # or your own client of redis-py
     MemoryStore(capacity=10_000),
 ]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from grantwire_idempotency import RedisStore, entity_key, idempotent
 from grantwire_idempotency.errors import RequestInProgressError
-from grantwire_idempotency.stores.redis import connect
+from grantwire_idempotency import connect_redis
 
-client = connect(os.environ["REDIS_URL"])
+client = connect_redis(os.environ["REDIS_URL"])
 
 
 @idempotent(RedisStore(client), key=entity_key("invoice", "invoice_id"), name="send-invoice")

@@ -21,7 +21,7 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import CircuitBreaker
 from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres

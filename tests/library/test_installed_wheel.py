@@ -47,7 +47,7 @@ print(resources.files("grantwire_idempotency").joinpath("py.typed").is_file())
 
 _STORE = """
 from grantwire_idempotency.conformance.harness import MemoryHarness
-from grantwire_idempotency.stores.memory import MemoryStore
+from grantwire_idempotency import MemoryStore
 
 class Forgetful(MemoryStore):
     def store_result(self, claim, result, ttl, order_ttl=None):

@@ -9,14 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from grantwire_idempotency import AsyncMemoryStore, Claim, MemoryStore
 from grantwire_idempotency.conformance.blocking import BlockingStore
 from grantwire_idempotency.conformance.harness import MemoryHarness
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import Claim
-from grantwire_idempotency.stores.memory import AsyncMemoryStore, MemoryStore
 
 if TYPE_CHECKING:
-    from grantwire_idempotency.stores.interface import CheckResult, Key
+    from grantwire_idempotency import CheckResult, Key
 
 MINUTE = timedelta(minutes=1)
 

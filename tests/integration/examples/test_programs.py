@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency import schema
+from grantwire_idempotency._internal.postgres import schema
 from tests.support.paths import LIBRARY
 from tests.support.programs import list_programs
 from tests.support.servers import newest_postgres

@@ -13,15 +13,18 @@ from grantwire_idempotency import (
     AsyncBreakerStore,
     AsyncMemoryStore,
     AsyncPostgresStore,
+    AsyncRedisStore,
     BreakerStore,
     CircuitBreaker,
     FilteredStore,
     LruFilter,
     MemoryStore,
     PostgresStore,
+    RedisStore,
+    connect_redis,
+    connect_redis_async,
 )
 from grantwire_idempotency.conformance.blocking import BlockingStore
-from grantwire_idempotency.stores.redis import AsyncRedisStore, RedisStore, connect, connect_async
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from grantwire_idempotency.stores.interface import Store
+    from grantwire_idempotency import Store
 
 _SHIFT = """
 UPDATE processed_messages
@@ -212,7 +215,7 @@ class RedisHarness:
         return RedisStore(self._connect(), hash_tags=self._hash_tags, fences=self.fences)
 
     def _connect(self) -> Redis:
-        client = connect(self.url)
+        client = connect_redis(self.url)
         self._resources.callback(client.close)
         return client
 
@@ -222,7 +225,7 @@ class AsyncRedisHarness(RedisHarness):
 
     def _open_store(self) -> Store:
         runner = self._resources.enter_context(asyncio.Runner())
-        client = connect_async(self.url)
+        client = connect_redis_async(self.url)
         self._resources.callback(lambda: runner.run(client.aclose()))
         return BlockingStore(AsyncRedisStore(client, fences=self.fences), runner)
 

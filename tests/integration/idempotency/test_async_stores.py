@@ -28,11 +28,11 @@ from grantwire_idempotency import (
     Message,
     NoMetrics,
     Outcome,
+    connect_redis_async,
     current_claim,
     idempotent,
 )
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RequestInProgressError
-from grantwire_idempotency.stores.redis import connect_async
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(request: pytest.FixtureRequest, database_url: str, valkey_server: Valkey
             case "memory":
                 yield AsyncMemoryStore()
             case "redis" | "redis-fences":
-                async with connect_async(valkey_server.url) as client:
+                async with connect_redis_async(valkey_server.url) as client:
                     await client.flushall()
                     yield AsyncRedisStore(client, fences=request.param == "redis-fences")
             case "dsn":

@@ -9,13 +9,20 @@ import pytest
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import (
+    BloomFilter,
+    BreakerStore,
+    CircuitBreaker,
+    Claim,
+    Duplicate,
+    FilteredStore,
+    Key,
+    LruFilter,
+    PostgresStore,
+    RedisStore,
+    connect_redis,
+)
 from grantwire_idempotency.errors import CircuitOpenError, RetryableError
-from grantwire_idempotency.stores.breaker import BreakerStore
-from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, LruFilter
-from grantwire_idempotency.stores.interface import Claim, Duplicate, Key
-from grantwire_idempotency.stores.postgres import PostgresStore
-from grantwire_idempotency.stores.redis import RedisStore, connect
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 from tests.support.round_trips import RoundTrips
@@ -23,8 +30,7 @@ from tests.support.round_trips import RoundTrips
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire_idempotency.stores.filters import KeyFilter
-    from grantwire_idempotency.stores.interface import CheckResult, Store
+    from grantwire_idempotency import CheckResult, KeyFilter, Store
     from infra.local.servers.postgres import PostgresServer
     from infra.local.servers.server import Server
     from tests.integration.idempotency.harness import RedisHarness
@@ -44,7 +50,7 @@ def stoppable(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Store]]:
         database.close()
     else:
         valkey: ValkeyServer = request.getfixturevalue("private_valkey")
-        with connect(valkey.url) as client:
+        with connect_redis(valkey.url) as client:
             yield valkey, RedisStore(client)
 
 
@@ -85,7 +91,7 @@ def test_killed_server_is_not_called_until_trial_succeeds(stoppable: tuple[Serve
 def test_known_duplicate_in_redis_costs_one_round_trip(redis_harness: RedisHarness, key_filter: KeyFilter) -> None:
     """C10: with and without a filter; a new key costs one as well."""
     new, known = Key("new"), Key("known")
-    with RoundTrips(redis_harness.url) as proxy, connect(proxy.url) as client:
+    with RoundTrips(redis_harness.url) as proxy, connect_redis(proxy.url) as client:
         bare = RedisStore(client)
         store = FilteredStore(bare, key_filter)
 

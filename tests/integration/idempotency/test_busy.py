@@ -29,17 +29,17 @@ from grantwire_idempotency import (
     Key,
     Message,
     NoMetrics,
+    PostgresLocks,
     PostgresStore,
     RedisStore,
     RequestIdentity,
     StoredResponse,
     TransactionGuard,
+    connect_redis,
     idempotent,
 )
+from grantwire_idempotency._internal.postgres.errors import is_busy
 from grantwire_idempotency.errors import BusyError, InternalError
-from grantwire_idempotency.locks.postgres import PostgresLocks
-from grantwire_idempotency.postgres.errors import is_busy
-from grantwire_idempotency.stores.redis import connect
 from infra.local.system.processes import wait_until
 from tests.support.module_database import database_url
 from tests.support.paths import PYTHONPATH, ROOT
@@ -87,7 +87,7 @@ def test_each_key_runs_once_with_more_callers_than_connections(
 
 def test_client_of_the_library_waits_for_a_connection(valkey_server: ValkeyServer) -> None:
     """C23: for the time of its pool, which the URL may set; then the store is busy."""
-    with connect(f"{valkey_server.url}?timeout=0.05", max_connections=1) as client:
+    with connect_redis(f"{valkey_server.url}?timeout=0.05", max_connections=1) as client:
         held = client.connection_pool.get_connection()
         with pytest.raises(BusyError):
             RedisStore(client).check(Key("k"), timedelta(minutes=1))
@@ -123,7 +123,7 @@ def open_job(store: Store, runs: list[str]) -> Callable[[str], None]:
 @pytest.fixture
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a call wait for a free connection for a moment only."""
-    monkeypatch.setattr("grantwire_idempotency.execution._BUSY_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr("grantwire_idempotency._internal.jobs.execution._BUSY_WAIT", timedelta(milliseconds=50))
 
 
 @pytest.mark.usefixtures("_short_wait")
@@ -131,7 +131,9 @@ def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_many_open_files_are_busy(kind: str) -> None:
     """C23: nothing listens at these addresses, but that is not known without a socket."""
     runs: list[str] = []
-    store = RedisStore(connect("redis://127.0.0.1:1")) if kind == "redis" else PostgresStore("host=127.0.0.1 port=1")
+    store = (
+        RedisStore(connect_redis("redis://127.0.0.1:1")) if kind == "redis" else PostgresStore("host=127.0.0.1 port=1")
+    )
     job = open_job(store, runs)
     with no_free_file(), pytest.raises(BusyError):
         job("o1")

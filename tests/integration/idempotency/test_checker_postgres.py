@@ -9,10 +9,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from grantwire_idempotency.checker import IdempotencyChecker
+from grantwire_idempotency import IdempotencyChecker, Key, PostgresStore
 from grantwire_idempotency.errors import RequestInProgressError
-from grantwire_idempotency.stores.interface import Key
-from grantwire_idempotency.stores.postgres import PostgresStore
 from tests.support.concurrency import run_concurrently
 from tests.support.servers import newest_postgres
 from tests.unit.idempotency.doubles import FakeTime

@@ -17,10 +17,10 @@ from grantwire_idempotency import (
     PostgresStore,
     RedisStore,
     RetryPolicy,
+    connect_redis,
     idempotent,
 )
 from grantwire_idempotency.errors import LeaseLostError, RetryableError
-from grantwire_idempotency.stores.redis import connect
 from tests.support.plaintext import PLAINTEXT
 from tests.unit.idempotency.doubles import RecordedMetrics, logged
 
@@ -168,7 +168,7 @@ class TestRedisStore(Suite):
     @pytest.fixture
     def shop(self, private_valkey: ValkeyServer) -> Iterator[Shop]:
         """Provide a shop with its own server."""
-        with connect(private_valkey.url) as client:
+        with connect_redis(private_valkey.url) as client:
             yield Shop(RedisStore(client), private_valkey, durable=False)
 
 

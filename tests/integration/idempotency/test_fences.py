@@ -11,9 +11,7 @@ import psycopg
 import pytest
 from redis import Redis
 
-from grantwire_idempotency import Claim, Key, PostgresStore, RedisStore
-from grantwire_idempotency.locks.postgres import PostgresLocks
-from grantwire_idempotency.locks.redis import RedisLocks
+from grantwire_idempotency import Claim, Key, PostgresLocks, PostgresStore, RedisLocks, RedisStore
 from infra.local.system.processes import wait_until
 from tests.support.module_database import database_url
 
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import LiteralString
 
-    from grantwire_idempotency import Store
-    from grantwire_idempotency.locks.interface import LockManager
+    from grantwire_idempotency import LockManager, Store
     from tests.support.valkey import ValkeyServer
 
 __all__ = ["database_url"]

@@ -15,9 +15,8 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from grantwire_idempotency import InboxGuard, Message, Outcome, by_timestamp, by_version, entity_key
+from grantwire_idempotency import InboxGuard, Message, Outcome, by_timestamp, by_version, entity_key, new_messages
 from grantwire_idempotency.errors import ConfigError, InternalError, RequestInProgressError
-from grantwire_idempotency.inbox_sql import new_messages
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ from grantwire_idempotency import (
     Outcome,
     PostgresStore,
     RedisStore,
+    connect_redis,
+    connect_redis_async,
     idempotent,
 )
-from grantwire_idempotency.stores.redis import connect, connect_async
 from tests.support.module_database import database_url
 from tests.support.servers import newest_postgres
 
@@ -119,7 +120,7 @@ def open_store(kind: str, url: str, client_url: str) -> Iterator[Any]:
             case "connection":
                 yield PostgresStore(stack.enter_context(psycopg.connect(url)))
             case _:
-                yield RedisStore(stack.enter_context(connect(client_url)))
+                yield RedisStore(stack.enter_context(connect_redis(client_url)))
 
 
 @contextmanager
@@ -184,7 +185,7 @@ async def open_async_store(kind: str, url: str, client_url: str) -> AsyncIterato
             async with await psycopg.AsyncConnection.connect(url) as connection:
                 yield AsyncPostgresStore(connection)
         case _:
-            async with connect_async(client_url) as client:
+            async with connect_redis_async(client_url) as client:
                 yield AsyncRedisStore(client)
 
 

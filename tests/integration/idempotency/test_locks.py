@@ -16,10 +16,8 @@ from psycopg.rows import dict_row
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
+from grantwire_idempotency import PostgresLocks, RedisLocks, connect_redis
 from grantwire_idempotency.errors import BadRequestError, ConfigError, LeaseLostError, LockHeldError, RetryableError
-from grantwire_idempotency.locks.postgres import PostgresLocks
-from grantwire_idempotency.locks.redis import RedisLocks
-from grantwire_idempotency.stores.redis import connect
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.plaintext import PLAINTEXT
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from grantwire_idempotency.locks.interface import Lock, LockManager
+    from grantwire_idempotency import Lock, LockManager
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.support.servers import Databases
@@ -93,11 +91,11 @@ class RedisScene:
     def __init__(self, url: str) -> None:
         self.url = url
         self._resources = ExitStack()
-        self.client = connect(url)
+        self.client = connect_redis(url)
 
     def locks(self, **options: Any) -> LockManager:
         """Return a lock manager with its own connection."""
-        return RedisLocks(self._resources.enter_context(connect(self.url)), **options)
+        return RedisLocks(self._resources.enter_context(connect_redis(self.url)), **options)
 
     def advance(self, step: timedelta) -> None:
         """Advance the clock."""
@@ -451,7 +449,7 @@ class TestRedisLocks(Conformance):
         lock = scene.locks().acquire("job", HOUR)
         assert scene.client.get("lock:job") == lock.token
         assert 0 < scene.client.pttl("lock:job") <= 3_600_000
-        with connect(scene.url) as client:
+        with connect_redis(scene.url) as client:
             assert not is_held(RedisLocks(client, prefix="other:"))
         lock.release()
         assert scene.client.keys() == []
@@ -501,7 +499,7 @@ def test_lock_survives_kill_of_postgresql(server: PostgresServer, caplog: pytest
 
 def test_lock_is_lost_with_killed_redis(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
     """C7: RetryableError while the server is down; without persistence the lock is lost, and LeaseLostError says so."""
-    with connect(private_valkey.url) as client:
+    with connect_redis(private_valkey.url) as client:
         locks = RedisLocks(client)
         lock = locks.acquire("killed", HOUR)
         private_valkey.kill()

@@ -29,9 +29,10 @@ from grantwire_idempotency import (
     RequestIdentity,
     StoredResponse,
     TransactionGuard,
+    connect_redis,
+    connect_redis_async,
 )
 from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
-from grantwire_idempotency.stores.redis import connect, connect_async
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
@@ -178,10 +179,10 @@ PARTS: dict[str, Callable[[Any], object]] = {
         RequestIdentity.create("ann", "POST /orders", "k1", {}), lambda _: StoredResponse(201, "")
     ),
     "AsyncPostgresStore": lambda logger: asyncio.run(AsyncPostgresStore(NO_SERVER, logger=logger).check(KEY, MINUTE)),
-    "RedisStore": lambda logger: RedisStore(connect(NO_REDIS), logger=logger).check(KEY, MINUTE),
-    "RedisLocks": lambda logger: RedisLocks(connect(NO_REDIS), logger=logger).acquire("job", MINUTE),
+    "RedisStore": lambda logger: RedisStore(connect_redis(NO_REDIS), logger=logger).check(KEY, MINUTE),
+    "RedisLocks": lambda logger: RedisLocks(connect_redis(NO_REDIS), logger=logger).acquire("job", MINUTE),
     "AsyncRedisStore": lambda logger: asyncio.run(
-        AsyncRedisStore(connect_async(NO_REDIS), logger=logger).check(KEY, MINUTE)
+        AsyncRedisStore(connect_redis_async(NO_REDIS), logger=logger).check(KEY, MINUTE)
     ),
 }
 

@@ -15,8 +15,8 @@ from grantwire.retention.policies import POLICIES, delete_batch
 from grantwire.retention.settings import RetentionSettings
 from grantwire.settings import load
 from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, PostgresStore
+from grantwire_idempotency._internal.stores import postgres_queries
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RetryableError
-from grantwire_idempotency.stores import postgres_queries
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import LiteralString
 
-    from grantwire_idempotency.stores.interface import CheckResult, Store
+    from grantwire_idempotency import CheckResult, Store
     from infra.local.servers.postgres import PostgresServer
     from tests.integration.conftest import Rows
     from tests.integration.idempotency.harness import PostgresHarness

@@ -18,16 +18,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, ResponseError
 from redis.retry import Retry
 
-from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, RedisStore
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus, RedisStore, connect_redis
+from grantwire_idempotency._internal.stores.redis import convert_error
 from grantwire_idempotency.errors import ConfigError, InternalError, LeaseLostError, RetryableError
-from grantwire_idempotency.stores.redis import connect, convert_error
 from tests.integration.idempotency.harness import shorten
 from tests.unit.idempotency.doubles import logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire_idempotency.stores.interface import Store
+    from grantwire_idempotency import Store
     from tests.support.valkey import ValkeyServer
 
 MINUTE = timedelta(minutes=1)
@@ -193,7 +193,7 @@ def test_every_command_is_safe_to_repeat(valkey_server: ValkeyServer, store: Red
 
 def test_closed_connection_is_reestablished(valkey_server: ValkeyServer, valkey: Redis) -> None:
     """The server closed it while the Lambda environment was frozen."""
-    with connect(valkey_server.url) as client:
+    with connect_redis(valkey_server.url) as client:
         store = RedisStore(client)
         claim = claim_key(store)
         valkey.client_kill_filter(_type="normal", skipme=True)
@@ -203,7 +203,7 @@ def test_closed_connection_is_reestablished(valkey_server: ValkeyServer, valkey:
 
 def test_connection_broken_during_command_is_retried_once(valkey_server: ValkeyServer, valkey: Redis) -> None:
     """If the new connection breaks too, the caller gets RetryableError."""
-    with connect(valkey_server.url) as client:
+    with connect_redis(valkey_server.url) as client:
         store = RedisStore(client)
         valkey.client_pause(60_000, all=False)
         try:
@@ -227,7 +227,7 @@ def test_connection_broken_during_command_is_retried_once(valkey_server: ValkeyS
 
 def test_store_recovers_after_server_restart(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
     """Every method raises RetryableError while the server is down, even without a connection; the reason is logged."""
-    with connect(private_valkey.url) as connected, connect(private_valkey.url) as fresh:
+    with connect_redis(private_valkey.url) as connected, connect_redis(private_valkey.url) as fresh:
         store, claim = RedisStore(connected), claim_key(RedisStore(connected), ttl=HOUR)
         private_valkey.kill()
         caplog.clear()
@@ -263,7 +263,7 @@ def test_client_timeout_limits_wait_for_server(private_valkey: ValkeyServer) -> 
 
 def test_server_that_cannot_write_is_retryable(private_valkey: ValkeyServer) -> None:
     """A server that is full, a replica, or without enough replicas has changed nothing."""
-    with connect(private_valkey.url) as client:
+    with connect_redis(private_valkey.url) as client:
         store = RedisStore(client)
         claim = claim_key(store, ttl=HOUR)
         ordered = claim_key(store, Key("ordered", mark=1), HOUR)
@@ -281,7 +281,7 @@ def test_server_that_cannot_write_is_retryable(private_valkey: ValkeyServer) -> 
 
 def test_full_server_can_release_key(private_valkey: ValkeyServer) -> None:
     """Otherwise it could never free memory."""
-    with connect(private_valkey.url) as client:
+    with connect_redis(private_valkey.url) as client:
         store = RedisStore(client)
         claim = claim_key(store, ttl=HOUR)
         with _full(client):
@@ -291,9 +291,9 @@ def test_full_server_can_release_key(private_valkey: ValkeyServer) -> None:
 
 def test_wrong_password_is_logged_as_error(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
     """It stays retryable, because the message is not the cause."""
-    with connect(private_valkey.url) as client:
+    with connect_redis(private_valkey.url) as client:
         client.config_set("requirepass", "secret")
-    with connect(private_valkey.url) as client:
+    with connect_redis(private_valkey.url) as client:
         caplog.clear()
         with pytest.raises(RetryableError):
             RedisStore(client).check(KEY, MINUTE)
@@ -328,7 +328,7 @@ def test_unknown_entry_is_error_and_remains(store: RedisStore, valkey: Redis) ->
 
 def test_missing_permission_is_internal_error(private_valkey: ValkeyServer) -> None:
     """A retry cannot fix a wrong installation."""
-    with connect(private_valkey.url) as client:
+    with connect_redis(private_valkey.url) as client:
         client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-set")
         for key in (KEY, Key("ordered", mark=1)):
             with pytest.raises(InternalError, match="NoPermissionError"):
@@ -356,13 +356,13 @@ def test_cluster_client_requires_hash_tags(valkey_cluster: ValkeyServer) -> None
     """Otherwise the entries of a key are on different nodes, and no script can read both."""
     with _cluster(valkey_cluster) as client, pytest.raises(ConfigError, match="requires hash_tags=True"):
         RedisStore(client)
-    with connect(valkey_cluster.url) as direct, pytest.raises(InternalError, match="ClusterCrossSlotError"):
+    with connect_redis(valkey_cluster.url) as direct, pytest.raises(InternalError, match="ClusterCrossSlotError"):
         RedisStore(direct).check(Key("a", mark=1), MINUTE)
 
 
 def test_unavailable_cluster_is_retryable(valkey_cluster: ValkeyServer) -> None:
     """One node is down, or all are, which raises another error class."""
-    with connect(valkey_cluster.url) as client:
+    with connect_redis(valkey_cluster.url) as client:
         store = RedisStore(client, hash_tags=True)
         claim = claim_key(store)
         # Keep one slot: a cluster without slots takes seconds to recover.

@@ -19,9 +19,9 @@ from grantwire_idempotency import (
     RequestIdentity,
     StoredResponse,
     TransactionGuard,
-    schema,
 )
 from grantwire_idempotency.__main__ import main
+from grantwire_idempotency._internal.postgres import schema
 from grantwire_idempotency.errors import InternalError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from grantwire_idempotency import Key
 from grantwire_idempotency.conformance.suite import StoreConformance, claim_key, outcome
-from grantwire_idempotency.stores.interface import Key
 from tests.integration.idempotency.harness import AsyncBreakerHarness, BreakerHarness, FilteredHarness
 from tests.support.paths import PYTHONPATH, ROOT
 from tests.support.servers import newest_postgres
@@ -20,7 +20,7 @@ from tests.support.servers import newest_postgres
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire_idempotency.stores.interface import Store
+    from grantwire_idempotency import Store
     from tests.integration.idempotency.harness import (
         AsyncPostgresHarness,
         AsyncRedisHarness,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from grantwire_idempotency import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:

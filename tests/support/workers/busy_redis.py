@@ -16,8 +16,15 @@ from typing import Any
 
 import redis
 
-from grantwire_idempotency import AsyncRedisStore, FailMode, NoMetrics, RedisStore, idempotent
-from grantwire_idempotency.stores.redis import connect, connect_async
+from grantwire_idempotency import (
+    AsyncRedisStore,
+    FailMode,
+    NoMetrics,
+    RedisStore,
+    connect_redis,
+    connect_redis_async,
+    idempotent,
+)
 
 # As redis-py 8 has by default. Older versions have no limit.
 CONNECTIONS = 100
@@ -31,7 +38,7 @@ def run_tasks(url: str, kind: str) -> tuple[Counter[str], Counter[str]]:
     name = uuid.uuid4().hex
 
     async def main() -> None:
-        create: Any = redis.asyncio.Redis.from_url if kind == "plain" else connect_async
+        create: Any = redis.asyncio.Redis.from_url if kind == "plain" else connect_redis_async
         client = create(url, max_connections=CONNECTIONS)
         store = AsyncRedisStore(client)
 
@@ -51,7 +58,7 @@ def run_tasks(url: str, kind: str) -> tuple[Counter[str], Counter[str]]:
 def run_threads(url: str, kind: str) -> tuple[Counter[str], Counter[str]]:
     """Call the job twice for each of 150 keys, all at the same time."""
     runs: Counter[str] = Counter()
-    create: Any = redis.Redis.from_url if kind == "plain" else connect
+    create: Any = redis.Redis.from_url if kind == "plain" else connect_redis
     client = create(url, max_connections=CONNECTIONS // 4)
     start, lock = threading.Barrier(THREADS), threading.Lock()
 

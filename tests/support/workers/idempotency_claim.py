@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 
-from grantwire_idempotency.stores.interface import Key
+from grantwire_idempotency import Key
 from tests.integration.idempotency.harness import HARNESSES
 
 if __name__ == "__main__":

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 
 from grantwire.database import Database, DatabaseSettings
 from grantwire.settings import load
-from grantwire_idempotency.locks.postgres import PostgresLocks
-from grantwire_idempotency.locks.redis import RedisLocks
-from grantwire_idempotency.stores.redis import connect
+from grantwire_idempotency import PostgresLocks, RedisLocks, connect_redis
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grantwire_idempotency.locks.interface import LockManager
+    from grantwire_idempotency import LockManager
 
 WAIT = timedelta(seconds=60)
 
@@ -33,7 +31,7 @@ WAIT = timedelta(seconds=60)
 def create_locks(kind: str, url: str) -> LockManager:
     """Return a lock manager that retries every millisecond."""
     if kind == "redis":
-        return RedisLocks(connect(url), sleep=lambda _: time.sleep(0.001))
+        return RedisLocks(connect_redis(url), sleep=lambda _: time.sleep(0.001))
     return PostgresLocks(
         Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": url})), sleep=lambda _: time.sleep(0.001)
     )

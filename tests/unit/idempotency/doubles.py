@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
     from grantwire_idempotency import CheckResult, Claim, Key, KeyState
-    from grantwire_idempotency.metrics import CheckLabel
+    from grantwire_idempotency._internal.metrics.interface import CheckLabel
 
 _PLAIN_RECORD = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 

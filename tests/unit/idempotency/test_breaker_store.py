@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency import FailMode, idempotent
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import (
+    BreakerStore,
+    CircuitBreaker,
+    Claim,
+    Duplicate,
+    FailMode,
+    InProgress,
+    Key,
+    KeyState,
+    KeyStatus,
+    MemoryStore,
+    idempotent,
+)
 from grantwire_idempotency.errors import BusyError, CircuitOpenError, ConfigError, LeaseLostError, RetryableError
-from grantwire_idempotency.stores.breaker import BreakerStore
-from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
-from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import run_concurrently
 from tests.unit.idempotency.doubles import FakeTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire_idempotency.stores.interface import CheckResult
+    from grantwire_idempotency import CheckResult
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)

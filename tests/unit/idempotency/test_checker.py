@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grantwire_idempotency.checker import IdempotencyChecker
+from grantwire_idempotency import Claim, IdempotencyChecker, Key, KeyState, KeyStatus, MemoryStore
 from grantwire_idempotency.errors import (
     BadRequestError,
     ConfigError,
@@ -16,8 +16,6 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire_idempotency.stores.interface import Claim, Key, KeyState, KeyStatus
-from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import run_concurrently
 from tests.unit.idempotency.doubles import FakeTime
 

@@ -17,6 +17,7 @@ from grantwire_idempotency import (
     Claim,
     Duplicate,
     FailMode,
+    HeldClaim,
     IdempotentConsumer,
     Key,
     MemoryStore,
@@ -27,7 +28,6 @@ from grantwire_idempotency import (
     entity_key,
     idempotent,
 )
-from grantwire_idempotency.claims import HeldClaim
 from grantwire_idempotency.errors import InternalError, LeaseLostError, RejectedError, RetryableError
 from tests.unit.idempotency.doubles import FailingStore, FakeTime
 

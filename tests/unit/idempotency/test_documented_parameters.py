@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import grantwire_idempotency as library
-from grantwire_idempotency import GuardSettings, JsonSerializer, RetryPolicy
-from grantwire_idempotency.keys import message_id
+from grantwire_idempotency import GuardSettings, JsonSerializer, RetryPolicy, message_id
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "idempotency.md"

@@ -22,7 +22,11 @@ from grantwire_idempotency import (
     Outcome,
     current_claim,
     idempotent,
+    key_fingerprint,
 )
+from grantwire_idempotency._internal.foundation.steps import drive
+from grantwire_idempotency._internal.jobs.execution import Execution, ExecutionSettings
+from grantwire_idempotency._internal.jobs.work import call_once
 from grantwire_idempotency.errors import (
     AmbiguousError,
     BadRequestError,
@@ -33,10 +37,6 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
-from grantwire_idempotency.execution import Execution, ExecutionSettings
-from grantwire_idempotency.logs import key_fingerprint
-from grantwire_idempotency.steps import drive
-from grantwire_idempotency.work import call_once
 from tests.support.concurrency import run_concurrently
 from tests.unit.idempotency.doubles import FailingStore, FakeTime, RecordedMetrics, logged
 

@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grantwire_idempotency import (
+    BloomFilter,
+    Claim,
+    Duplicate,
+    FilteredStore,
+    InProgress,
+    Key,
+    KeyState,
+    KeyStatus,
+    LruFilter,
+    MemoryStore,
+)
 from grantwire_idempotency.errors import ConfigError, GrantwireError
-from grantwire_idempotency.stores.filters import BloomFilter, FilteredStore, LruFilter
-from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
-from grantwire_idempotency.stores.memory import MemoryStore
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import LIBRARY
 from tests.unit.test_imports import modules_after_importing
@@ -22,8 +31,7 @@ from tests.unit.test_imports import modules_after_importing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from grantwire_idempotency.stores.filters import KeyFilter
-    from grantwire_idempotency.stores.interface import CheckResult, Store
+    from grantwire_idempotency import CheckResult, KeyFilter, Store
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -282,7 +290,7 @@ def test_invalid_argument_raises_config_error(make: Callable[[], object], proble
 
 def test_each_filter_imports_only_its_own_library() -> None:
     """Importing FilteredStore imports neither library."""
-    program = "sys; from grantwire_idempotency.stores.filters import FilteredStore, LruFilter, BloomFilter"
+    program = "sys; from grantwire_idempotency._internal.stores.filters import FilteredStore, LruFilter, BloomFilter"
     assert not modules_after_importing(program, [LIBRARY]) & {"cachetools", "rbloom", "redis", "psycopg"}
     assert "rbloom" not in modules_after_importing(f"{program}; LruFilter(1)", [LIBRARY])
     assert "cachetools" not in modules_after_importing(f"{program}; BloomFilter(1)", [LIBRARY])

@@ -14,7 +14,7 @@ from tests.support.concurrency import run_concurrently
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from grantwire_idempotency.metrics import CheckLabel
+    from grantwire_idempotency._internal.metrics.interface import CheckLabel
 
 
 class CloudWatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import grantwire_idempotency as library
+from grantwire_idempotency import databases
 from infra.local.commands.check import CHECKS
 from tests.support.paths import LIBRARY, ROOT
 from tests.unit.test_imports import modules_after_importing
@@ -39,6 +41,26 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
     assert undocumented == []
 
 
+def test_type_checkers_see_exactly_the_names_that_are_loaded() -> None:
+    """C31: the stub and the table of the package have the same names, each from the same module."""
+    imports = ast.parse((LIBRARY / "grantwire_idempotency" / "__init__.pyi").read_text()).body
+    declared = {
+        alias.asname: f"{statement.module}.{alias.name}"
+        for statement in imports
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    loaded = {name: f"{module}.{name}" for name, module in vars(library)["_MODULE_BY_NAME"].items()}
+    assert declared == loaded
+    assert len(declared) == len(library.__all__)
+
+
+@pytest.mark.parametrize("name", databases.__all__)
+def test_every_part_for_other_database_layers_is_documented(name: str) -> None:
+    """C31: the module is as public as the package."""
+    assert [path for path, member in list_members(name, getattr(databases, name)) if not member.__doc__] == []
+
+
 def list_members(name: str, public: Any) -> list[tuple[str, Any]]:
     """Return a class or function, and the public methods and properties that the class itself defines."""
     if not inspect.isclass(public):
@@ -61,7 +83,7 @@ def test_generated_docstring_does_not_count() -> None:
 def test_unknown_name_raises_attribute_error() -> None:
     """The package behaves like any module."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        library.nonsense  # noqa: B018
+        getattr(library, "nonsense")  # noqa: B009 - a type checker knows that it does not exist
 
 
 def test_package_imports_no_optional_package() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from grantwire.idempotency import IdempotencySettings
 from grantwire.settings import load
-from grantwire_idempotency import GuardSettings, StoredResponse
+from grantwire_idempotency import GuardSettings, StoredResponse, raise_for_outcome
 from grantwire_idempotency.errors import KeyConflictError, RequestInProgressError
-from grantwire_idempotency.requests import raise_for_outcome
 
 
 def test_service_settings_have_library_defaults() -> None:
