@@ -24,9 +24,9 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
+from layers.idempotency.tests.unit.doubles import logged
 from tests.support.concurrency import run_concurrently
 from tests.support.workers.deliver_receiver import notification
-from tests.unit.idempotency.doubles import logged
 
 REST = timedelta(seconds=5)
 

@@ -8,7 +8,7 @@
 
 The work and its stored result are two writes in two places. If the process dies between them, a repeat runs the work
 again after the claim has expired. Work whose effect is in PostgreSQL can have both in one transaction instead:
-docs/idempotency.md explains which guard to choose.
+docs/guide.md explains which guard to choose.
 """
 
 from __future__ import annotations
