@@ -21,14 +21,14 @@ from grantwire.settings import load
 from grantwire.workers.budget import Budget
 from grantwire.workers.leases import LeaseSettings
 from grantwire.workers.listener import Listener
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import CircuitBreaker
+from layers.idempotency.tests.unit.doubles import logged
 from tests.support.module_database import database_url
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres
 from tests.support.waiting import until, until_idle
 from tests.support.worker_runner import run_worker
 from tests.support.workers.deliver_receiver import Receiver
-from tests.unit.idempotency.doubles import logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

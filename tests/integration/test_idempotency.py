@@ -13,6 +13,8 @@ import psycopg
 import pytest
 
 from grantwire.observability import key_fingerprint
+from grantwire_idempotency import RequestIdentity, StoredResponse, TransactionGuard
+from grantwire_idempotency.errors import KeyConflictError
 from tests.support.client import CHANGE, GRANTS, REVOKES, Client, Response, event
 from tests.support.concurrency import run_concurrently
 
@@ -42,6 +44,15 @@ def test_fifty_concurrent_requests_with_one_key_run_once(database_url: str, rows
     (entitlement,) = rows.execute("SELECT version FROM entitlements").fetchall()
     assert entitlement["version"] == 1
     assert _audited_outcomes(rows) == ["APPLIED"]
+
+
+def test_guard_and_grant_share_keys(client: Client, database_url: str, rows: Rows) -> None:
+    """I2: a guard of the library uses the same SQL functions, so the key of a grant is a conflict there."""
+    client.grant("k1")
+    (row,) = rows.execute("SELECT caller, route FROM idempotency_keys").fetchall()
+    identity = RequestIdentity(row["caller"], row["route"], "k1", "another request")
+    with psycopg.connect(database_url, autocommit=True) as connection, pytest.raises(KeyConflictError):
+        TransactionGuard(connection).run(identity, lambda _: StoredResponse(200, "{}"))
 
 
 @pytest.mark.parametrize("field", ["user_id", "stock_keeping_unit", "reason", "purchase_id"])

@@ -1,4 +1,4 @@
-"""Copies the programs of docs/examples into the documentation: `python -m tests.support.documentation`.
+"""Copies the programs of the examples into the documentation: `python -m tests.support.documentation`.
 
 In a page, the code of a program follows the line `<!-- program NAME -->`.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.paths import ROOT
+from tests.support.paths import LIBRARY_HOME, ROOT
 from tests.support.programs import list_programs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIBRARY_PAGES = (ROOT / "docs" / "idempotency.md", ROOT / "layers" / "idempotency" / "README.md")
+LIBRARY_PAGES = (LIBRARY_HOME / "README.md", *sorted((LIBRARY_HOME / "docs").glob("*.md")))
 PAGES = sorted({*(ROOT / "docs").glob("*.md"), *LIBRARY_PAGES})
 _PLACEHOLDER = re.compile(r"(<!-- program (?P<name>\S+) -->\n)(```python\n.*?\n```\n)?", re.DOTALL)
 

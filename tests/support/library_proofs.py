@@ -7,7 +7,11 @@ import subprocess
 import sys
 
 # One pytest for each: both start the PostgreSQL of their run, and a run has one.
-PROOFS = ("tests/library", "tests/integration/idempotency/test_threads_and_forks.py")
+PROOFS = (
+    "tests/installed",
+    "layers/idempotency/tests/installed",
+    "layers/idempotency/tests/integration/test_threads_and_forks.py",
+)
 
 if __name__ == "__main__":
     environment = {**os.environ, "GRANTWIRE_THREAD_CHECKS": "20000"}

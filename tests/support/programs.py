@@ -1,4 +1,4 @@
-"""The programs of the documentation. Each is a file of docs/examples that runs alone.
+"""The programs of the documentation. Each is a file in a folder of examples that runs alone.
 
 Its docstring contains its complete output, indented. If a page shows only a part of it, the part is between the lines
 `# shown from here` and `# shown to here`.
@@ -14,13 +14,14 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.support.paths import ROOT
+from tests.support.paths import LIBRARY_HOME, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-FOLDER = ROOT / "docs" / "examples"
+EXAMPLES = ROOT / "docs" / "examples"
+LIBRARY_EXAMPLES = LIBRARY_HOME / "examples"
 _SHOWN = re.compile(r"^# shown from here\n(?P<part>.*?)^# shown to here$", re.DOTALL | re.MULTILINE)
 
 
@@ -36,16 +37,11 @@ class Program:
         return self.path.stem
 
     @property
-    def uses_library(self) -> bool:
-        """Whether the program uses the idempotency library."""
-        return "grantwire_idempotency" in self.path.read_text()
-
-    @property
     def shown(self) -> str:
         """The code that a page shows: the marked part with the name of its file, or the whole file."""
         text = self.path.read_text()
         match = _SHOWN.search(text)
-        return f"# part of docs/examples/{self.path.name}\n{match['part'].strip()}" if match else text.strip()
+        return f"# part of {self.path.parent.name}/{self.path.name}\n{match['part'].strip()}" if match else text.strip()
 
     @property
     def expected_output(self) -> str:
@@ -63,6 +59,6 @@ class Program:
         return process.stdout.strip("\n")
 
 
-def list_programs() -> list[Program]:
-    """Return every program of the documentation."""
-    return [Program(path) for path in sorted(FOLDER.glob("*.py"))]
+def list_programs(*folders: Path) -> list[Program]:
+    """Return the programs of these folders; by default, every program of the documentation."""
+    return [Program(path) for folder in folders or (EXAMPLES, LIBRARY_EXAMPLES) for path in sorted(folder.glob("*.py"))]

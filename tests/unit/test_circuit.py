@@ -12,7 +12,7 @@ from grantwire.notifications.senders.breaker import BreakerSender
 from grantwire.notifications.senders.factory import build_breaker
 from grantwire.notifications.senders.log import LogSender
 from grantwire.settings import load
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import CircuitBreaker
 from grantwire_idempotency.errors import (
     AmbiguousError,
     CircuitOpenError,
@@ -24,9 +24,9 @@ from grantwire_idempotency.errors import (
     RequestInProgressError,
     RetryableError,
 )
+from layers.idempotency.tests.unit.doubles import logged
 from tests.support.concurrency import run_concurrently
 from tests.support.workers.deliver_receiver import notification
-from tests.unit.idempotency.doubles import logged
 
 REST = timedelta(seconds=5)
 

@@ -163,7 +163,7 @@ def test_sampled_invocations_write_debug_lines() -> None:
     assert _run_and_parse(program) == []
 
 
-LIBRARIES = ["nats.aio.client", "psycopg", "botocore.endpoint", "grantwire_idempotency.execution", "asyncio", "urllib3"]
+LIBRARIES = ["nats.aio.client", "psycopg", "botocore.endpoint", "grantwire_idempotency", "asyncio", "urllib3"]
 
 
 @pytest.mark.parametrize("level", ["DEBUG", "INFO", "ERROR"])

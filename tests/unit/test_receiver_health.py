@@ -8,7 +8,7 @@ import pytest
 
 from grantwire.errors import RejectedError, RetryableError
 from grantwire.notifications.receiver import ReceiverHealth
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import CircuitBreaker
 
 
 class Attempts:

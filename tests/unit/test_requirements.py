@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.paths import ROOT
+from tests.support.paths import LIBRARY_HOME, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +52,7 @@ def test_each_cited_requirement_is_listed() -> None:
 
 def test_each_listed_requirement_is_cited_by_a_test() -> None:
     """A requirement has at least one test that names it."""
-    tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path.name != "test_requirements.py"]
+    folders = (ROOT / "tests", LIBRARY_HOME / "tests")
+    tests = [path for folder in folders for path in folder.rglob("test_*.py") if path.name != "test_requirements.py"]
     missing = set(_listed_ids()) - _cited_ids(tests).keys()
     assert not missing, f"no test cites {sorted(missing)}"

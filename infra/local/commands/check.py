@@ -48,7 +48,7 @@ CHECKS = {
     # C13: the library's coverage by its own tests, on one PostgreSQL.
     "coverage": (
         *("pytest", "-q", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-k", "not pg15"),
-        *("tests/unit/idempotency", "tests/integration/idempotency"),
+        *("layers/idempotency/tests/unit", "layers/idempotency/tests/integration"),
         *(
             "--cov=grantwire_idempotency",
             "--cov-branch",

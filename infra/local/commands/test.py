@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PYTEST = (sys.executable, "-m", "pytest")
 NO_TESTS_COLLECTED = 5
+INTEGRATION = ("tests/integration", "layers/idempotency/tests/integration")
 # One process more than processors, because many tests wait.
 PARALLEL_OPTIONS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "loadscope", "--no-loadscope-reorder")
 
@@ -53,7 +54,7 @@ def test_containers(arguments: Sequence[str], progress: Progress) -> int:
     except CommandError as error:
         progress.print_line(f"The integration tests did not run on containers. {error}")
         return code
-    return code or _run_pytest("tests/integration", *arguments, GRANTWIRE_TEST_BACKEND="containers")
+    return code or _run_pytest(*INTEGRATION, *arguments, GRANTWIRE_TEST_BACKEND="containers")
 
 
 def test_console(arguments: Sequence[str], progress: Progress) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from grantwire_idempotency import schema
+from grantwire_idempotency._internal.postgres import schema
 from grantwire_idempotency.errors import GrantwireError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from grantwire.database.errors import to_grantwire_error, wrap_exceptions
 from grantwire.database.listen import listen
 from grantwire.database.sessions import Database
 from grantwire.database.settings import DatabaseSettings
-from grantwire_idempotency.postgres.transactions import Transaction
+from grantwire_idempotency.databases import Transaction
 
 __all__ = [
     "BoundedConnection",

@@ -10,7 +10,7 @@ import psycopg
 
 from grantwire.errors import InternalError, RejectedError, RetryableError, SystemFaultError
 from grantwire.observability import logger
-from grantwire_idempotency.postgres.errors import describe, is_unavailable, sqlstate_class
+from grantwire_idempotency.databases import describe, is_unavailable, sqlstate_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

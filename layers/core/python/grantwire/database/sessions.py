@@ -13,9 +13,7 @@ from grantwire.database.connection import connect
 from grantwire.database.errors import to_grantwire_error
 from grantwire.errors import AmbiguousError, GrantwireError, InternalError
 from grantwire.observability import logger
-from grantwire_idempotency.forks import watch_forks
-from grantwire_idempotency.postgres.errors import describe
-from grantwire_idempotency.postgres.transactions import Transaction
+from grantwire_idempotency.databases import Transaction, describe, watch_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

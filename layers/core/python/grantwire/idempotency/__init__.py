@@ -2,7 +2,7 @@
 
 The guard consists of two SQL functions, `idempotency_begin` and `idempotency_finish`. They run in the same transaction
 as the change that they guard. Everything that does not depend on API Gateway (stores, locks, consumer, transaction
-guard) is in the package `grantwire_idempotency`. docs/idempotency.md explains when to use which part.
+guard) is in the package `grantwire_idempotency`. Its guide explains when to use which part.
 """
 
 from __future__ import annotations

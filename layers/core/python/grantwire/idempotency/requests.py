@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.errors import BadRequestError
 from grantwire.settings import duration, setting
-from grantwire_idempotency.requests import (
-    GuardSettings,
-    RequestIdentity,
-    StoredResponse,
-    raise_for_outcome,
-    request_hash,
-)
+from grantwire_idempotency import GuardSettings, RequestIdentity, StoredResponse, raise_for_outcome, request_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

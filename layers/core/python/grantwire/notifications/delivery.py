@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from grantwire.workers.budget import Budget
     from grantwire.workers.leases import LeaseSettings
     from grantwire.workers.listener import Listener
-    from grantwire_idempotency.circuit_breaker import CircuitBreaker
+    from grantwire_idempotency import CircuitBreaker
 
 
 class Delivery(Worker):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from grantwire.database import wrap_exceptions
 from grantwire.notifications.columns import expand_shared_columns
-from grantwire_idempotency.inbox_sql import new_messages
+from grantwire_idempotency import new_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

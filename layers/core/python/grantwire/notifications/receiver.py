@@ -11,7 +11,7 @@ from grantwire.errors import RetryableError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire_idempotency.circuit_breaker import CircuitBreaker
+    from grantwire_idempotency import CircuitBreaker
 
 # A heartbeat opens a connection, so one for each outcome would cost too much. A change of the circuit is reported
 # at once.

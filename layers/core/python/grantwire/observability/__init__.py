@@ -9,7 +9,7 @@ Request bodies and idempotency keys are never logged at INFO or above; log `key_
 
 from grantwire.observability.identifiers import build_traceparent, parse_trace_id, trace_id_from_headers
 from grantwire.observability.powertools import MetricUnit, begin_invocation, configure, logger, metrics, write_metric
-from grantwire_idempotency.logs import key_fingerprint
+from grantwire_idempotency import key_fingerprint
 
 __all__ = [
     "MetricUnit",

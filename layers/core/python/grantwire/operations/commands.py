@@ -13,7 +13,7 @@ from grantwire.idempotency import StoredResponse
 from grantwire.identifiers import uuid7
 from grantwire.operator_actions import parse_actor_and_reason
 from grantwire.validation import MAX_NAME_LENGTH
-from grantwire_idempotency.transaction import TransactionGuard
+from grantwire_idempotency import TransactionGuard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

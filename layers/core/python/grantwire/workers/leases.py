@@ -22,7 +22,7 @@ from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.settings import duration, integer, number, setting, tuning
 from grantwire.workers.isolation import write_isolated
 from grantwire.workers.loop import reconnect_delays
-from grantwire_idempotency.backoff import Backoff
+from grantwire_idempotency import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from grantwire.errors import LeaseLostError, RetryableError, SystemFaultError
 from grantwire.observability import MetricUnit, logger, metrics, write_metric
-from grantwire_idempotency.backoff import Backoff
+from grantwire_idempotency import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import asyncio
     from datetime import timedelta
 
-    from grantwire_idempotency.stores.interface import AsyncStore, CheckResult, Claim, Key, KeyState
+    from grantwire_idempotency._internal.stores.interface import AsyncStore, CheckResult, Claim, Key, KeyState
 
 
 class BlockingStore:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency.stores.interface import Claim, Key
+from grantwire_idempotency._internal.stores.interface import Claim, Key
 
 if TYPE_CHECKING:
+    from grantwire_idempotency._internal.stores.interface import CheckResult, Store
     from grantwire_idempotency.conformance.harness import Harness
-    from grantwire_idempotency.stores.interface import CheckResult, Store
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(hours=24)

@@ -13,7 +13,7 @@ from grantwire_idempotency.conformance.blocking import BlockingStore
 if TYPE_CHECKING:
     import pytest
 
-    from grantwire_idempotency.stores.interface import Store
+    from grantwire_idempotency._internal.stores.interface import Store
 
 _datetime = dt.datetime
 _time, _time_ns = time.time, time.time_ns

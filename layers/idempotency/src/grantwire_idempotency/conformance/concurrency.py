@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from grantwire_idempotency._internal.stores.interface import Claim, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.conformance.calls import DAY, MINUTE, StoreTests, claim_key, complete, outcome
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import Claim, InProgress, Key, KeyState, KeyStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grantwire_idempotency._internal.stores.interface import CheckResult, Store
     from grantwire_idempotency.conformance.harness import Harness
-    from grantwire_idempotency.stores.interface import CheckResult, Store
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from grantwire_idempotency._internal.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 from grantwire_idempotency.conformance.calls import (
     DAY,
     KEY,
@@ -21,11 +22,10 @@ from grantwire_idempotency.conformance.calls import (
 )
 from grantwire_idempotency.conformance.clocks import set_clock_wrong
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import Claim, Duplicate, InProgress, Key, KeyState, KeyStatus
 
 if TYPE_CHECKING:
+    from grantwire_idempotency._internal.stores.interface import Store
     from grantwire_idempotency.conformance.harness import Harness
-    from grantwire_idempotency.stores.interface import Store
 
 
 class FaultConformance(StoreTests):

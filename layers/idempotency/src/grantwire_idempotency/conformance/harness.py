@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from grantwire_idempotency.stores.memory import MemoryStore
+from grantwire_idempotency._internal.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from grantwire_idempotency.stores.interface import Store
+    from grantwire_idempotency._internal.stores.interface import Store
 
 
 class Harness(Protocol):

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency.conformance.calls import DAY, KEY, MINUTE, StoreTests, claim_key, complete, outcome, version
-from grantwire_idempotency.errors import BadRequestError
-from grantwire_idempotency.stores.interface import (
+from grantwire_idempotency._internal.stores.interface import (
     MAX_ERROR_LENGTH,
     MAX_KEY_LENGTH,
     Duplicate,
@@ -17,10 +15,12 @@ from grantwire_idempotency.stores.interface import (
     KeyState,
     KeyStatus,
 )
+from grantwire_idempotency.conformance.calls import DAY, KEY, MINUTE, StoreTests, claim_key, complete, outcome, version
+from grantwire_idempotency.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from grantwire_idempotency._internal.stores.interface import Store
     from grantwire_idempotency.conformance.harness import Harness
-    from grantwire_idempotency.stores.interface import Store
 
 
 class LimitConformance(StoreTests):

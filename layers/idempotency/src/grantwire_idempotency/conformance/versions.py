@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from grantwire_idempotency._internal.stores.interface import MAX_MARK, Duplicate, Key, KeyState, KeyStatus
 from grantwire_idempotency.conformance.calls import DAY, KEY, MINUTE, StoreTests, claim_key, complete, outcome, version
 from grantwire_idempotency.errors import LeaseLostError
-from grantwire_idempotency.stores.interface import MAX_MARK, Duplicate, Key, KeyState, KeyStatus
 
 if TYPE_CHECKING:
+    from grantwire_idempotency._internal.stores.interface import Store
     from grantwire_idempotency.conformance.harness import Harness
-    from grantwire_idempotency.stores.interface import Store
 
 
 class VersionConformance(StoreTests):

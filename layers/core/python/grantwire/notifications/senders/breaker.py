@@ -8,7 +8,7 @@ from grantwire.notifications.senders.interface import Sender
 
 if TYPE_CHECKING:
     from grantwire.notifications.store import Notification
-    from grantwire_idempotency.circuit_breaker import CircuitBreaker
+    from grantwire_idempotency import CircuitBreaker
 
 
 class BreakerSender(Sender):

@@ -16,7 +16,7 @@ from grantwire.notifications.senders.endpoint import (
 from grantwire.notifications.senders.log import LogSender
 from grantwire.notifications.senders.sns import SnsSender
 from grantwire.settings import Certificates, certificates, duration, flag, integer, setting, text
-from grantwire_idempotency.circuit_breaker import CircuitBreaker
+from grantwire_idempotency import CircuitBreaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

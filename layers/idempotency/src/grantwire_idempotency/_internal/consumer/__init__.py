@@ -1,0 +1,1 @@
+"""Consumers of messages: the events that they parse, the attempts at a message, and what follows the last one."""

@@ -1,0 +1,194 @@
+"""The transaction guard: key, work and stored response in one PostgreSQL transaction.
+
+It calls the SQL functions that grant and revoke use, around any Python code:
+
+    request ─▶ BEGIN + request_guard_begin ─▶ the work, on the same connection ─▶ request_guard_finish + COMMIT
+               one round trip                                                     one round trip
+
+After a crash at any point, either everything is committed or nothing is. The guard does not cover effects outside the
+database: write an outbox row for those.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from grantwire_idempotency._internal.foundation.defaults import DEFAULT_TIMEOUT
+from grantwire_idempotency._internal.foundation.logs import key_fingerprint
+from grantwire_idempotency._internal.foundation.logs import logger as default_logger
+from grantwire_idempotency._internal.foundation.optional import optional_package
+from grantwire_idempotency._internal.foundation.steps import drive, drive_async
+from grantwire_idempotency._internal.foundation.wiring import duration_rule, logger_rule, require
+from grantwire_idempotency._internal.guards.open_guard import await_work, only_guard
+from grantwire_idempotency._internal.guards.requests import GuardSettings, StoredResponse, raise_for_outcome
+from grantwire_idempotency.errors import InternalError
+
+with optional_package("psycopg", used_by="TransactionGuard"):
+    from grantwire_idempotency._internal.postgres.databases import (
+        AsyncPsycopgDatabase,
+        PsycopgDatabase,
+        async_transaction_runner,
+        transaction_runner,
+    )
+    from grantwire_idempotency._internal.postgres.transactions import TRANSACTION_ENDED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import timedelta
+
+    from psycopg import AsyncConnection, Connection
+
+    from grantwire_idempotency._internal.foundation.logs import LibraryLogger
+    from grantwire_idempotency._internal.foundation.steps import Call, Steps
+    from grantwire_idempotency._internal.guards.requests import RequestIdentity
+    from grantwire_idempotency._internal.postgres.protocols import (
+        AsyncTransaction,
+        AsyncTransactionRunner,
+        Transaction,
+        TransactionRunner,
+    )
+    from grantwire_idempotency._internal.postgres.sources import AsyncConnectionPool, ConnectionPool
+
+_DEFAULTS = GuardSettings()
+
+_BEGIN = """
+SELECT decision, status_code, body
+  FROM request_guard_begin(
+         %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(lock_wait_ms)s::integer, %(guard)s)
+"""
+
+_FINISH = """
+SELECT request_guard_finish(
+  %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(status_code)s::integer, %(body)s, %(ttl)s, %(guard)s)
+"""
+
+
+class _Engine:
+    """What both guards do between the first and the last statement of the transaction; see `steps`."""
+
+    def __init__(self, settings: GuardSettings, logger: LibraryLogger | None, timeout: timedelta) -> None:
+        require(
+            duration_rule("ttl", settings.ttl),
+            duration_rule("lock_wait", settings.lock_wait),
+            duration_rule("timeout", timeout),
+            logger_rule(logger),
+        )
+        self._settings = settings
+        self._logger: LibraryLogger = default_logger if logger is None else logger
+
+    def parameters(self, identity: RequestIdentity, guard: str) -> dict[str, Any]:
+        """Return the parameters of the first statement."""
+        return {
+            "caller": identity.caller,
+            "route": identity.route,
+            "key": identity.key,
+            "request_hash": identity.request_hash,
+            "guard": guard,
+            "lock_wait_ms": int(self._settings.lock_wait.total_seconds() * 1000),
+        }
+
+    def run(self, tx: Transaction | AsyncTransaction, parameters: dict[str, Any], work: Call) -> Steps[StoredResponse]:
+        """Return the stored response of the key, or do the work and store its response."""
+        outcome, status_code, body = tx.first
+        logger = self._logger
+        logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(parameters["key"])})
+        if outcome != "PROCEED":
+            yield tx.end_unchanged
+            raise_for_outcome(outcome)
+            return StoredResponse(status_code, body, outcome)
+        response = yield work
+        if tx.has_ended:
+            raise InternalError(TRANSACTION_ENDED)
+        if not isinstance(response, StoredResponse):
+            raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
+        if not response.is_valid:
+            raise InternalError(f"guarded work must return a status of 200 to 599, not {response.status_code!r}")
+        if response.is_final:
+            stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
+            yield partial(tx.commit, _FINISH, {**parameters, **stored})
+        return response
+
+
+class TransactionGuard:
+    """Commits work at most once for each (caller, route, key) and returns the same response to every repeat.
+
+    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
+    TransactionRunner. Requests run one after the other on a single connection: pass a pool if they should not.
+    """
+
+    def __init__(
+        self,
+        database: str | Connection[Any] | ConnectionPool | TransactionRunner,
+        settings: GuardSettings = _DEFAULTS,
+        *,
+        logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._engine = _Engine(settings, logger, timeout)
+        self._database = transaction_runner(database, "TransactionGuard", logger, timeout + settings.lock_wait)
+
+    def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, PsycopgDatabase):
+            self._database.close()
+
+    def run(
+        self, identity: RequestIdentity, work: Callable[[Connection[tuple[Any, ...]]], StoredResponse]
+    ) -> StoredResponse:
+        """Return the response of `work`, or the stored response of the key (its `replayed` is true then).
+
+        `work` gets the connection of the transaction; `tx.transaction()` makes a savepoint. If the work commits or
+        rolls back, or opens another guard, the guard raises InternalError and nothing is stored. The lock timeout of
+        the key also limits the waits for row locks (I8). If `work` raises, or returns 400 or 5xx, its changes are
+        rolled back and nothing is stored, so that a repeat runs. Every other response, also a redirect, is stored and
+        committed. Requests with the same key run one after the other.
+
+        Raises KeyConflictError if the key was used for another request, and RequestInProgressError if another request
+        holds the key for longer than `lock_wait`. Raises AmbiguousError if the connection broke during the COMMIT:
+        repeat the request with the same key.
+        """
+        with only_guard() as guard:
+            parameters = self._engine.parameters(identity, guard)
+            with self._database.transaction(_BEGIN, parameters) as tx:
+                return drive(self._engine.run(tx, parameters, partial(work, tx.connection)))
+
+
+class AsyncTransactionGuard:
+    """A `TransactionGuard` for asyncio.
+
+    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
+    methods of AsyncTransactionRunner. Requests run one after the other on a single connection: pass a pool if they
+    should not.
+    """
+
+    def __init__(
+        self,
+        database: str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner,
+        settings: GuardSettings = _DEFAULTS,
+        *,
+        logger: LibraryLogger | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._engine = _Engine(settings, logger, timeout)
+        self._database = async_transaction_runner(
+            database, "AsyncTransactionGuard", logger, timeout + settings.lock_wait
+        )
+
+    async def close(self) -> None:
+        """Close the connection that was opened for a DSN; the next use opens a new one."""
+        if isinstance(self._database, AsyncPsycopgDatabase):
+            await self._database.close()
+
+    async def run(
+        self, identity: RequestIdentity, work: Callable[[AsyncConnection[tuple[Any, ...]]], Awaitable[StoredResponse]]
+    ) -> StoredResponse:
+        """Do the same as `TransactionGuard.run`, with a coroutine function.
+
+        If the task is cancelled, the transaction is rolled back. Only a cancellation during the COMMIT may come too
+        late: repeat the request with the same key.
+        """
+        with only_guard() as guard:
+            parameters = self._engine.parameters(identity, guard)
+            async with self._database.transaction(_BEGIN, parameters) as tx:
+                return await drive_async(self._engine.run(tx, parameters, partial(await_work, work, tx.connection)))

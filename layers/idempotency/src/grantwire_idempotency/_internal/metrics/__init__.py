@@ -1,0 +1,1 @@
+"""Metrics: `interface` defines what jobs and consumers report, and writes it for CloudWatch."""

@@ -1,0 +1,82 @@
+"""Converts errors of psycopg into errors of the library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grantwire_idempotency._internal.foundation.optional import optional_package
+from grantwire_idempotency._internal.foundation.shortages import BUSY, is_local_shortage
+from grantwire_idempotency.errors import BusyError, InternalError, RetryableError
+
+with optional_package("psycopg", used_by="PostgreSQL"):
+    import psycopg
+
+if TYPE_CHECKING:
+    from grantwire_idempotency._internal.foundation.logs import LibraryLogger
+
+_TOO_MANY_CONNECTIONS = "53300"
+# libpq gives no SQLSTATE of an attempt to connect; PgBouncer has one for all its errors.
+_CONNECT_SQLSTATES = {None, "08P01"}
+_BUSY_TEXTS = (
+    "too many clients already",
+    "too many connections for",
+    "remaining connection slots are reserved",
+    "no more connections allowed",  # PgBouncer: max_client_conn
+    "query_wait_timeout",  # PgBouncer: its pool is exhausted
+)
+
+# Nothing was committed and a retry may succeed: contention, timeouts, a server that is starting, stopping, full or in
+# recovery.
+RETRYABLE_SQLSTATES = {
+    "25006",  # read_only_sql_transaction: connected to a replica during a failover
+    "40001",  # serialization_failure
+    "40P01",  # deadlock_detected
+    "53100",  # disk_full
+    "53200",  # out_of_memory
+    _TOO_MANY_CONNECTIONS,
+    "55P03",  # lock_not_available
+    "57014",  # query_canceled: the statement timeout
+    "57P01",  # admin_shutdown
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now
+    "58030",  # io_error
+}
+
+
+def is_unavailable(error: psycopg.Error) -> bool:
+    """Return whether nothing was committed and a retry may succeed."""
+    is_unreachable = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    return is_unreachable or error.sqlstate in RETRYABLE_SQLSTATES or sqlstate_class(error) == "08"
+
+
+def is_busy(error: psycopg.Error) -> bool:
+    """Return whether no connection is free: on this machine, in a pooler, or on a server that is healthy."""
+    if error.sqlstate == _TOO_MANY_CONNECTIONS:
+        return True
+    return error.sqlstate in _CONNECT_SQLSTATES and (
+        is_local_shortage(error) or any(text in str(error) for text in _BUSY_TEXTS)
+    )
+
+
+def convert_error(error: psycopg.Error, logger: LibraryLogger) -> RetryableError | InternalError:
+    """Return BusyError if no connection is free, RetryableError if the database is unavailable, else InternalError."""
+    reason = describe(error)
+    if is_busy(error):
+        logger.debug("no free connection", extra={"reason": reason, "sqlstate": error.sqlstate})
+        return BusyError(BUSY)
+    if is_unavailable(error):
+        logger.warning("postgres unavailable", extra={"reason": reason, "sqlstate": error.sqlstate})
+        return RetryableError("temporarily unavailable, send the same request again")
+    if sqlstate_class(error) == "42":
+        reason += "; is the schema installed? Run `python -m grantwire_idempotency schema`"
+    return InternalError(f"PostgreSQL refused a statement: {reason} ({error.sqlstate})")
+
+
+def describe(error: psycopg.Error) -> str:
+    """Return the message of an error as one line, for logs."""
+    return error.diag.message_primary or str(error).partition("\n")[0]
+
+
+def sqlstate_class(error: psycopg.Error) -> str:
+    """Return the first two characters of the SQLSTATE, or "" if there is none."""
+    return (error.sqlstate or "")[:2]

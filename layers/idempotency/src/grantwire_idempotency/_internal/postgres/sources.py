@@ -1,0 +1,263 @@
+"""Sources of connections: a DSN, a connection of the user, or a pool of the user (C16, C17).
+
+    DSN                       one connection, opened on first use, and again when it is lost and after a fork. Threads
+                              take turns. No statement of the library waits for longer than its timeout.
+    psycopg.Connection        the user's connection. Threads take turns; another process gets an error.
+    ConnectionPool            as many connections as the pool has. Another process gets an error.
+
+After a fork, two processes would read each other's responses from the same socket. So a connection is never used in
+another process than the one that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
+
+from grantwire_idempotency._internal.foundation.forks import watch_forks
+from grantwire_idempotency._internal.foundation.shortages import BUSY
+from grantwire_idempotency._internal.postgres.deadlines import AsyncDeadlineConnection, DeadlineConnection, set_limit
+from grantwire_idempotency._internal.postgres.pools import (
+    AsyncPoolProbe,
+    PoolProbe,
+    convert_pool_error,
+    is_pool_timeout,
+)
+from grantwire_idempotency.errors import BusyError, ConfigError, InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from grantwire_idempotency._internal.foundation.logs import LibraryLogger
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+    AsyncConnection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+_FORKED = (
+    "this {kind} was opened by another process, whose responses it would read: open it after the fork, or pass a DSN"
+)
+# Parameters of a connection that the DSN does not set: no wait is longer than that.
+_TIMEOUTS = {"connect_timeout": 2, "tcp_user_timeout": 5_000}
+# Connections of the process that forked this one: kept, because closing them would end its sessions.
+_FOREIGN: list[Any] = []
+
+
+class ConnectionPool(Protocol):
+    """The method of `psycopg_pool.ConnectionPool` that the library calls."""
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """Lend a connection."""
+
+
+class AsyncConnectionPool(Protocol):
+    """The method of `psycopg_pool.AsyncConnectionPool` that the library calls."""
+
+    def connection(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Lend a connection."""
+
+
+class DsnSource:
+    """One connection for each process; threads take turns."""
+
+    def __init__(self, dsn: str, timeout: float) -> None:
+        self._dsn = _complete(dsn)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        watch_forks(self)
+
+    def reset_after_fork(self) -> None:
+        """See `ForkAware`."""
+        _FOREIGN.append(self._connection)
+        self._lock, self._connection = threading.Lock(), None
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection."""
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = DeadlineConnection.connect(self._dsn, autocommit=True)
+            set_limit(self._connection, self._timeout)
+            try:
+                yield self._connection
+            finally:
+                if self._connection.info.transaction_status != TransactionStatus.IDLE:
+                    self._connection.close()  # a transaction was interrupted in the middle
+
+    def close(self) -> None:
+        """Close the connection; the next use opens a new one."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+
+@dataclass(slots=True)
+class _LoopConnection:
+    """The connection of one event loop; its tasks take turns."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: AsyncConnection | None = None
+
+    async def close(self) -> None:
+        if self.connection is not None:
+            await self.connection.close()
+        self.connection = None
+
+
+class AsyncDsnSource:
+    """One connection for each process and event loop; tasks take turns.
+
+    Several threads can have loops of their own. The next use closes the connections of loops that have ended.
+    """
+
+    def __init__(self, dsn: str, timeout: float) -> None:
+        self._dsn = _complete(dsn)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+        watch_forks(self)
+
+    def reset_after_fork(self) -> None:
+        """See `ForkAware`."""
+        _FOREIGN.append(self._connections)
+        self._lock, self._connections = threading.Lock(), {}
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection."""
+        await self._close_ended()
+        with self._lock:
+            own = self._connections.setdefault(asyncio.get_running_loop(), _LoopConnection())
+        async with own.lock:
+            if own.connection is None or own.connection.closed:
+                own.connection = await AsyncDeadlineConnection.connect(self._dsn, autocommit=True)
+            set_limit(own.connection, self._timeout)
+            try:
+                yield own.connection
+            finally:
+                if own.connection.info.transaction_status != TransactionStatus.IDLE:
+                    await own.connection.close()  # a transaction was interrupted in the middle
+
+    async def close(self) -> None:
+        """Close the connection of this event loop; the next use opens a new one."""
+        await self._close_ended()
+        with self._lock:
+            own = self._connections.pop(asyncio.get_running_loop(), None)
+        if own is not None:
+            async with own.lock:
+                await own.close()
+
+    async def _close_ended(self) -> None:
+        with self._lock:
+            ended = [self._connections.pop(loop) for loop in list(self._connections) if loop.is_closed()]
+        for connection in ended:
+            await connection.close()
+
+
+class ConnectionSource:
+    """A connection of the user; threads take turns."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection."""
+        _require_process(self._pid, "connection")
+        with self._lock:
+            yield self._connection
+
+
+class AsyncConnectionSource:
+    """An asynchronous connection of the user; tasks take turns."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._pid = os.getpid()
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection."""
+        _require_process(self._pid, "connection")
+        async with self._lock:
+            yield self._connection
+
+
+class PoolSource:
+    """A pool of the user. Its threads and connections belong to the process that opened it."""
+
+    def __init__(self, pool: Any, logger: LibraryLogger) -> None:
+        self._pool: ConnectionPool = pool
+        self._pid = os.getpid()
+        self._logger = logger
+        self._probe = PoolProbe(pool)
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection. Raises BusyError if all are lent for longer than the pool waits."""
+        _require_process(self._pid, "pool")
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._pool.connection())
+            except psycopg.OperationalError as error:
+                if is_pool_timeout(error) and self._probe.is_reachable():
+                    raise BusyError(BUSY) from error
+                raise convert_pool_error(error, self._logger) from error
+            yield connection
+
+
+class AsyncPoolSource:
+    """An asynchronous pool of the user."""
+
+    def __init__(self, pool: Any, logger: LibraryLogger) -> None:
+        self._pool: AsyncConnectionPool = pool
+        self._pid = os.getpid()
+        self._logger = logger
+        self._probe = AsyncPoolProbe(pool)
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection; see `PoolSource.lend`."""
+        _require_process(self._pid, "pool")
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(self._pool.connection())
+            except psycopg.OperationalError as error:
+                if is_pool_timeout(error) and await self._probe.is_reachable():
+                    raise BusyError(BUSY) from error
+                raise convert_pool_error(error, self._logger) from error
+            yield connection
+
+
+def _complete(dsn: str) -> str:
+    """Return the DSN with the timeouts that it does not set."""
+    try:
+        parameters = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # The original error contains parts of the DSN, which could be a password.
+        raise ConfigError(["the DSN is not a valid connection string of PostgreSQL"]) from None
+    return make_conninfo(dsn, **{name: value for name, value in _TIMEOUTS.items() if name not in parameters})
+
+
+def _require_process(pid: int, kind: str) -> None:
+    if pid != os.getpid():
+        raise InternalError(_FORKED.format(kind=kind))

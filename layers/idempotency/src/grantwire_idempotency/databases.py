@@ -1,0 +1,32 @@
+"""What a program with a database layer of its own needs to use it with the library (psycopg is required).
+
+Stores and locks accept any `StatementRunner`, guards any `TransactionRunner`. `Transaction` is a transaction for such
+a class on psycopg. The functions interpret psycopg's errors, and `watch_forks` keeps a connection out of the processes
+that are forked.
+"""
+
+from __future__ import annotations
+
+from grantwire_idempotency._internal.foundation.forks import ForkAware, watch_forks
+from grantwire_idempotency._internal.postgres.errors import describe, is_unavailable, sqlstate_class
+from grantwire_idempotency._internal.postgres.protocols import (
+    AsyncStatementRunner,
+    AsyncTransactionRunner,
+    StatementRunner,
+    TransactionRunner,
+)
+from grantwire_idempotency._internal.postgres.transactions import AsyncTransaction, Transaction
+
+__all__ = [
+    "AsyncStatementRunner",
+    "AsyncTransaction",
+    "AsyncTransactionRunner",
+    "ForkAware",
+    "StatementRunner",
+    "Transaction",
+    "TransactionRunner",
+    "describe",
+    "is_unavailable",
+    "sqlstate_class",
+    "watch_forks",
+]

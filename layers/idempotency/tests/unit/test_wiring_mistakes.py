@@ -1,0 +1,292 @@
+"""C21: mistakes in the wiring are errors, and messages of every kind of event are read."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from grantwire_idempotency import IdempotentConsumer, InProgress, Key, MemoryStore, Message, NoMetrics, idempotent
+from grantwire_idempotency.errors import BadRequestError, ConfigError, RejectedError, RetryableError
+from layers.idempotency.tests.unit.doubles import FakeTime
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+NO_METRICS = NoMetrics()
+
+
+def make_job(rate: int) -> Callable[[str], int]:
+    """Return a closure of a factory."""
+
+    def job(order: str) -> int:
+        return rate * len(order)
+
+    return job
+
+
+def make_job_with_default(rate: int) -> Callable[[str], int]:
+    """Return a function of a factory that has its value as a default."""
+
+    def job(order: str, rate: int = rate) -> int:
+        return rate * len(order)
+
+    return job
+
+
+@pytest.mark.parametrize("factory", [make_job, make_job_with_default])
+def test_closures_of_one_factory_need_a_name_each(factory: Callable[[int], Any]) -> None:
+    """C21: two closures would share their keys, and one would return the result of the other."""
+    with pytest.raises(ConfigError, match="name must not be empty"):
+        idempotent(MemoryStore(), key=str)(factory(1))
+    with pytest.raises(ConfigError, match="name must not be empty"):
+        IdempotentConsumer(MemoryStore(), factory(1))
+    store = MemoryStore()
+    one, two = (idempotent(store, key=str, name=f"rate-{rate}", metrics=NO_METRICS)(factory(rate)) for rate in (1, 2))
+    assert (one("abc"), two("abc")) == (3, 6)
+
+
+async def coroutine(_: object) -> str:
+    """Do nothing."""
+    return "done"
+
+
+@functools.wraps(coroutine)
+def wrapping(message: object) -> Any:
+    """Return a coroutine although it is a plain function."""
+    return coroutine(message)
+
+
+def annotated(message: object) -> Awaitable[str]:
+    """Return a coroutine, as the annotation says."""
+    return coroutine(message)
+
+
+@pytest.mark.parametrize("function", [wrapping, annotated])
+def test_function_that_returns_a_coroutine_is_refused(function: Any) -> None:
+    """C21: the coroutine would be stored as the result, and the work would not be done."""
+    with pytest.raises(ConfigError, match="neither a coroutine nor a function that returns one"):
+        idempotent(MemoryStore(), key=str, name="job")(function)
+    with pytest.raises(ConfigError, match="neither a coroutine nor a function that returns one"):
+        IdempotentConsumer(MemoryStore(), function, name="job")
+
+
+def test_coroutine_that_wiring_could_not_see_is_an_error_at_the_call() -> None:
+    """C21: the key is released, because the work was not done."""
+    store = MemoryStore()
+    job = idempotent(store, key=str, name="job", metrics=NO_METRICS)(lambda order: coroutine(order) if order else None)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="returned an awaitable"):
+            job("o_1")
+
+
+@pytest.mark.parametrize("function", [coroutine, wrapping, annotated])
+def test_key_function_must_not_return_a_coroutine(function: Any) -> None:
+    """C21: a coroutine instead of a key is a mistake in the wiring, not a message with an invalid key."""
+    with pytest.raises(ConfigError, match="key must be a plain function"):
+        idempotent(MemoryStore(), key=function, name="job")
+    with pytest.raises(ConfigError, match="identify must be a plain function"):
+        IdempotentConsumer(MemoryStore(), print, name="job", identify=function)
+
+
+def test_dead_letter_hook_that_returns_a_coroutine_takes_no_message() -> None:
+    """C21: nothing has stored the message, so it returns to the queue."""
+
+    def process(_: Message) -> None:
+        raise RejectedError("no")
+
+    consumer = IdempotentConsumer(
+        MemoryStore(), process, NO_METRICS, name="consumer", dead_letter=lambda message, _error: coroutine(message)
+    )
+    assert consumer.process_batch([Message("m1")]) == ["m1"]
+    assert consumer.process_batch([Message("m1")]) == ["m1"]
+
+
+def consume(event: Any, **options: Any) -> tuple[Any, list[tuple[str, str, str]]]:
+    """Handle an event and return the response and the messages."""
+    seen: list[tuple[str, str, str]] = []
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        lambda message: seen.append((message.id, message.type, message.body)),
+        NO_METRICS,
+        name="consumer",
+        **options,
+    )
+    return consumer.handle(event), seen
+
+
+SNS = {"MessageId": "s1", "Message": "hello", "MessageAttributes": {"type": {"Type": "String", "Value": "greeting"}}}
+EVENTBRIDGE = {"id": "e1", "detail-type": "order", "source": "shop", "detail": {"total": 5}}
+
+
+@pytest.mark.parametrize(
+    ("event", "messages"),
+    [
+        ({"Records": [{"eventSource": "aws:sqs", "messageId": "m1", "body": "hello"}]}, [("m1", "", "hello")]),
+        ({"Records": [{"EventSource": "aws:sns", "Sns": SNS}]}, [("s1", "greeting", "hello")]),
+        (
+            {
+                "Records": [
+                    {
+                        "eventSource": "aws:sqs",
+                        "messageId": "m1",
+                        "body": json.dumps({**SNS, "Type": "Notification", "TopicArn": "arn"}),
+                    }
+                ]
+            },
+            [("s1", "greeting", "hello")],
+        ),
+        (
+            {"Records": [{"eventSource": "aws:sqs", "messageId": "m1", "body": json.dumps(EVENTBRIDGE)}]},
+            [("e1", "order", '{"total": 5}')],
+        ),
+        (EVENTBRIDGE, [("e1", "order", '{"total": 5}')]),
+        (
+            {
+                "eventSource": "aws:kafka",
+                "records": {
+                    "orders-0": [
+                        {
+                            "topic": "orders",
+                            "partition": 0,
+                            "offset": 15,
+                            "value": base64.b64encode(b"hello").decode(),
+                            "headers": [{"type": list(b"greeting")}],
+                        }
+                    ]
+                },
+            },
+            [("orders-0-15", "greeting", "hello")],
+        ),
+    ],
+    ids=["sqs", "sns", "sns-in-sqs", "eventbridge-in-sqs", "eventbridge", "kafka"],
+)
+def test_each_kind_of_event_is_read(event: Any, messages: list[tuple[str, str, str]]) -> None:
+    """C21: the id is the one that stays the same when the message is delivered again."""
+    response, seen = consume(event)
+    assert response == {"batchItemFailures": []}
+    assert seen == messages
+
+
+@pytest.mark.parametrize(
+    "event",
+    [{}, None, {"Records": None}, {"Records": [{"eventSource": "aws:s3"}]}, {"detail": {}}, {"records": {}}, []],
+)
+def test_event_of_unknown_kind_is_an_error(event: Any) -> None:
+    """C21: if the function succeeded, the messages would be lost."""
+    with pytest.raises(BadRequestError):
+        consume(event)
+
+
+def make_kafka_record(offset: int, value: bytes) -> dict[str, Any]:
+    """Return a Kafka record of partition 0."""
+    return {"topic": "orders", "partition": 0, "offset": offset, "value": base64.b64encode(value).decode()}
+
+
+def test_invalid_kafka_record_fails_alone() -> None:
+    """C21: the other partitions go on; the later records of its own partition wait, as after any failure."""
+    seen: list[str] = []
+    consumer = IdempotentConsumer(MemoryStore(), lambda message: seen.append(message.id), NO_METRICS, name="consumer")
+    records = {
+        "orders-0": [make_kafka_record(1, b"one"), make_kafka_record(2, b"\xff"), make_kafka_record(3, b"three")],
+        "orders-1": [{**make_kafka_record(1, b"one"), "partition": 1}, {"topic": "orders"}],
+    }
+    with pytest.raises(RetryableError, match="3 of 5 messages"):
+        consumer.handle({"eventSource": "aws:kafka", "records": records})
+    assert seen == ["orders-0-1", "orders-1-1"]
+
+
+def test_message_of_a_source_without_partial_response_is_delivered_again() -> None:
+    """C21: Lambda repeats the event only if the function fails."""
+
+    def fail(_: Message) -> None:
+        raise OSError("no")
+
+    consumer = IdempotentConsumer(MemoryStore(), fail, NO_METRICS, name="consumer", sleep=lambda _: None)
+    with pytest.raises(RetryableError, match="1 of 1 messages"):
+        consumer.handle(EVENTBRIDGE)
+
+
+def test_each_item_of_a_message_is_remembered() -> None:
+    """C21, 001: after a failure only the items that are not done run again, under the key message:item."""
+    done: list[str] = []
+    failing = {"m1:b"}
+
+    def process(item: Message) -> str:
+        if item.id in failing:
+            raise ValueError("no")
+        done.append(item.id)
+        return str(item.payload["name"])
+
+    store = MemoryStore()
+    consumer = IdempotentConsumer(
+        store,
+        process,
+        NO_METRICS,
+        name="items",
+        items=lambda message: [(item["id"], item) for item in message.payload["items"]],
+        sleep=lambda _: None,
+    )
+    message = Message("m1", body=json.dumps({"items": [{"id": name, "name": name.upper()} for name in "abc"]}))
+    with pytest.raises(ValueError, match="no"):
+        consumer.process(message)
+    assert done == ["m1:a"]
+    failing.clear()
+    rest = consumer.process(message)
+    assert (rest.value, rest.replayed) == (["A", "B", "C"], False)
+    assert done == ["m1:a", "m1:b", "m1:c"]
+    again = consumer.process(message)
+    assert (again.value, again.replayed) == (["A", "B", "C"], True)
+
+
+def test_items_of_a_message_share_its_lease() -> None:
+    """C21: each item is claimed for the time that is left, so no claim lasts longer than the lease of the message."""
+    time = FakeTime()
+    store = MemoryStore(clock=time.clock)
+    ends: list[float] = []
+
+    def process(item: Message) -> None:
+        check = store.check(Key(f"items:{item.id}"), timedelta(days=1))
+        assert isinstance(check, InProgress)
+        ends.append(time.now + check.free_in.total_seconds())
+        time.advance(timedelta(minutes=3))
+
+    consumer = IdempotentConsumer(
+        store,
+        process,
+        NO_METRICS,
+        name="items",
+        items=lambda message: [(item, item) for item in message.payload],
+        clock=time.clock,
+    )
+    started = time.now
+    consumer.process(Message("m1", body='["a", "b", "c"]'), timedelta(minutes=10))
+    assert ends == [started + 600] * 3
+
+
+def test_colon_in_an_id_never_makes_two_items_the_same() -> None:
+    """C21: item 1:2 of message m is not item 2 of message m:1."""
+    done: list[str] = []
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        lambda item: done.append(item.payload),
+        NO_METRICS,
+        name="items",
+        items=lambda message: [(item, f"{message.id} {item}") for item in message.payload],
+    )
+    for identifier, items in (("m", ["1:2", "1%3A2"]), ("m:1", ["2"])):
+        consumer.process(Message(identifier, body=json.dumps(items)))
+    assert done == ["m 1:2", "m 1%3A2", "m:1 2"]
+
+
+def test_item_without_its_own_id_is_rejected() -> None:
+    """C21: two items with one id could not be told apart."""
+    consumer = IdempotentConsumer(
+        MemoryStore(), lambda _: None, NO_METRICS, name="items", items=lambda _: [("a", 1), ("a", 2)]
+    )
+    with pytest.raises(BadRequestError, match="its own id"):
+        consumer.process(Message("m1"))
