@@ -109,13 +109,15 @@ def _create_role(connection: psycopg.Connection, name: str, attributes: LiteralS
 def migrate(server: Cluster, state: Path) -> None:
     """Apply the missing migrations as the owner.
 
-    Raises CommandError with the log in `state` if a migration fails.
+    Raises CommandError with the log in `state`, which is of this run only, if a migration fails.
     """
     state.mkdir(parents=True, exist_ok=True)
+    log = state / "migrations.log"
+    log.unlink(missing_ok=True)
     launch = Launch(
         command=[sys.executable, "-m", "infra.operators.migrate"],
         environment={**python_environment(), **PLAINTEXT, "DATABASE_URL": owner_url(server)},
-        log=state / "migrations.log",
+        log=log,
         directory=CHECKOUT,
     )
     programs.run(launch, record=state / "tool.json", problem="Migrating the database failed.", hint=HINT)
