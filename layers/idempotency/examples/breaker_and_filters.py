@@ -24,7 +24,6 @@ from grantwire_idempotency import (
     idempotent,
 )
 from grantwire_idempotency.errors import RetryableError
-from grantwire_idempotency import connect_redis
 
 
 def open_store(url: str) -> FilteredStore:

@@ -10,8 +10,7 @@ Run it: DATABASE_URL=postgresql://… REDIS_URL=redis://localhost:6379 python th
 import os
 from datetime import timedelta
 
-from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore, Store
-from grantwire_idempotency import connect_redis
+from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore, Store, connect_redis
 
 stores: list[Store] = [
     PostgresStore(os.environ["DATABASE_URL"]),  # or a psycopg connection, or a pool of psycopg_pool

@@ -10,9 +10,8 @@ import json
 import os
 from typing import Any
 
-from grantwire_idempotency import RedisStore, entity_key, idempotent
+from grantwire_idempotency import RedisStore, connect_redis, entity_key, idempotent
 from grantwire_idempotency.errors import RequestInProgressError
-from grantwire_idempotency import connect_redis
 
 client = connect_redis(os.environ["REDIS_URL"])
 
