@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from infra.local.toolchain.wheel import COMMAND_LINE, build_wheel
+from tests.support.environments import create_environment
 from tests.support.fake_api import TOKEN, serve
-from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.fake_api import FakeApi
 
@@ -37,7 +35,7 @@ def test_installed_command_operates_an_installation(outside: Path, api: FakeApi)
     with zipfile.ZipFile(wheel) as archive:
         assert "grantwire_cli/entitlement_event.binpb" in archive.namelist()
         assert {name.split("/")[0].split("-")[0] for name in archive.namelist()} == {"grantwire_cli"}
-    _install(outside, wheel)
+    create_environment(outside, [str(wheel)])
     variables = {"PATH": os.defpath, "HOME": str(outside), "GRANTWIRE_API": api.url, "GRANTWIRE_TOKEN": TOKEN}
 
     def run(*command: str, code: int = 0) -> str:
@@ -54,18 +52,3 @@ def test_installed_command_operates_an_installation(outside: Path, api: FakeApi)
     assert run("python", "-c", IMPORTABLE.format(names=absent)).strip() == "[]"
     assert "grantwire-cli[aws]" in run("grantwire", "status", "--stack-name", "x", code=1)
     assert "not in a checkout" in run("grantwire", "up", code=1)
-
-
-def _install(folder: Path, wheel: Path) -> None:
-    """Install the wheel in a fresh environment, at the versions of the lock."""
-    lock = (ROOT / "requirements" / "development.txt").read_text()
-    constraints = folder / "constraints.txt"
-    constraints.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^\s;\\]+", lock, re.MULTILINE)))
-    uv = Path(sys.executable).with_name("uv")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    python = str(folder / "venv" / "bin" / "python")
-    for command in (
-        ["venv", "--quiet", "--python", sys.executable, str(folder / "venv")],
-        ["pip", "install", "--quiet", "--python", python, "-c", str(constraints), str(wheel)],
-    ):
-        subprocess.run([uv, *command], cwd=folder, env=environment, check=True)

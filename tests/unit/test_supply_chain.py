@@ -64,12 +64,15 @@ def test_workflow_runs_the_commands_of_the_readme() -> None:
     assert {"make check", "make audit", "make sbom"} <= set(commands)
 
 
-def test_workflow_tests_the_library_on_each_declared_python() -> None:
-    """C14: the versions of the wheel's metadata."""
+def test_workflow_tests_the_library_on_each_allowed_python() -> None:
+    """C14, C31: the versions that the wheel's metadata allow; a classifier names those on which every program runs."""
     document = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     project = (ROOT / "layers" / "idempotency" / "pyproject.toml").read_text()
     declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", project)
-    assert declared == document["jobs"]["library"]["strategy"]["matrix"]["python"]
+    (first, limit) = re.findall(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', project)[0]
+    allowed = [f"3.{minor}" for minor in range(int(first), int(limit))]
+    assert allowed == document["jobs"]["library"]["strategy"]["matrix"]["python"]
+    assert declared == allowed[: len(declared)]
 
 
 def test_package_that_was_not_examined_is_a_finding() -> None:

@@ -21,6 +21,7 @@ from grantwire_idempotency import (
     FilteredStore,
     Key,
     RedisStore,
+    connect_redis,
     idempotent,
 )
 from grantwire_idempotency.errors import RetryableError

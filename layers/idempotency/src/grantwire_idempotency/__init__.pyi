@@ -72,5 +72,3 @@ from grantwire_idempotency._internal.stores.redis import AsyncRedisStore as Asyn
 from grantwire_idempotency._internal.stores.redis import RedisStore as RedisStore
 from grantwire_idempotency._internal.stores.redis import connect_redis as connect_redis
 from grantwire_idempotency._internal.stores.redis import connect_redis_async as connect_redis_async
-
-__all__: list[str]  # noqa: PYI035 - the imports above are the list

@@ -99,4 +99,4 @@ class ConfigError(GrantwireError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("bad configuration: " + "; ".join(problems))
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from infra.local.toolchain.wheel import build_wheel
-from tests.support.paths import ROOT
+from tests.support.environments import create_environment, find_python
+from tests.support.paths import LIBRARY_HOME, ROOT
 from tests.support.programs import LIBRARY_EXAMPLES, Program, list_programs
 from tests.support.servers import newest_postgres
 
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 
 # What the programs use beside the library.
 PACKAGES = ("fastapi", "httpx", "prometheus-client", "pydantic", "pytest", "sqlalchemy")
-# No requirement without an extra, then the extras, the Python versions, and whether the package is typed.
-METADATA = ["", "bloom postgres powertools redis", "<3.14,>=3.11", "True", ""]
+# No requirement without an extra, then the extras, the Python versions, the licence, and whether the package is typed.
+METADATA = ["", "bloom postgres powertools redis", "<3.15,>=3.11", "MIT", "LICENSE", "True", ""]
+STRANGERS = LIBRARY_HOME / "tests" / "strangers"
 SUITE = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "grantwire_idempotency.conformance")
 
 _LOCATION = """
@@ -38,6 +41,8 @@ distribution = metadata.distribution("grantwire-idempotency")
 print(*(requirement for requirement in distribution.requires or () if "extra ==" not in requirement), sep="\\n")
 print(*distribution.metadata.get_all("Provides-Extra"))
 print(distribution.metadata["Requires-Python"])
+print(distribution.metadata["License-Expression"])
+print(*distribution.metadata.get_all("License-File"))
 print(resources.files("grantwire_idempotency").joinpath("py.typed").is_file())
 """
 
@@ -65,20 +70,10 @@ class Project:
         self.python = self.environment / "bin" / "python"
         self.variables = {"PATH": os.defpath, "HOME": str(folder), **variables}
 
-    def install(self) -> None:
-        """Install the wheel with its extras by pip, and what the programs use, at the versions of the lock."""
+    def install(self, python: Path) -> None:
+        """Install the wheel with its extras, and what the programs use, at the versions of the lock."""
         wheel = build_wheel(self.folder / "wheel")
-        lock = (ROOT / "requirements" / "development.txt").read_text()
-        pins = re.findall(r"^[\w.\[\]-]+==[^\s;\\]+", lock, re.MULTILINE)
-        constraints = self.folder / "constraints.txt"
-        constraints.write_text("\n".join(pins))
-        packages = f"{wheel}[postgres,redis,bloom,powertools]"
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        for command in (
-            [sys.executable, "-m", "venv", str(self.environment)],
-            [str(self.python), "-m", "pip", "install", "--quiet", "-c", str(constraints), *PACKAGES, packages],
-        ):
-            subprocess.run(command, cwd=self.folder, env=environment, check=True)
+        create_environment(self.folder, [*PACKAGES, f"{wheel}[postgres,redis,bloom,powertools]"], python)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run Python with these arguments and return its output."""
@@ -91,20 +86,27 @@ class Project:
 
 @pytest.mark.timeout(600)
 @newest_postgres
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_installed_wheel_runs_the_programs_of_the_documentation(
-    outside: Path, databases: Databases, valkey_server: ValkeyServer
+    version: str, outside: Path, databases: Databases, valkey_server: ValkeyServer
 ) -> None:
-    """C14, C15: wheel, schema command, every program of the documentation, and the conformance suite."""
+    """C14, C15, C31: on each Python that is here: schema, programs, conformance suite, and the types of strangers."""
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"Python {version} is not installed")
     url = databases.empty()
     try:
+        with Redis.from_url(valkey_server.url) as client:
+            client.flushall()
         project = Project(outside, {"DATABASE_URL": url, "REDIS_URL": valkey_server.url})
-        project.install()
+        project.install(python)
         _check_location(project)
         assert project.run("-c", _METADATA).split("\n") == METADATA
         assert "applied tables/0001" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
         assert "up to date" in project.run("-m", "grantwire_idempotency", "schema", "--apply")
         _check_programs(project)
         _check_conformance_suite(project)
+        _check_strangers(project, version)
     finally:
         databases.drop(url)
 
@@ -132,3 +134,27 @@ def _check_conformance_suite(project: Project) -> None:
     report = project.run(*SUITE, check=False)
     assert "test_duplicate_gets_stored_result" in report
     assert "result=None" in report
+
+
+def _check_strangers(project: Project, version: str) -> None:
+    """C31: five programs that know the wheel alone run, and mypy and pyright accept them in their strict modes."""
+    folder = Path(shutil.copytree(STRANGERS, project.folder / "strangers"))
+    programs = sorted(folder.glob("*.py"))
+    assert len(programs) == 5
+    for program in programs:
+        assert project.run(str(program)), program.name
+    settings = {"typeCheckingMode": "strict", "pythonVersion": version}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    accepted = f"Success: no issues found in {len(programs)} source files"
+    mypy = ("mypy", "--strict", "--python-version", version, "--python-executable", project.python)
+    _run_tool(folder, *mypy, "--cache-dir", folder / "mypy", *programs, expected=accepted)
+    if shutil.which("node"):  # pyright is a program for Node.js
+        _run_tool(folder, "pyright", "--pythonpath", project.python, expected="0 errors, 0 warnings")
+
+
+def _run_tool(folder: Path, tool: str, *arguments: str | Path, expected: str) -> None:
+    """Run a tool of the development environment, with nothing of the checkout on its path."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    command = [Path(sys.executable).with_name(tool), *arguments]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert expected in result.stdout, result.stdout + result.stderr

@@ -29,11 +29,11 @@ def list_loaded_modules(program: str) -> set[str]:
     return modules_after_importing(f"sys; {program}", [LIBRARY])
 
 
-@pytest.mark.parametrize("name", library.__all__)
+@pytest.mark.parametrize("name", dir(library))
 def test_every_public_name_exists_and_is_documented(name: str) -> None:
     """Every name can be imported from the package and has its own docstring."""
     value = getattr(library, name)
-    assert name in dir(library)
+    assert name in vars(library)["__all__"]
     if not inspect.isclass(value) and not inspect.isfunction(value):
         return
     assert value.__module__.startswith("grantwire_idempotency")
@@ -52,7 +52,7 @@ def test_type_checkers_see_exactly_the_names_that_are_loaded() -> None:
     }
     loaded = {name: f"{module}.{name}" for name, module in vars(library)["_MODULE_BY_NAME"].items()}
     assert declared == loaded
-    assert len(declared) == len(library.__all__)
+    assert len(declared) == len(dir(library))
 
 
 @pytest.mark.parametrize("name", databases.__all__)
@@ -76,7 +76,7 @@ def list_members(name: str, public: Any) -> list[tuple[str, Any]]:
 
 def test_generated_docstring_does_not_count() -> None:
     """The signature that a dataclass generates is not documentation."""
-    classes = [getattr(library, name) for name in library.__all__ if inspect.isclass(getattr(library, name))]
+    classes = [getattr(library, name) for name in dir(library) if inspect.isclass(getattr(library, name))]
     assert [cls.__name__ for cls in classes if (cls.__doc__ or "").startswith(f"{cls.__name__}(")] == []
 
 
