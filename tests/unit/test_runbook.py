@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.paths import LAYER, LIBRARY, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(page for pattern in ("*.md", "docs/**/*.md", "layers/**/*.md") for page in ROOT.glob(pattern))
 
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _CODE_SPAN = re.compile(r"`([^`]+)`")
@@ -39,14 +39,14 @@ def quoted_error_texts() -> Iterator[str]:
 
 def texts_in_code() -> str:
     """Return every string of the layers' code, and their SQL functions, as one text."""
-    trees = [ast.parse(path.read_text()) for path in (ROOT / "layers").rglob("*.py")]
+    trees = [ast.parse(path.read_text()) for folder in (LAYER, LIBRARY) for path in folder.rglob("*.py")]
     strings = [
         node.value
         for tree in trees
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    folders = (ROOT / "layers", ROOT / "infra" / "sql")
+    folders = (LIBRARY, ROOT / "infra" / "sql")
     return "\n".join([*strings, *(path.read_text() for folder in folders for path in folder.rglob("*.sql"))])
 
 

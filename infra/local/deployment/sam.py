@@ -32,7 +32,8 @@ UNREACHABLE_ENDPOINT = "http://127.0.0.1:9"  # for tools that call AWS but also 
 SOURCES = (
     TEMPLATE,
     Path(gateway.__file__),  # what it puts is part of the deployment
-    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "layers", "infra/sql")),
+    *(CHECKOUT / name for name in ("samconfig.toml", "functions", "infra/sql")),
+    *(CHECKOUT / "layers" / name for name in ("Makefile", "core", "idempotency/src")),
 )
 CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
 LAMBDA_PLATFORM = ("linux", "x86_64")
