@@ -38,7 +38,9 @@ def test_replay_returns_stored_response_byte_for_byte(client: Client, rows: Rows
 
 def test_fifty_concurrent_requests_with_one_key_run_once(database_url: str, rows: Rows) -> None:
     """I5: one request runs, and all fifty get its response."""
-    responses = run_concurrently(50, lambda _: _grant_with_own_connection(database_url, "k1"))
+    responses = run_concurrently(
+        50, lambda _: _grant_with_own_connection(database_url, "k1", IDEMPOTENCY_LOCK_WAIT="20s")
+    )
     assert {(response.status, response.body) for response in responses} == {(200, responses[0].body)}
     assert sum(not response.replayed for response in responses) == 1
     (entitlement,) = rows.execute("SELECT version FROM entitlements").fetchall()
