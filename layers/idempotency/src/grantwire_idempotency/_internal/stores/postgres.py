@@ -15,12 +15,8 @@ from grantwire_idempotency._internal.foundation.optional import optional_package
 from grantwire_idempotency._internal.stores.postgres_queries import Queries
 
 with optional_package("psycopg", used_by="PostgresStore"):
-    from grantwire_idempotency._internal.postgres.databases import (
-        AsyncPsycopgDatabase,
-        PsycopgDatabase,
-        async_statement_runner,
-        statement_runner,
-    )
+    from grantwire_idempotency._internal.postgres.databases import AsyncPsycopgDatabase, PsycopgDatabase
+    from grantwire_idempotency._internal.postgres.runners import async_statement_runner, statement_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
