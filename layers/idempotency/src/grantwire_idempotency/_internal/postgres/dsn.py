@@ -12,8 +12,6 @@ from grantwire_idempotency.errors import ConfigError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from grantwire_idempotency._internal.postgres.sources import AsyncConnection, Connection
-
 # Parameters of a connection that the DSN does not set: no wait is longer than that.
 _TIMEOUTS = {"connect_timeout": 2, "tcp_user_timeout": 5_000}
 # A session behind a pooler can serve another client next, so nothing is prepared, not even by the user's work.
@@ -41,7 +39,7 @@ class Dsn:
             milliseconds = to_milliseconds(statement_timeout)
             self._complete = make_conninfo(self._plain, options=f"{options} -c statement_timeout={milliseconds}")
 
-    def connect(self) -> Connection:
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """Open a connection in autocommit mode."""
         try:
             return psycopg.Connection.connect(self._complete, **_SESSION)
@@ -49,7 +47,7 @@ class Dsn:
             self._leave_out_options(error)
         return psycopg.Connection.connect(self._complete, **_SESSION)
 
-    async def connect_async(self) -> AsyncConnection:
+    async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         """Open an asynchronous connection in autocommit mode."""
         try:
             return await psycopg.AsyncConnection.connect(self._complete, **_SESSION)
