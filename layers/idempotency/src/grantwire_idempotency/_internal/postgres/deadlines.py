@@ -50,9 +50,10 @@ def set_limit(connection: AnyConnection, seconds: float | None) -> None:
     if seconds is None:
         vars(connection).pop("wait", None)
         return
-    wait = _wait_async if isinstance(connection, psycopg.AsyncConnection) else _wait
     # A reference back would keep a forgotten connection open.
-    connection.wait = partial(wait, weakref.ref(connection), seconds)  # type: ignore[method-assign, assignment]
+    reference: Any = weakref.ref(connection)
+    wait = _wait_async if isinstance(connection, psycopg.AsyncConnection) else _wait
+    connection.wait = partial(wait, reference, seconds)  # type: ignore[method-assign]
 
 
 @contextmanager
