@@ -182,7 +182,8 @@ async def open_async_parts(
     stores = [AsyncPostgresStore(await open_source(), timeout=SHORT) for _ in range(2)]
     guard = AsyncTransactionGuard(await open_source(), GuardSettings(lock_wait=SHORT), timeout=SHORT)
     inbox = AsyncInboxGuard(await open_source(), name="inbox", timeout=SHORT, lock_wait=SHORT)
-    for part in (*stores, guard, inbox):
+    parts: list[Any] = [*stores, guard, inbox]
+    for part in parts:
         stack.push_async_callback(part.close)
     return {
         "OPEN": guarded_async(stores[0], FailMode.OPEN),
