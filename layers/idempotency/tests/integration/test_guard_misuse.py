@@ -140,10 +140,11 @@ def test_work_may_stream_rows(guard: TransactionGuard, orders: Rows, subtests: p
     """C19: all of them, or the first one; libpq would stream the first rows of the commit, too, and refuse it."""
 
     def stream(tx: Connection, rows: int) -> StoredResponse:
+        response = insert(tx)
         stream = tx.cursor().stream("SELECT generate_series(1, 3)")
         assert len(list(islice(stream, rows))) == rows
         stream.close()  # type: ignore[attr-defined]
-        return insert(tx)
+        return response
 
     for rows in (3, 1):
         with subtests.test(rows=rows):

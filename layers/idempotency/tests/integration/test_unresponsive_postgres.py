@@ -309,6 +309,30 @@ def test_cancelled_task_does_not_wait_for_a_stopped_backend(database_url: str) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("kind", ["dsn", "connection"])
+@newest_postgres
+def test_tasks_on_one_connection_do_not_wait_one_after_the_other(kind: str, server: Server) -> None:
+    """C26: those that wait for their turn share the error of the one that got no response."""
+
+    async def find_cause(store: AsyncPostgresStore) -> str:
+        with pytest.raises(RetryableError) as caught:
+            await store.get_result(Key("k"))
+        return str(caught.value.__cause__)
+
+    async def main() -> None:
+        source = server.url if kind == "dsn" else await psycopg.AsyncConnection.connect(server.url)
+        store = AsyncPostgresStore(source, timeout=SHORT)
+        await store.get_result(Key("k"))
+        with server.silent():
+            causes = await asyncio.gather(*(find_cause(store) for _ in range(5)))
+        assert [cause.endswith("before this one") for cause in causes] == [False, True, True, True, True]
+        await store.close()
+        if not isinstance(source, str):
+            await source.close()
+
+    asyncio.run(main())
+
+
 @newest_postgres
 def test_sessions_of_a_dsn_have_limits_in_the_server(database_url: str) -> None:
     """C26: the server ends a statement of which the client is gone, and a transaction that is left open."""

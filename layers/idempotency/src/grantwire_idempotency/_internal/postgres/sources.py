@@ -37,6 +37,7 @@ from grantwire_idempotency._internal.postgres.pools import (
     convert_pool_error,
     is_pool_timeout,
 )
+from grantwire_idempotency._internal.postgres.turns import AsyncTurns, Turns
 from grantwire_idempotency.errors import BusyError, InternalError
 
 if TYPE_CHECKING:
@@ -74,19 +75,19 @@ class DsnSource:
 
     def __init__(self, dsn: str, statement_timeout: timedelta | None) -> None:
         self._dsn = Dsn(dsn, statement_timeout)
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._connection: Connection | None = None
         watch_forks(self)
 
     def reset_after_fork(self) -> None:
         """See `ForkAware`."""
         _FOREIGN.append(self._connection)
-        self._lock, self._connection = threading.Lock(), None
+        self._turns, self._connection = Turns(), None
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """Lend a connection."""
-        with self._lock:
+        with self._turns.take():
             if self._connection is None or self._connection.closed:
                 self._connection = self._dsn.connect()
             try:
@@ -97,7 +98,7 @@ class DsnSource:
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
-        with self._lock:
+        with self._turns.take(shares_errors=False):
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
@@ -107,7 +108,7 @@ class DsnSource:
 class _LoopConnection:
     """The connection of one event loop; its tasks take turns."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: AsyncTurns = field(default_factory=AsyncTurns)
     connection: AsyncConnection | None = None
 
     async def close(self) -> None:
@@ -139,7 +140,7 @@ class AsyncDsnSource:
         await self._close_ended()
         with self._lock:
             own = self._connections.setdefault(asyncio.get_running_loop(), _LoopConnection())
-        async with own.lock:
+        async with own.turns.take():
             if own.connection is None or own.connection.closed:
                 own.connection = await self._dsn.connect_async()
             try:
@@ -154,7 +155,7 @@ class AsyncDsnSource:
         with self._lock:
             own = self._connections.pop(asyncio.get_running_loop(), None)
         if own is not None:
-            async with own.lock:
+            async with own.turns.take(shares_errors=False):
                 await own.close()
 
     async def _close_ended(self) -> None:
@@ -170,13 +171,13 @@ class ConnectionSource:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """Lend a connection."""
         _require_process(self._pid, "connection")
-        with self._lock:
+        with self._turns.take():
             yield self._connection
 
 
@@ -186,13 +187,13 @@ class AsyncConnectionSource:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self._pid = os.getpid()
-        self._lock = asyncio.Lock()
+        self._turns = AsyncTurns()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[AsyncConnection]:
         """Lend a connection."""
         _require_process(self._pid, "connection")
-        async with self._lock:
+        async with self._turns.take():
             yield self._connection
 
 
