@@ -83,7 +83,7 @@ def read_sessions(url: str) -> dict[int, tuple[Any, ...]]:
 def test_two_processes_use_every_part_and_leave_no_state(pooler: PgBouncer, database_url: str) -> None:
     """C27: each work runs once, and no setting, prepared statement or lock of a client is left for the next one."""
     url = pooler.url(database_url)
-    processes = [start_process(url) for _ in range(2)]
+    processes = [start_process(f"{url}?connect_timeout=30") for _ in range(2)]
     runs: Counter[str] = Counter()
     for process in processes:
         output, errors = process.communicate(timeout=100)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MINUTE = timedelta(minutes=1)
+# Long enough for a busy machine.
+LIMITS: Any = {"timeout": MINUTE}
 KINDS = ("dsn", "connection", "pool")
 # The other process does the same work at the moment.
 ELSEWHERE = (RequestInProgressError, LockHeldError)
@@ -64,11 +66,11 @@ def use(kind: str, source: Callable[[], Any], keys: list[str], stack: ExitStack)
     """Use every part on one kind of connection."""
 
     def open_store() -> PostgresStore:
-        return stack.enter_context(closing(PostgresStore(source(), fail_mode=FailMode.CLOSED)))
+        return stack.enter_context(closing(PostgresStore(source(), fail_mode=FailMode.CLOSED, **LIMITS)))
 
-    guard = stack.enter_context(closing(TransactionGuard(source())))
-    inbox = stack.enter_context(closing(InboxGuard(source(), name=f"inbox-{kind}")))
-    locks = stack.enter_context(closing(PostgresLocks(source())))
+    guard = stack.enter_context(closing(TransactionGuard(source(), **LIMITS)))
+    inbox = stack.enter_context(closing(InboxGuard(source(), name=f"inbox-{kind}", **LIMITS)))
+    locks = stack.enter_context(closing(PostgresLocks(source(), **LIMITS)))
     checker = IdempotencyChecker(open_store())
     consumer = IdempotentConsumer(
         open_store(), lambda message: count(f"consumer-{kind}", message.id), NoMetrics(), name=f"consumer-{kind}"
@@ -108,8 +110,11 @@ def use(kind: str, source: Callable[[], Any], keys: list[str], stack: ExitStack)
 
 async def use_async(kind: str, source: Callable[[], Any], keys: list[str], stack: AsyncExitStack) -> None:
     """Use the asynchronous parts on one kind of connection."""
-    store = AsyncPostgresStore(await source(), fail_mode=FailMode.CLOSED)
-    guard, inbox = AsyncTransactionGuard(await source()), AsyncInboxGuard(await source(), name=f"async-inbox-{kind}")
+    store = AsyncPostgresStore(await source(), fail_mode=FailMode.CLOSED, **LIMITS)
+    guard, inbox = (
+        AsyncTransactionGuard(await source(), **LIMITS),
+        AsyncInboxGuard(await source(), name=f"async-inbox-{kind}", **LIMITS),
+    )
     for part in (store, guard, inbox):
         stack.push_async_callback(part.close)
 
