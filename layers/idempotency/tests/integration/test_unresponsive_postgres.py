@@ -41,6 +41,7 @@ from grantwire_idempotency import (
     idempotent,
 )
 from grantwire_idempotency._internal.postgres.runners import statement_runner
+from grantwire_idempotency.databases import NoResponseError
 from grantwire_idempotency.errors import AmbiguousError, CircuitOpenError, RetryableError
 from infra.local.system.processes import wait_until
 from tests.support.module_database import database_url
@@ -369,8 +370,9 @@ def test_commit_without_a_response_is_ambiguous(database_url: str) -> None:
             stopped.enter_context(stopped_backends(database_url))
             return StoredResponse(200, "")
 
-        with pytest.raises(AmbiguousError):
+        with pytest.raises(AmbiguousError) as caught:
             guard.run(request(), stop)
+        assert isinstance(caught.value.__cause__, NoResponseError)
         stopped.close()
         assert guard.run(request(), respond) == StoredResponse(200, "")
 
