@@ -2,12 +2,14 @@
 
 Stores and locks accept any `StatementRunner`, guards any `TransactionRunner`. `Transaction` is a transaction for such
 a class on psycopg. The functions interpret psycopg's errors, and `watch_forks` keeps a connection out of the processes
-that are forked.
+that are forked. `set_limit` limits the waits of a connection. If a server responds to nothing, the wait raises
+`NoResponseError`, and the connection is closed.
 """
 
 from __future__ import annotations
 
 from grantwire_idempotency._internal.foundation.forks import ForkAware, watch_forks
+from grantwire_idempotency._internal.postgres.deadlines import NoResponseError, set_limit
 from grantwire_idempotency._internal.postgres.errors import describe, is_unavailable, sqlstate_class
 from grantwire_idempotency._internal.postgres.protocols import (
     AsyncStatementRunner,
@@ -22,11 +24,13 @@ __all__ = [
     "AsyncTransaction",
     "AsyncTransactionRunner",
     "ForkAware",
+    "NoResponseError",
     "StatementRunner",
     "Transaction",
     "TransactionRunner",
     "describe",
     "is_unavailable",
+    "set_limit",
     "sqlstate_class",
     "watch_forks",
 ]

@@ -123,7 +123,7 @@ def open_job(store: Store, runs: list[str]) -> Callable[[str], None]:
 @pytest.fixture
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a call wait for a free connection for a moment only."""
-    monkeypatch.setattr("grantwire_idempotency._internal.jobs.execution._BUSY_WAIT", timedelta(milliseconds=50))
+    monkeypatch.setattr("grantwire_idempotency._internal.jobs.key_checks.BUSY_WAIT", timedelta(milliseconds=50))
 
 
 @pytest.mark.usefixtures("_short_wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -133,6 +133,24 @@ def test_ending_the_transaction_is_an_error_and_leaves_nothing(
             assert (count(orders), count(orders, "idempotency_keys")) == (number, number)
             assert not guard.run(identity, insert).replayed
             assert count(orders) == number + 1
+
+
+@newest_postgres
+def test_work_may_stream_rows(guard: TransactionGuard, orders: Rows, subtests: pytest.Subtests) -> None:
+    """C19: all of them, or the first one; libpq would stream the first rows of the commit, too, and refuse it."""
+
+    def stream(tx: Connection, rows: int) -> StoredResponse:
+        response = insert(tx)
+        stream = tx.cursor().stream("SELECT generate_series(1, 3)")
+        assert len(list(islice(stream, rows))) == rows
+        stream.close()  # type: ignore[attr-defined]
+        return response
+
+    for rows in (3, 1):
+        with subtests.test(rows=rows):
+            identity = RequestIdentity.create("shop", "POST /orders", f"k{rows}", {})
+            assert [guard.run(identity, partial(stream, rows=rows)).replayed for _ in range(2)] == [False, True]
+    assert count(orders) == 2
 
 
 def copy_row(tx: Connection) -> None:

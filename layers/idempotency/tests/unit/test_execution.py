@@ -25,7 +25,8 @@ from grantwire_idempotency import (
     key_fingerprint,
 )
 from grantwire_idempotency._internal.foundation.steps import drive
-from grantwire_idempotency._internal.jobs.execution import Execution, ExecutionSettings
+from grantwire_idempotency._internal.jobs.execution import Execution
+from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
 from grantwire_idempotency._internal.jobs.work import call_once
 from grantwire_idempotency.errors import (
     AmbiguousError,

@@ -18,7 +18,7 @@ from psycopg.errors import LockNotAvailable
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from grantwire.database.connection import BoundedConnection, Connection, connect
+from grantwire.database.connection import Connection, connect
 from grantwire.database.errors import to_grantwire_error, wrap_exceptions
 from grantwire.database.listen import listen
 from grantwire.database.sessions import Database
@@ -26,7 +26,6 @@ from grantwire.database.settings import DatabaseSettings
 from grantwire_idempotency.databases import Transaction
 
 __all__ = [
-    "BoundedConnection",
     "Connection",
     "Database",
     "DatabaseSettings",

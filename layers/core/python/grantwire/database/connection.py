@@ -17,34 +17,15 @@ from grantwire.database.settings import HOST_PATTERN, parse_url
 from grantwire.errors import ConfigError
 from grantwire.observability import logger
 from grantwire.secrets import parse_database_secret, secret_cache
+from grantwire_idempotency.databases import set_limit
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from psycopg.abc import PQGen
-
     from grantwire.database.settings import DatabaseSettings
-
-    RV = TypeVar("RV")
-
-# A server that exceeds its own statement timeout by this much has stopped responding.
-_GRACE_SECONDS = 1.0
-
-
-class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that stops waiting for a server that does not respond, where no server-side timeout can fire."""
-
-    max_wait_seconds: float | None = None
-
-    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """Wait as psycopg does, but at most `max_wait_seconds`."""
-        return super().wait(gen, interval=interval, timeout=self.max_wait_seconds if timeout is None else timeout)
-
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def connect(settings: DatabaseSettings, *, application_name: str, listening: bool = False) -> BoundedConnection:
+def connect(settings: DatabaseSettings, *, application_name: str, listening: bool = False) -> Connection:
     """Open a connection in autocommit mode, with its timeouts set; raise psycopg's own errors.
 
     With `listening` it goes to `DATABASE_LISTEN_HOST`, if that is set. If the server rejects the credentials of a
@@ -64,8 +45,8 @@ def connect(settings: DatabaseSettings, *, application_name: str, listening: boo
     return _open(settings, parse_database_secret(renewed), name, listening=listening)
 
 
-def _open(settings: DatabaseSettings, url: str, application_name: str, *, listening: bool) -> BoundedConnection:
-    connection = BoundedConnection.connect(
+def _open(settings: DatabaseSettings, url: str, application_name: str, *, listening: bool) -> Connection:
+    connection = psycopg.Connection.connect(
         _connection_string(settings, url, listening=listening),
         autocommit=True,
         prepare_threshold=0,
@@ -75,7 +56,8 @@ def _open(settings: DatabaseSettings, url: str, application_name: str, *, listen
     if settings.tls != "off" and not connection.pgconn.ssl_in_use:
         connection.close()
         raise ConfigError(["the database URL must name a host, not a Unix socket, which cannot use TLS"])
-    connection.max_wait_seconds = settings.statement_timeout.total_seconds() + _GRACE_SECONDS
+    # Ends the waits for a server that cannot enforce its own timeout.
+    set_limit(connection, settings.statement_timeout.total_seconds())
     return connection
 
 

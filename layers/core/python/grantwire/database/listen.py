@@ -9,11 +9,11 @@ from psycopg import sql
 from grantwire.database.connection import connect
 
 if TYPE_CHECKING:
-    from grantwire.database.connection import BoundedConnection
+    from grantwire.database.connection import Connection
     from grantwire.database.settings import DatabaseSettings
 
 
-def listen(settings: DatabaseSettings, channel: LiteralString) -> BoundedConnection:
+def listen(settings: DatabaseSettings, channel: LiteralString) -> Connection:
     """Open a direct connection, not through a proxy, and LISTEN on a channel; raise psycopg's own errors."""
     connection = connect(settings, application_name=f"grantwire-listen-{channel}", listening=True)
     try:

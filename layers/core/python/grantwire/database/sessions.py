@@ -13,18 +13,18 @@ from grantwire.database.connection import connect
 from grantwire.database.errors import to_grantwire_error
 from grantwire.errors import AmbiguousError, GrantwireError, InternalError
 from grantwire.observability import logger
-from grantwire_idempotency.databases import Transaction, describe, watch_forks
+from grantwire_idempotency.databases import NoResponseError, Transaction, describe, watch_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import LiteralString, TypeVar
 
-    from grantwire.database.connection import BoundedConnection, Connection
+    from grantwire.database.connection import Connection
     from grantwire.database.settings import DatabaseSettings
 
     T = TypeVar("T")
 
-# After these errors the connection is unusable: the server did not respond in time, or it is a standby.
+# After these errors the connection is unusable: it broke, or the server is a standby.
 _UNUSABLE_SQLSTATES = {None, "25006"}
 # A standby refuses unlogged tables as a feature that it does not support.
 _NOT_SUPPORTED = "0A000"
@@ -49,7 +49,7 @@ class Database:
         self._settings = settings
         self._application_name = application_name
         self._session_settings = session or {}
-        self._connection: BoundedConnection | None = None
+        self._connection: Connection | None = None
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
         self._foreign: list[object] = []
         watch_forks(self)
@@ -116,7 +116,7 @@ class Database:
             self._connection.close()
         self._connection = self._cursor = None
 
-    def _with_repeat(self, action: Callable[[BoundedConnection], T]) -> T:
+    def _with_repeat(self, action: Callable[[Connection], T]) -> T:
         """Run an action that is safe to repeat; repeat it once after a lost connection or a deadlock."""
         try:
             return action(self._get_connection())
@@ -140,7 +140,7 @@ class Database:
             self._cursor = connection.cursor()
         return self._cursor.execute(statement, parameters).fetchone()
 
-    def _get_connection(self) -> BoundedConnection:
+    def _get_connection(self) -> Connection:
         if self._connection is None:
             self._connection = connect(self._settings, application_name=self._application_name)
             for name, value in self._session_settings.items():
@@ -173,7 +173,8 @@ class Database:
 
     def _close_if_lost(self, error: psycopg.Error) -> bool:
         """Close an unusable connection; return True if the server closed it, so that reconnecting may help."""
-        is_lost = self._connection is not None and self._connection.closed
-        if is_lost or error.sqlstate in _UNUSABLE_SQLSTATES:
+        has_responded = not isinstance(error, NoResponseError)
+        is_lost = self._connection is not None and self._connection.closed and has_responded
+        if is_lost or not has_responded or error.sqlstate in _UNUSABLE_SQLSTATES:
             self.close()
         return is_lost

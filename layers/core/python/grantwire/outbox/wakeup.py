@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from grantwire.workers.listener import Listener
 
 if TYPE_CHECKING:
-    from grantwire.database import BoundedConnection, DatabaseSettings
+    from grantwire.database import Connection, DatabaseSettings
 
 # Ids of advisory locks: ASCII "gwasleep", as in outbox_enqueue, and "gwrelay!".
 ASLEEP_LOCK_ID = 0x6777_6173_6C65_6570
@@ -86,7 +86,7 @@ class Wakeup:
         self._listener.close()
         self._forget_lost_locks()
 
-    def _take_locks(self, connection: BoundedConnection) -> None:
+    def _take_locks(self, connection: Connection) -> None:
         if not self._is_leader:
             row = connection.execute(_BECOME_LEADER, (LEADER_LOCK_ID,)).fetchone()
             self._is_leader = row is not None and row[0] is True

@@ -17,7 +17,7 @@ from grantwire.observability import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from grantwire.database import BoundedConnection, DatabaseSettings
+    from grantwire.database import Connection, DatabaseSettings
 
 # Delay before the next connection attempt after a failure.
 _RECONNECT_DELAY_SECONDS = 5.0
@@ -29,7 +29,7 @@ class Listener:
     def __init__(self, settings: DatabaseSettings | None, channel: LiteralString) -> None:
         self._settings = settings
         self._channel = channel
-        self._connection: BoundedConnection | None = None
+        self._connection: Connection | None = None
         self._next_connect_at = 0.0
 
     @property
@@ -55,7 +55,7 @@ class Listener:
             return False
         return await self._wait_readable(self._connection, seconds) and self.try_run(_drain)
 
-    async def _wait_readable(self, connection: BoundedConnection, seconds: float) -> bool:
+    async def _wait_readable(self, connection: Connection, seconds: float) -> bool:
         """Wait until the socket is readable, without blocking the event loop; false after `seconds`."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
@@ -69,7 +69,7 @@ class Listener:
             loop.remove_reader(connection.fileno())
         return True
 
-    def try_run(self, action: Callable[[BoundedConnection], object]) -> bool:
+    def try_run(self, action: Callable[[Connection], object]) -> bool:
         """Run `action` on the connection, connecting if needed; false if it failed or a lock was not available."""
         if self._settings is None or (self._connection is None and time.monotonic() < self._next_connect_at):
             return False
@@ -94,7 +94,7 @@ class Listener:
         self._connection = None
 
 
-def _drain(connection: BoundedConnection) -> None:
+def _drain(connection: Connection) -> None:
     """Read all queued notifications; their number does not matter."""
     for _ in connection.notifies(timeout=0):
         pass

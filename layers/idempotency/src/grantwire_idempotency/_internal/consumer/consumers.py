@@ -40,7 +40,8 @@ from grantwire_idempotency._internal.foundation.wiring import (
     serializer_rule,
     sync_store_rule,
 )
-from grantwire_idempotency._internal.jobs.execution import Execution, ExecutionSettings, Outcome
+from grantwire_idempotency._internal.jobs.execution import Execution, Outcome
+from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
 from grantwire_idempotency._internal.jobs.work import LEASE_MARGIN, remaining_time
 from grantwire_idempotency._internal.keys.duplicates import by_message_id
 from grantwire_idempotency._internal.keys.messages import Message

@@ -15,5 +15,5 @@ DEFAULT_LEASE: Final = timedelta(minutes=15)
 DEFAULT_KEY_PREFIX: Final = "idempotency:"
 # The connections of a Redis client that the library creates; more callers wait for a free one.
 DEFAULT_MAX_CONNECTIONS: Final = 100
-# How long a statement of the library waits for PostgreSQL, on a connection that it opened for a DSN.
+# How long a statement of the library waits for PostgreSQL.
 DEFAULT_TIMEOUT: Final = timedelta(seconds=5)

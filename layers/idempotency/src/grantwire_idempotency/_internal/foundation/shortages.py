@@ -1,12 +1,19 @@
-"""Recognises a shortage of this process, in which no server was asked (C23)."""
+"""A shortage of connections: how it is recognised in this process, and how long a call waits for its end (C23)."""
 
 from __future__ import annotations
 
 import errno
 import os
+from datetime import timedelta
+
+from grantwire_idempotency._internal.foundation.backoff import Backoff
 
 # The message of a BusyError.
 BUSY = "no connection is free, send the same request again"
+
+# How long a call waits for a free connection, beside the wait of a pool, and its delays.
+BUSY_WAIT = timedelta(seconds=5)
+BUSY_BACKOFF = Backoff(timedelta(milliseconds=20), timedelta(milliseconds=500), timedelta(0), 0.5, 1.5)
 
 # This process, or this machine, has too many open files or connections.
 _CODES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL)

@@ -38,12 +38,8 @@ from grantwire_idempotency._internal.stores.interface import Key, clamp_ttl, com
 from grantwire_idempotency.errors import InternalError, RequestInProgressError
 
 with optional_package("psycopg", used_by="InboxGuard"):
-    from grantwire_idempotency._internal.postgres.databases import (
-        AsyncPsycopgDatabase,
-        PsycopgDatabase,
-        async_transaction_runner,
-        transaction_runner,
-    )
+    from grantwire_idempotency._internal.postgres.databases import AsyncPsycopgDatabase, PsycopgDatabase
+    from grantwire_idempotency._internal.postgres.runners import async_transaction_runner, transaction_runner
     from grantwire_idempotency._internal.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:

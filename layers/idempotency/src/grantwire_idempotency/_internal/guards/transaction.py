@@ -25,12 +25,8 @@ from grantwire_idempotency._internal.guards.requests import GuardSettings, Store
 from grantwire_idempotency.errors import InternalError
 
 with optional_package("psycopg", used_by="TransactionGuard"):
-    from grantwire_idempotency._internal.postgres.databases import (
-        AsyncPsycopgDatabase,
-        PsycopgDatabase,
-        async_transaction_runner,
-        transaction_runner,
-    )
+    from grantwire_idempotency._internal.postgres.databases import AsyncPsycopgDatabase, PsycopgDatabase
+    from grantwire_idempotency._internal.postgres.runners import async_transaction_runner, transaction_runner
     from grantwire_idempotency._internal.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from grantwire_idempotency._internal.foundation.wiring import (
     store_rule,
     sync_store_rule,
 )
-from grantwire_idempotency._internal.jobs.execution import Execution, ExecutionSettings, Outcome
+from grantwire_idempotency._internal.jobs.execution import Execution, Outcome
+from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
 from grantwire_idempotency._internal.jobs.work import LEASE_MARGIN, call_once, remaining_time, to_key
 
 if TYPE_CHECKING:

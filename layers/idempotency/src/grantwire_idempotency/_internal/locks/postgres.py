@@ -11,7 +11,8 @@ from grantwire_idempotency._internal.foundation.optional import optional_package
 from grantwire_idempotency._internal.locks.interface import LockManager
 
 with optional_package("psycopg", used_by="PostgresLocks"):
-    from grantwire_idempotency._internal.postgres.databases import PsycopgDatabase, statement_runner
+    from grantwire_idempotency._internal.postgres.databases import PsycopgDatabase
+    from grantwire_idempotency._internal.postgres.runners import statement_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,68 +1,55 @@
-"""Databases that run the library's statements and transactions, on what the user passes (C16, C17).
+"""Databases that run the library's statements and transactions on connections of a source (C16, C17); see `sources`.
 
-A DSN, a psycopg connection or a pool: see `sources`. An object with `fetch_row` is a StatementRunner, such as the
-service's Database, and with `transaction` a TransactionRunner. Threads take turns on a StatementRunner; a
-TransactionRunner must be safe in threads itself.
+No statement of the library is prepared, and none changes the session, so that a pooler may give each transaction
+another session (C27).
 """
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from grantwire_idempotency._internal.foundation.defaults import DEFAULT_TIMEOUT
-from grantwire_idempotency._internal.foundation.forks import watch_forks
-from grantwire_idempotency._internal.foundation.logs import logger as default_logger
-from grantwire_idempotency._internal.foundation.wiring import duration_rule, require
+from grantwire_idempotency._internal.postgres.deadlines import limited
 from grantwire_idempotency._internal.postgres.errors import convert_error
 from grantwire_idempotency._internal.postgres.interruptions import recover
-from grantwire_idempotency._internal.postgres.sources import (
-    AsyncConnectionSource,
-    AsyncDsnSource,
-    AsyncPoolSource,
-    ConnectionSource,
-    DsnSource,
-    PoolSource,
-)
 from grantwire_idempotency._internal.postgres.transactions import (
     AsyncTransaction,
     Transaction,
+    TransactionLimits,
     require_idle,
+    require_row,
     roll_back,
     roll_back_async,
 )
-from grantwire_idempotency.errors import AmbiguousError, ConfigError, InternalError
+from grantwire_idempotency.errors import AmbiguousError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-    from datetime import timedelta
     from typing import LiteralString
 
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
-    from grantwire_idempotency._internal.postgres.protocols import (
-        AsyncStatementRunner,
-        AsyncTransactionRunner,
-        StatementRunner,
-        TransactionRunner,
-    )
-    from grantwire_idempotency._internal.postgres.sources import AsyncConnection, Connection
+    from grantwire_idempotency._internal.postgres.sources import AsyncConnection, AsyncDsnSource, Connection
 
 
 class PsycopgDatabase:
-    """Runs statements and transactions on connections of a source; safe in threads and after a fork."""
+    """Runs statements and transactions on connections of a source; safe in threads and after a fork.
+
+    `limits` are those of its transactions. A single statement has the same limit.
+    """
 
     def __init__(
         self,
         lend: Callable[[], AbstractContextManager[Connection]],
         logger: LibraryLogger,
+        limits: TransactionLimits,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._lend = lend
         self._logger = logger
+        self._limits = limits
         # Closes the connection that the library opened, and no connection of the user.
         self.close = close
 
@@ -88,7 +75,7 @@ class PsycopgDatabase:
         for is_last in (False, True):
             with self._lend() as connection:
                 try:
-                    transaction = Transaction.begin(connection, first, parameters)
+                    transaction = Transaction.begin(connection, first, parameters, self._limits)
                 except psycopg.OperationalError:
                     if is_last or not connection.closed:
                         raise
@@ -103,10 +90,10 @@ class PsycopgDatabase:
                 return
 
     def _fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        with self._lend() as connection:
+        with self._lend() as connection, limited(connection, self._limits.seconds):
             require_idle(connection)
             try:
-                row = connection.cursor(row_factory=tuple_row).execute(statement, parameters).fetchone()
+                row = connection.cursor(row_factory=tuple_row).execute(statement, parameters, prepare=False).fetchone()
                 if not connection.autocommit:
                     connection.commit()
             except BaseException:
@@ -114,7 +101,7 @@ class PsycopgDatabase:
                 if not connection.autocommit:
                     roll_back(connection)
                 raise
-        return _require_row(row)
+        return require_row(row)
 
     def _repeat_if_lost(self, action: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         try:
@@ -132,10 +119,12 @@ class AsyncPsycopgDatabase:
         self,
         lend: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
         logger: LibraryLogger,
+        limits: TransactionLimits,
         source: AsyncDsnSource | None = None,
     ) -> None:
         self._lend = lend
         self._logger = logger
+        self._limits = limits
         self._source = source
 
     async def close(self) -> None:
@@ -172,7 +161,7 @@ class AsyncPsycopgDatabase:
         for is_last in (False, True):
             async with self._lend() as connection:
                 try:
-                    transaction = await AsyncTransaction.begin(connection, first, parameters)
+                    transaction = await AsyncTransaction.begin(connection, first, parameters, self._limits)
                 except psycopg.OperationalError:
                     if is_last or not connection.closed:
                         raise
@@ -188,112 +177,24 @@ class AsyncPsycopgDatabase:
 
     async def _fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         async with self._lend() as connection:
-            require_idle(connection)
-            try:
-                cursor = await connection.cursor(row_factory=tuple_row).execute(statement, parameters)
-                row = await cursor.fetchone()
-                if not connection.autocommit:
-                    await connection.commit()
-            except BaseException:
-                if not connection.autocommit:
-                    await roll_back_async(connection)
-                raise
-        return _require_row(row)
+            with limited(connection, self._limits.seconds):
+                return await self._execute(connection, statement, parameters)
 
-
-class _LockedRunner:
-    """A StatementRunner of the user, one thread at a time."""
-
-    def __init__(self, runner: StatementRunner) -> None:
-        self._runner = runner
-        self._lock = threading.Lock()
-        watch_forks(self)
-
-    def reset_after_fork(self) -> None:
-        """See `ForkAware`."""
-        self._lock = threading.Lock()
-
-    def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> tuple[Any, ...]:
-        with self._lock:
-            return self._runner.fetch_row(statement, parameters)
-
-
-def statement_runner(
-    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
-) -> StatementRunner:
-    """Return a runner for the user's DSN, connection, pool or StatementRunner; `part` names it in the error."""
-    if callable(getattr(database, "fetch_row", None)):
-        return _LockedRunner(database)  # type: ignore[arg-type]
-    return _open(database, part, logger, timeout)
-
-
-def transaction_runner(
-    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
-) -> TransactionRunner:
-    """Return a runner for the user's DSN, connection, pool or TransactionRunner; `part` names it in the error."""
-    if callable(getattr(database, "fetch_row", None)) and callable(getattr(database, "transaction", None)):
-        return database  # type: ignore[return-value]
-    return _open(database, part, logger, timeout)
-
-
-def async_statement_runner(
-    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
-) -> AsyncStatementRunner:
-    """Return a runner for the user's DSN, AsyncConnection, AsyncConnectionPool or AsyncStatementRunner."""
-    if callable(getattr(database, "fetch_row", None)):
-        return database  # type: ignore[return-value]
-    return _open_async(database, part, logger, timeout)
-
-
-def async_transaction_runner(
-    database: object, part: str, logger: LibraryLogger | None = None, timeout: timedelta = DEFAULT_TIMEOUT
-) -> AsyncTransactionRunner:
-    """Return a runner for the user's DSN, AsyncConnection, AsyncConnectionPool or AsyncTransactionRunner."""
-    if callable(getattr(database, "fetch_row", None)) and callable(getattr(database, "transaction", None)):
-        return database  # type: ignore[return-value]
-    return _open_async(database, part, logger, timeout)
-
-
-def _open(database: object, part: str, logger: LibraryLogger | None, timeout: timedelta) -> PsycopgDatabase:
-    require(duration_rule("timeout", timeout))
-    logger = default_logger if logger is None else logger
-    if isinstance(database, str):
-        source = DsnSource(database, timeout.total_seconds())
-        return PsycopgDatabase(source.lend, logger, source.close)
-    if isinstance(database, psycopg.Connection):
-        return PsycopgDatabase(ConnectionSource(database).lend, logger)
-    if _is_pool(database, AbstractContextManager):
-        return PsycopgDatabase(PoolSource(database, logger).lend, logger)
-    raise _unknown_database(database, part, "a psycopg Connection or a ConnectionPool of psycopg_pool")
-
-
-def _open_async(database: object, part: str, logger: LibraryLogger | None, timeout: timedelta) -> AsyncPsycopgDatabase:
-    require(duration_rule("timeout", timeout))
-    logger = default_logger if logger is None else logger
-    if isinstance(database, str):
-        source = AsyncDsnSource(database, timeout.total_seconds())
-        return AsyncPsycopgDatabase(source.lend, logger, source)
-    if isinstance(database, psycopg.AsyncConnection):
-        return AsyncPsycopgDatabase(AsyncConnectionSource(database).lend, logger)
-    if _is_pool(database, AbstractAsyncContextManager):
-        return AsyncPsycopgDatabase(AsyncPoolSource(database, logger).lend, logger)
-    raise _unknown_database(database, part, "a psycopg AsyncConnection or an AsyncConnectionPool of psycopg_pool")
-
-
-def _is_pool(database: object, kind: type) -> bool:
-    """Return whether this is a pool of that kind: an asynchronous pool is an asynchronous context manager."""
-    return callable(getattr(database, "connection", None)) and isinstance(database, kind)
-
-
-def _unknown_database(database: object, part: str, kinds: str) -> ConfigError:
-    # The value itself could be a password.
-    return ConfigError([f"{part} requires a DSN, {kinds}, not a {type(database).__name__}"])
-
-
-def _require_row(row: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    if row is None:
-        raise InternalError("the statement must return a row, but returned none")
-    return row
+    @staticmethod
+    async def _execute(
+        connection: AsyncConnection, statement: LiteralString, parameters: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        require_idle(connection)
+        try:
+            cursor = await connection.cursor(row_factory=tuple_row).execute(statement, parameters, prepare=False)
+            row = await cursor.fetchone()
+            if not connection.autocommit:
+                await connection.commit()
+        except BaseException:
+            if not connection.autocommit:
+                await roll_back_async(connection)
+            raise
+        return require_row(row)
 
 
 def _is_lost(error: psycopg.OperationalError) -> bool:

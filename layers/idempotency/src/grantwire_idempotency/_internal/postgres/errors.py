@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
 
 _TOO_MANY_CONNECTIONS = "53300"
+# A prepared statement of another client of the pooler, or one that another session has.
+_PREPARED_SQLSTATES = {"26000", "42P05"}
 # libpq gives no SQLSTATE of an attempt to connect; PgBouncer has one for all its errors.
 _CONNECT_SQLSTATES = {None, "08P01"}
 _BUSY_TEXTS = (
@@ -67,7 +69,9 @@ def convert_error(error: psycopg.Error, logger: LibraryLogger) -> RetryableError
     if is_unavailable(error):
         logger.warning("postgres unavailable", extra={"reason": reason, "sqlstate": error.sqlstate})
         return RetryableError("temporarily unavailable, send the same request again")
-    if sqlstate_class(error) == "42":
+    if error.sqlstate in _PREPARED_SQLSTATES:
+        reason += "; behind a pooler, open the connection with prepare_threshold=None"
+    elif sqlstate_class(error) == "42":
         reason += "; is the schema installed? Run `python -m grantwire_idempotency schema`"
     return InternalError(f"PostgreSQL refused a statement: {reason} ({error.sqlstate})")
 

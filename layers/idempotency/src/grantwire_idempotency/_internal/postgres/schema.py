@@ -93,7 +93,7 @@ def apply(dsn: str, roles: Sequence[str] = ()) -> list[str]:
         import psycopg  # noqa: PLC0415 - only to apply
 
     applied: list[str] = []
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
         for file in read_tables():
             with connection.transaction():
                 known = _prepare(connection)

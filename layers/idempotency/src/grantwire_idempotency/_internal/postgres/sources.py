@@ -1,7 +1,7 @@
 """Sources of connections: a DSN, a connection of the user, or a pool of the user (C16, C17).
 
     DSN                       one connection, opened on first use, and again when it is lost and after a fork. Threads
-                              take turns. No statement of the library waits for longer than its timeout.
+                              take turns.
     psycopg.Connection        the user's connection. Threads take turns; another process gets an error.
     ConnectionPool            as many connections as the pool has. Another process gets an error.
 
@@ -26,22 +26,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from grantwire_idempotency._internal.foundation.forks import watch_forks
 from grantwire_idempotency._internal.foundation.shortages import BUSY
-from grantwire_idempotency._internal.postgres.deadlines import AsyncDeadlineConnection, DeadlineConnection, set_limit
+from grantwire_idempotency._internal.postgres.dsn import Dsn
 from grantwire_idempotency._internal.postgres.pools import (
     AsyncPoolProbe,
     PoolProbe,
     convert_pool_error,
     is_pool_timeout,
 )
-from grantwire_idempotency.errors import BusyError, ConfigError, InternalError
+from grantwire_idempotency._internal.postgres.turns import AsyncTurns, Turns
+from grantwire_idempotency.errors import BusyError, InternalError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from datetime import timedelta
 
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
 
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 _FORKED = (
     "this {kind} was opened by another process, whose responses it would read: open it after the fork, or pass a DSN"
 )
-# Parameters of a connection that the DSN does not set: no wait is longer than that.
-_TIMEOUTS = {"connect_timeout": 2, "tcp_user_timeout": 5_000}
 # Connections of the process that forked this one: kept, because closing them would end its sessions.
 _FOREIGN: list[Any] = []
 
@@ -72,27 +71,25 @@ class AsyncConnectionPool(Protocol):
 
 
 class DsnSource:
-    """One connection for each process; threads take turns."""
+    """One connection for each process; threads take turns. `statement_timeout` is that of its session."""
 
-    def __init__(self, dsn: str, timeout: float) -> None:
-        self._dsn = _complete(dsn)
-        self._timeout = timeout
-        self._lock = threading.Lock()
+    def __init__(self, dsn: str, statement_timeout: timedelta | None) -> None:
+        self._dsn = Dsn(dsn, statement_timeout)
+        self._turns = Turns()
         self._connection: Connection | None = None
         watch_forks(self)
 
     def reset_after_fork(self) -> None:
         """See `ForkAware`."""
         _FOREIGN.append(self._connection)
-        self._lock, self._connection = threading.Lock(), None
+        self._turns, self._connection = Turns(), None
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """Lend a connection."""
-        with self._lock:
+        with self._turns.take():
             if self._connection is None or self._connection.closed:
-                self._connection = DeadlineConnection.connect(self._dsn, autocommit=True)
-            set_limit(self._connection, self._timeout)
+                self._connection = self._dsn.connect()
             try:
                 yield self._connection
             finally:
@@ -101,7 +98,7 @@ class DsnSource:
 
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
-        with self._lock:
+        with self._turns.take(shares_errors=False):
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
@@ -111,7 +108,7 @@ class DsnSource:
 class _LoopConnection:
     """The connection of one event loop; its tasks take turns."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turns: AsyncTurns = field(default_factory=AsyncTurns)
     connection: AsyncConnection | None = None
 
     async def close(self) -> None:
@@ -126,9 +123,8 @@ class AsyncDsnSource:
     Several threads can have loops of their own. The next use closes the connections of loops that have ended.
     """
 
-    def __init__(self, dsn: str, timeout: float) -> None:
-        self._dsn = _complete(dsn)
-        self._timeout = timeout
+    def __init__(self, dsn: str, statement_timeout: timedelta | None) -> None:
+        self._dsn = Dsn(dsn, statement_timeout)
         self._lock = threading.Lock()
         self._connections: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         watch_forks(self)
@@ -144,10 +140,9 @@ class AsyncDsnSource:
         await self._close_ended()
         with self._lock:
             own = self._connections.setdefault(asyncio.get_running_loop(), _LoopConnection())
-        async with own.lock:
+        async with own.turns.take():
             if own.connection is None or own.connection.closed:
-                own.connection = await AsyncDeadlineConnection.connect(self._dsn, autocommit=True)
-            set_limit(own.connection, self._timeout)
+                own.connection = await self._dsn.connect_async()
             try:
                 yield own.connection
             finally:
@@ -160,7 +155,7 @@ class AsyncDsnSource:
         with self._lock:
             own = self._connections.pop(asyncio.get_running_loop(), None)
         if own is not None:
-            async with own.lock:
+            async with own.turns.take(shares_errors=False):
                 await own.close()
 
     async def _close_ended(self) -> None:
@@ -176,13 +171,13 @@ class ConnectionSource:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """Lend a connection."""
         _require_process(self._pid, "connection")
-        with self._lock:
+        with self._turns.take():
             yield self._connection
 
 
@@ -192,13 +187,13 @@ class AsyncConnectionSource:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self._pid = os.getpid()
-        self._lock = asyncio.Lock()
+        self._turns = AsyncTurns()
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[AsyncConnection]:
         """Lend a connection."""
         _require_process(self._pid, "connection")
-        async with self._lock:
+        async with self._turns.take():
             yield self._connection
 
 
@@ -246,16 +241,6 @@ class AsyncPoolSource:
                     raise BusyError(BUSY) from error
                 raise convert_pool_error(error, self._logger) from error
             yield connection
-
-
-def _complete(dsn: str) -> str:
-    """Return the DSN with the timeouts that it does not set."""
-    try:
-        parameters = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # The original error contains parts of the DSN, which could be a password.
-        raise ConfigError(["the DSN is not a valid connection string of PostgreSQL"]) from None
-    return make_conninfo(dsn, **{name: value for name, value in _TIMEOUTS.items() if name not in parameters})
 
 
 def _require_process(pid: int, kind: str) -> None:

@@ -14,12 +14,15 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from grantwire_idempotency._internal.postgres.deadlines import get_limit, set_limit
+from grantwire_idempotency._internal.foundation.defaults import DEFAULT_LEASE
+from grantwire_idempotency._internal.postgres.deadlines import limited
+from grantwire_idempotency._internal.postgres.dsn import to_milliseconds
 from grantwire_idempotency._internal.postgres.interruptions import recover
 from grantwire_idempotency.errors import AmbiguousError, InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
     from typing import LiteralString, Self
 
     Connection = psycopg.Connection[tuple[Any, ...]]
@@ -64,45 +67,81 @@ class _GuardedCursor:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """Limits of the library's statements in a transaction; those of the work between them may take any time.
+
+    `first` and `last` are sent before the first and the last statement. Both last for the transaction alone, so no
+    session is changed, also behind a pooler. `last` returns no row: after `Cursor.stream`, libpq would return the rows
+    of the first statement of a pipeline as if they were streamed, too.
+    """
+
+    seconds: float | None = None
+    first: bytes | None = None
+    last: bytes = b"SET LOCAL statement_timeout TO DEFAULT"
+    prepare: bool | None = None
+
+    @classmethod
+    def create(cls, timeout: timedelta, *, is_own: bool) -> Self:
+        """Return the limits for statements that take at most `timeout`, which are never prepared.
+
+        On a connection that the library opened, the server also ends a transaction that a suspended process left open.
+        """
+        idle = f"SET LOCAL idle_in_transaction_session_timeout = {to_milliseconds(DEFAULT_LEASE)}"
+        last = f"SET LOCAL statement_timeout = {to_milliseconds(timeout)}"
+        return cls(timeout.total_seconds(), idle.encode() if is_own else None, last.encode(), prepare=False)
+
+
+_NO_LIMITS = TransactionLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """An open transaction; `first` is the row that its first statement returned."""
 
     connection: Connection
     first: tuple[Any, ...]
     cursor_factory: type[psycopg.Cursor[tuple[Any, ...]]]
-    limit: float | None = None
+    limits: TransactionLimits
 
     @classmethod
-    def begin(cls, connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
+    def begin(
+        cls,
+        connection: Connection,
+        statement: LiteralString,
+        parameters: Mapping[str, Any],
+        limits: TransactionLimits = _NO_LIMITS,
+    ) -> Self:
         """Send BEGIN and a statement that returns one row, in one round trip; roll back if that fails.
 
         On a connection that is not in autocommit mode it takes two round trips.
         """
         require_idle(connection)
-        try:
-            with connection.pipeline():
-                if connection.autocommit:
-                    connection.execute("BEGIN")
-                cursor = connection.cursor(row_factory=tuple_row).execute(statement, parameters)
-            row = cursor.fetchone()
-        except BaseException:
-            roll_back(connection)
-            raise
-        if row is None:
-            roll_back(connection)
-            raise InternalError(_NO_ROW)
-        return cls(connection, row, _guard_cursors(connection), _unlimit(connection))
+        prepare = limits.prepare
+        with limited(connection, limits.seconds):
+            try:
+                with connection.pipeline():
+                    if connection.autocommit:
+                        connection.execute("BEGIN", prepare=prepare)
+                    if limits.first is not None:
+                        connection.execute(limits.first, prepare=prepare)
+                    cursor = connection.cursor(row_factory=tuple_row).execute(statement, parameters, prepare=prepare)
+                row = require_row(cursor.fetchone())
+            except BaseException:
+                roll_back(connection)
+                raise
+        return cls(connection, row, _guard_cursors(connection), limits)
 
     def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
         """Send the last statement and COMMIT in one round trip.
 
         Raises AmbiguousError if the connection breaks before the response, so that the outcome is unknown.
         """
-        set_limit(self.connection, self.limit)
+        prepare = self.limits.prepare
         try:
-            with self.connection.pipeline():
-                self.connection.execute(statement, parameters)
-                self.connection.execute("COMMIT")
+            with limited(self.connection, self.limits.seconds), self.connection.pipeline():
+                self.connection.execute(self.limits.last, prepare=prepare)
+                self.connection.execute(statement, parameters, prepare=prepare)
+                self.connection.execute("COMMIT", prepare=prepare)
         except psycopg.OperationalError as error:
             if _is_ambiguous(self.connection, error):
                 raise AmbiguousError(_UNKNOWN_OUTCOME) from error
@@ -118,13 +157,14 @@ class Transaction:
 
         It commits, because after a ROLLBACK psycopg would prepare all its statements again.
         """
-        self.connection.execute("COMMIT")
+        with limited(self.connection, self.limits.seconds):
+            self.connection.execute("COMMIT", prepare=self.limits.prepare)
 
     def roll_back(self) -> None:
         """Roll back the transaction if it is still open, and give the connection back as it was."""
         self.connection.cursor_factory = self.cursor_factory
-        set_limit(self.connection, self.limit)
-        roll_back(self.connection)
+        with limited(self.connection, self.limits.seconds):
+            roll_back(self.connection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +174,43 @@ class AsyncTransaction:
     connection: AsyncConnection
     first: tuple[Any, ...]
     cursor_factory: type[psycopg.AsyncCursor[tuple[Any, ...]]]
-    limit: float | None = None
+    limits: TransactionLimits
 
     @classmethod
-    async def begin(cls, connection: AsyncConnection, statement: LiteralString, parameters: Mapping[str, Any]) -> Self:
+    async def begin(
+        cls,
+        connection: AsyncConnection,
+        statement: LiteralString,
+        parameters: Mapping[str, Any],
+        limits: TransactionLimits = _NO_LIMITS,
+    ) -> Self:
         """See `Transaction.begin`."""
         require_idle(connection)
-        try:
-            async with connection.pipeline():
-                if connection.autocommit:
-                    await connection.execute("BEGIN")
-                cursor = await connection.cursor(row_factory=tuple_row).execute(statement, parameters)
-            row = await cursor.fetchone()
-        except BaseException:
-            await roll_back_async(connection)
-            raise
-        if row is None:
-            await roll_back_async(connection)
-            raise InternalError(_NO_ROW)
-        return cls(connection, row, _guard_cursors(connection), _unlimit(connection))
+        prepare = limits.prepare
+        with limited(connection, limits.seconds):
+            try:
+                async with connection.pipeline():
+                    if connection.autocommit:
+                        await connection.execute("BEGIN", prepare=prepare)
+                    if limits.first is not None:
+                        await connection.execute(limits.first, prepare=prepare)
+                    cursor = connection.cursor(row_factory=tuple_row)
+                    await cursor.execute(statement, parameters, prepare=prepare)
+                row = require_row(await cursor.fetchone())
+            except BaseException:
+                await roll_back_async(connection)
+                raise
+        return cls(connection, row, _guard_cursors(connection), limits)
 
     async def commit(self, statement: LiteralString, parameters: Mapping[str, Any]) -> None:
         """See `Transaction.commit`."""
-        set_limit(self.connection, self.limit)
+        prepare = self.limits.prepare
         try:
-            async with self.connection.pipeline():
-                await self.connection.execute(statement, parameters)
-                await self.connection.execute("COMMIT")
+            with limited(self.connection, self.limits.seconds):
+                async with self.connection.pipeline():
+                    await self.connection.execute(self.limits.last, prepare=prepare)
+                    await self.connection.execute(statement, parameters, prepare=prepare)
+                    await self.connection.execute("COMMIT", prepare=prepare)
         except psycopg.OperationalError as error:
             if _is_ambiguous(self.connection, error):
                 raise AmbiguousError(_UNKNOWN_OUTCOME) from error
@@ -173,13 +223,14 @@ class AsyncTransaction:
 
     async def end_unchanged(self) -> None:
         """See `Transaction.end_unchanged`."""
-        await self.connection.execute("COMMIT")
+        with limited(self.connection, self.limits.seconds):
+            await self.connection.execute("COMMIT", prepare=self.limits.prepare)
 
     async def roll_back(self) -> None:
         """See `Transaction.roll_back`."""
         self.connection.cursor_factory = self.cursor_factory
-        set_limit(self.connection, self.limit)
-        await roll_back_async(self.connection)
+        with limited(self.connection, self.limits.seconds):
+            await roll_back_async(self.connection)
 
 
 def require_idle(connection: AnyConnection) -> None:
@@ -202,11 +253,11 @@ def _guard_cursors(connection: AnyConnection) -> type[Any]:
     return factory
 
 
-def _unlimit(connection: AnyConnection) -> float | None:
-    """Let the statements of the work take any time, and return the limit for those of the library."""
-    limit = get_limit(connection)
-    set_limit(connection, None)
-    return limit
+def require_row(row: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """Return the row; raise InternalError if there is none."""
+    if row is None:
+        raise InternalError(_NO_ROW)
+    return row
 
 
 def _has_ended(connection: AnyConnection) -> bool:

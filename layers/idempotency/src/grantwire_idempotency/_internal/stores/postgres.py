@@ -15,12 +15,8 @@ from grantwire_idempotency._internal.foundation.optional import optional_package
 from grantwire_idempotency._internal.stores.postgres_queries import Queries
 
 with optional_package("psycopg", used_by="PostgresStore"):
-    from grantwire_idempotency._internal.postgres.databases import (
-        AsyncPsycopgDatabase,
-        PsycopgDatabase,
-        async_statement_runner,
-        statement_runner,
-    )
+    from grantwire_idempotency._internal.postgres.databases import AsyncPsycopgDatabase, PsycopgDatabase
+    from grantwire_idempotency._internal.postgres.runners import async_statement_runner, statement_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +36,8 @@ class PostgresStore:
     """A store that all processes with the same database share. Expiry follows the clock of the database.
 
     `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of StatementRunner.
-    Safe in threads, which take turns on a single connection: pass a pool if they should not. On the connection of a
-    DSN, a server that does not respond for `timeout` is unavailable. Tests set `clock`.
+    Safe in threads, which take turns on a single connection: pass a pool if they should not. A server that does not
+    respond for `timeout` is unavailable. Tests set `clock`.
     """
 
     def __init__(
