@@ -311,7 +311,7 @@ def test_lowest_open_version_becomes_the_only_ready_one(flow: LossyStream) -> No
     assert len(claimed) == 1
     sequences = flow.sequences()
     flow.rows.execute(
-        "SELECT outbox_put_back(%s::uuid[], %s::bigint[], 'LOST', NULL, false, '-infinity', '30s', NULL)",
+        "SELECT outbox_put_back(%s::uuid[], %s::bigint[], 'LOST', NULL, false, '-infinity', '30s', 1000, NULL)",
         (events[2:], [sequences[event] for event in events[2:]]),
     )
     rows = flow.rows.execute("SELECT * FROM outbox_events WHERE published_at IS NULL").fetchall()
