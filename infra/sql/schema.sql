@@ -1639,14 +1639,18 @@ BEGIN
            array_agg(DISTINCT o.aggregate_key)
       INTO user_ids, skus, keys
       FROM outbox_events o WHERE o.event_id = ANY (p_event_ids);
-    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
-    locked := ARRAY(
-        SELECT o.event_id FROM outbox_events o
-         WHERE o.event_id = ANY (p_event_ids || ARRAY(
-                 SELECT x.event_id FROM outbox_events x
-                  WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
-         ORDER BY o.aggregate_key, o.aggregate_version
-           FOR UPDATE);
+    BEGIN
+        PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
+        locked := ARRAY(
+            SELECT o.event_id FROM outbox_events o
+             WHERE o.event_id = ANY (p_event_ids || ARRAY(
+                     SELECT x.event_id FROM outbox_events x
+                      WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
     WITH lost AS MATERIALIZED (
         SELECT o.event_id, o.created_at, o.stream_sequence, coalesce(o.republication, 0) + 1 AS number, i.arrived
           FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from grantwire.jetstream.connection import NatsConnection
-from grantwire.outbox import confirmation_store as store
+from grantwire.outbox.confirmation import store
 from tests.support.lossy_stream import LossyStream, ServerFiles
 from tests.support.nats_users import configure, configured
 from tests.support.servers import newest_postgres
@@ -203,6 +204,39 @@ def test_dead_letters_are_not_published_again(flow: LossyStream) -> None:
     assert event not in {message.headers["event_id"] for message in flow.published()}
 
 
+def test_forged_dead_letter_does_not_finish_an_event(flow: LossyStream) -> None:
+    """W1, G1: a message that is not ours may name any event. Only a dead letter of what was published counts."""
+    events = flow.publish(prefix="listed")
+    events += flow.publish(prefix="behind the mark")
+    flow.purge()
+    for event in events:
+        flow.publish_forged(event)
+    assert flow.bridge()["not_genuine"] == 2
+    flow.record()
+    letters = flow.rows.execute("SELECT event_id FROM notification_nats_dlq WHERE status = 'OPEN'").fetchall()
+    assert sorted(str(row["event_id"]) for row in letters) == sorted(events)
+    assert flow.status()["waiting"] == 2
+    (oldest,) = flow.rows.execute("SELECT outbox_oldest_unconfirmed(1000) AS at").fetchall()
+    assert oldest["at"] is not None
+    assert flow.relay()["put_back"] == 2
+    _assert_arrives_once(flow, events)
+
+
+def test_forged_dead_letter_does_not_confirm_a_redrive(flow: LossyStream) -> None:
+    """W1, G1: not even if it names the dead letter that was redriven."""
+    (event,) = flow.publish()
+    flow.terminate("a bug")
+    flow.record()
+    flow.redrive()
+    (letter,) = flow.rows.execute("SELECT dead_letter_id FROM notification_nats_dlq").fetchall()
+    flow.purge()
+    flow.publish_forged(event, redrive_of=str(letter["dead_letter_id"]))
+    assert flow.bridge()["not_genuine"] == 1
+    flow.record()
+    assert flow.relay()["put_back"] == 1
+    _assert_arrives_once(flow, [event])
+
+
 def test_event_that_is_lost_again_waits_longer_each_time(flow: LossyStream) -> None:
     """W1: each time under the next number."""
     (event,) = flow.publish()
@@ -243,7 +277,7 @@ def test_check_that_fails_does_not_stop_publishing(flow: LossyStream, monkeypatc
     events += flow.change()
     with monkeypatch.context() as broken:
         broken.setattr(NatsConnection, "get_message", None)
-        broken.setattr("grantwire.outbox.confirmation.read_stream_state", None)
+        broken.setattr("grantwire.outbox.confirmation.turn.read_stream_state", None)
         assert flow.relay()["published"] == 1
     assert flow.relay()["put_back"] == 2
     _assert_arrives_once(flow, events)
@@ -323,9 +357,25 @@ def test_lowest_open_version_becomes_the_only_ready_one(flow: LossyStream) -> No
     }
 
 
+def test_held_entitlement_does_not_hold_back_the_others(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1, W7: its events are put back when it is free; the wait for it is bounded."""
+    monkeypatch.setattr("grantwire.outbox.confirmation.putting_back._BATCH_SIZE", 1)
+    monkeypatch.setattr(store, "put_back", partial(store.put_back, lock_wait=timedelta(milliseconds=50)))
+    events = flow.publish(users=3)
+    flow.purge()
+    with psycopg.connect(flow.environ["DATABASE_URL"]) as other:
+        other.execute("SELECT entitlements_lock(ARRAY['u1'], ARRAY['item1'], NULL, NULL)")
+        assert [flow.relay()["put_back"] for _ in range(2)] == [2, 0]
+        assert flow.losses()[0]["completed_at"] is None
+    assert flow.relay()["put_back"] == 1
+    (loss,) = flow.losses()
+    assert (loss["events_lost"], loss["events_republished"], loss["completed_at"] is None) == (3, 3, False)
+    _assert_arrives_once(flow, events)
+
+
 def test_mark_waits_for_events_that_are_not_listed(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """W1, W2: the list has room for a limited number; the others are behind the mark until there is room."""
-    monkeypatch.setattr("grantwire.outbox.confirmation._MAX_LISTED", 2)
+    monkeypatch.setattr("grantwire.outbox.confirmation.examination._MAX_LISTED", 2)
     events = [event for _ in range(4) for event in flow.publish()]
     for _ in range(2):
         flow.relay()

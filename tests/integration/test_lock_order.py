@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from grantwire.outbox import store
-from grantwire.outbox.confirmation_store import PutBack, put_back
+from grantwire.outbox.confirmation.store import PutBack, put_back
 from grantwire.workers.leases import Completion, Failure, RetryDecision
 from tests.integration.test_batch_concurrency import HOLD_ROW, holding, results
 from tests.support.client import Client, item

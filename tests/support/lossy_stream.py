@@ -14,6 +14,7 @@ from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
+from grantwire.outbox.encoding import encode_event
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
@@ -181,6 +182,12 @@ class LossyStream:
             await nats.flush()
 
         self._connect(run)
+
+    def publish_forged(self, event_id: str, **headers: str) -> None:
+        """Publish a message that names an event of ours, as another client that may publish could."""
+        subject = self.environ["ENTITLEMENT_NATS_SUBJECT"]
+        message = encode_event(relay_support.payload(uuid.UUID(event_id), 7, user_id="forger"))
+        self.administer(lambda jetstream: jetstream.publish(subject, message, headers={"event_id": event_id} | headers))
 
     def record(self) -> dict[str, Any]:
         """Run a recorder until it is idle, after an advisory has arrived."""

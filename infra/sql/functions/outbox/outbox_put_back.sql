@@ -12,8 +12,8 @@
 -- An event that is lost again waits p_backoff, doubled each time, up to ten minutes. The lowest open event of each
 -- aggregate becomes the only ready one. So the entitlements are locked first: a change that is not committed may have
 -- enqueued an event that is ready, too. Then all events are locked, in the order of aggregate and version, as in every
--- function that closes events (W7, ADR 0041). The waits for entitlements end after p_lock_wait_ms, with SQLSTATE 55P03;
--- NULL means that the settings of the session limit them. enable_seqscan is off for the reason in outbox_enqueue.
+-- function that closes events (W7, ADR 0041). If they are not free after p_lock_wait_ms, nothing is changed, and the result is
+-- NULL. If p_lock_wait_ms is NULL, the settings of the session limit the wait. enable_seqscan is off for the reason in outbox_enqueue.
 CREATE OR REPLACE FUNCTION outbox_put_back(
     p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamptz,
     p_backoff interval, p_lock_wait_ms integer, p_now timestamptz, OUT put_back integer, OUT too_old integer)
@@ -30,14 +30,18 @@ BEGIN
            array_agg(DISTINCT o.aggregate_key)
       INTO user_ids, skus, keys
       FROM outbox_events o WHERE o.event_id = ANY (p_event_ids);
-    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
-    locked := ARRAY(
-        SELECT o.event_id FROM outbox_events o
-         WHERE o.event_id = ANY (p_event_ids || ARRAY(
-                 SELECT x.event_id FROM outbox_events x
-                  WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
-         ORDER BY o.aggregate_key, o.aggregate_version
-           FOR UPDATE);
+    BEGIN
+        PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
+        locked := ARRAY(
+            SELECT o.event_id FROM outbox_events o
+             WHERE o.event_id = ANY (p_event_ids || ARRAY(
+                     SELECT x.event_id FROM outbox_events x
+                      WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
 
     WITH lost AS MATERIALIZED (
         SELECT o.event_id, o.created_at, o.stream_sequence, coalesce(o.republication, 0) + 1 AS number, i.arrived

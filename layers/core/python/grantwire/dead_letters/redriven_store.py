@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection
 
-# A dead letter of the message that the redrive published takes the place of the redriven one. Others with the same event
-# id do not count: anyone who can publish can cause them (G1).
+# A dead letter of the message that the redrive published takes the place of the redriven one. Others with the same
+# event id do not count: anyone who can publish can cause them (G1).
 _CONFIRM = """
 UPDATE notification_nats_dlq d
    SET redrive_confirmed = true

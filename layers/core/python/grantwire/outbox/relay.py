@@ -12,7 +12,7 @@ from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, Retr
 from grantwire.jetstream.topology import verify_streams
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store
-from grantwire.outbox.confirmation_store import count_unconfirmed
+from grantwire.outbox.confirmation.store import count_unconfirmed
 from grantwire.outbox.publication import BatchPublication
 from grantwire.outbox.store import ClaimedEvent
 from grantwire.workers.leases import Failure, Lease, RetryDecision, decide_retry
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.publisher import Publisher
     from grantwire.jetstream.topology import TopologySettings
-    from grantwire.outbox.confirmation import Confirmation
+    from grantwire.outbox.confirmation.turn import Confirmation
     from grantwire.outbox.connections import Connections
     from grantwire.outbox.wakeup import Wakeup
     from grantwire.workers.budget import Budget

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grantwire.jetstream.stream_state import StreamState
 
 
-# The waits for the entitlements of the events to put back.
+# How long to wait for the entitlements of the events to put back.
 _LOCK_WAIT = timedelta(seconds=1)
 
 
@@ -135,8 +135,8 @@ def remember(
 
 
 # The mark passes finished events, and lists the others until there is no room. It is a scalar subquery, because the
-# planner would join a table by another plan (ADR 0045). An event whose message is a dead letter is not listed: an open or
-# discarded one finishes it, and a redriven one is confirmed in notification_nats_dlq.
+# planner would join a table by another plan (ADR 0045). An event whose message is a dead letter is not listed: an
+# open or discarded one finishes it, and a redriven one is confirmed in notification_nats_dlq.
 SCAN = """
 WITH page AS MATERIALIZED (
   SELECT o.event_id, o.stream_sequence, o.published_at, o.created_at FROM outbox_events o
@@ -291,10 +291,10 @@ def put_back(  # noqa: PLR0913 - passed by name
     loss_id: int | None = None,
     arrived: bool = False,
     lock_wait: timedelta = _LOCK_WAIT,
-) -> PutBack:
+) -> PutBack | None:
     """Put back events that were lost, each with the sequence of its lost message (infra/sql: outbox_put_back).
 
-    Raises RetryableError if their entitlements are not free after `lock_wait`.
+    Return None, and change nothing, if another transaction holds one of their entitlements for `lock_wait`.
     """
     ids, sequences = zip(*events, strict=True)
     parameters = {
@@ -309,4 +309,4 @@ def put_back(  # noqa: PLR0913 - passed by name
         "now": now,
     }
     row = tx.execute(_PUT_BACK, parameters).fetchone()
-    return PutBack(0, 0) if row is None else PutBack(*row)
+    return None if row is None or row[0] is None else PutBack(*row)
