@@ -2062,7 +2062,10 @@ CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl 
              'claimed_at', rfc3339(o.locked_at), 'lease_until', rfc3339(o.lease_until), 'error', o.last_error,
              'at', rfc3339(o.created_at), 'published_at', rfc3339(o.published_at),
              'stream_sequence', o.stream_sequence,
-             'failed_at', rfc3339(o.failed_at), 'discarded_at', rfc3339(o.discarded_at),
+             'failed_at', rfc3339(coalesce(o.failed_at, (
+                 SELECT u.found_at FROM outbox_unconfirmed u
+                  WHERE u.event_id = o.event_id AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED'))),
+             'discarded_at', rfc3339(o.discarded_at),
              'version', o.aggregate_version, 'trace_id', o.trace_id)), '[]')
            FROM outbox_events o WHERE o.event_id = ANY (p_event_ids)),
         'inbox', (SELECT coalesce(jsonb_agg(jsonb_build_object('event_id', p.event_id, 'at', rfc3339(p.processed_at))), '[]')

@@ -277,6 +277,62 @@ def test_put_back_waits_for_a_change_of_the_entitlement(
     assert [tuple(row.values()) for row in events] == [(1, True), (2, False)]
 
 
+def _redrive_lost(tx: Connection, ids: list[UUID]) -> None:
+    assert set(store.redrive(tx, ids)) == set(ids)
+
+
+def _published(session: Connection, rows: Rows) -> list[UUID]:
+    """Publish an event of each entitlement, of which the stream then loses the message, and return their ids."""
+    ids = [enqueue(rows, f"{user}/item1", 1, user_id=user) for user in OTHER_ORDER]
+    claimed = store.claim(session, TOKEN, limit=len(USERS), lease=timedelta(seconds=30))
+    store.complete(session, TOKEN, [Completion(event.event_id, 1) for event in claimed])
+    rows.execute("UPDATE outbox_events SET created_at = %s", (NOON,))
+    rows.execute(
+        "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at)"
+        " SELECT event_id, 'TOO_OLD', created_at, now() FROM outbox_events"
+    )
+    return ids
+
+
+@pytest.mark.parametrize("take", [_put_back, _redrive_lost], ids=["put back", "redrive"])
+def test_entitlements_of_lost_events_are_locked_before_any_event(
+    session: Connection, owner_url: str, rows: Rows, take: Take
+) -> None:
+    """W1, W7: in the order of their lock keys, as a batch of changes does."""
+    ids = _published(session, rows)
+    for user in OTHER_ORDER:
+        enqueue(rows, f"{user}/item1", 2, user_id=user)
+    keys = rows.execute("SELECT u, entitlement_lock_key(u, 'item1') FROM unnest(%s::text[]) u ORDER BY 2", ([*USERS],))
+    users = [row["u"] for row in keys.fetchall()]
+    with ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_PAIR, (users[1],)):
+            running = pool.submit(take, session, ids)
+            until("it ends or waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+            assert not running.done(), running.result()
+            free = [rows.execute(FREE_PAIR, {"user": user}).fetchall()[0]["free"] for user in (users[0], users[2])]
+            assert free == [False, True]
+            assert len(rows.execute("SELECT FROM outbox_events FOR UPDATE SKIP LOCKED").fetchall()) == 6
+        running.result(timeout=30)
+    ready = rows.execute("SELECT aggregate_version FROM outbox_events WHERE ready").fetchall()
+    assert [row["aggregate_version"] for row in ready] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("version", ["1", "2"], ids=["lost event", "open event behind it"])
+def test_redrive_locks_lost_and_failed_events_in_order(
+    session: Connection, owner_url: str, rows: Rows, version: str
+) -> None:
+    """W7, Q2: in one pass, although one kind is FAILED and the other one published."""
+    ids = _published(session, rows)
+    ids += [enqueue(rows, f"{user}/item1", 2, user_id=user) for user in OTHER_ORDER]
+    rows.execute("DELETE FROM outbox_unconfirmed WHERE event_id = %s", (ids[0],))
+    rows.execute("UPDATE outbox_events SET status = 'FAILED', ready = false WHERE event_id = %s", (ids[3],))
+    with ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_EVENT, (version,)):
+            running = pool.submit(store.redrive, session, ids)
+            _assert_holds_no_later_event(rows, running)
+        assert set(running.result(timeout=30)) == {ids[1], ids[2], ids[3]}
+
+
 def test_event_that_appears_behind_a_closing_one_is_locked_in_its_turn(
     session: Connection, database_url: str, owner_url: str, rows: Rows
 ) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig
 
+    from grantwire.dead_letters.dead_letter import Report
     from grantwire.jetstream.message import Message
     from infra.local.servers.nats import NatsServer
 
@@ -201,10 +202,14 @@ class LossyStream:
 
     def redrive(self) -> None:
         """Redrive all dead letters of the stream, as an operator does."""
+        self.operate("redrive", kind="nats", all=True)
+
+    def operate(self, action: str, **fields: Any) -> Report:
+        """Execute an operator's command on dead letters."""
         runtime = RedriveRuntime.build(self.environ)
-        command = {"actor": "ann", "reason": "repaired", "action": "redrive", "kind": "nats", "all": True}
+        command = {"actor": "ann", "reason": "repaired", "action": action} | fields
         try:
-            runtime.dead_letters.execute(DeadLetterCommand.parse(command), "a test", now=self.now)
+            return runtime.dead_letters.execute(DeadLetterCommand.parse(command), "a test", now=self.now)
         finally:
             runtime.close()
 
