@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,10 +13,12 @@ import pytest
 from grantwire.dead_letters.redrive import NOT_OPEN
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.outbox.confirmation import store
+from grantwire.outbox.confirmation.turn import Confirmation
 from tests.support.lossy_stream import LossyStream, ServerFiles
 from tests.support.nats_users import configure, configured
 from tests.support.operations import DEAD_LETTER, OpsClient
 from tests.support.servers import newest_postgres
+from tests.support.waiting import until
 from tests.support.workers.relay_support import versions_by_aggregate, worker_environ
 
 if TYPE_CHECKING:
@@ -342,6 +345,24 @@ def test_check_that_fails_does_not_stop_publishing(flow: LossyStream, monkeypatc
         assert flow.relay()["published"] == 1
     assert flow.relay()["put_back"] == 2
     _assert_arrives_once(flow, events)
+
+
+def test_check_runs_beside_a_backlog(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: the second check ends only when the relay has published more meanwhile."""
+    events = flow.change(users=200)
+    checks: list[int] = []
+
+    async def run(_: Confirmation, _counts: object) -> bool:
+        checks.append(len(flow.sequences()))
+        if 0 < checks[-1] < len(events):
+            await asyncio.to_thread(until, "more is published", lambda: len(flow.sequences()) > checks[1])
+        return False
+
+    monkeypatch.setattr(Confirmation, "is_due", property(lambda _: len(checks) < 2))
+    monkeypatch.setattr(Confirmation, "run", run)
+    assert flow.relay(ENTITLEMENT_OUTBOX_BATCH_SIZE="10")["published"] == len(events)
+    assert checks[0] == 0
+    assert 0 < checks[1] < len(events)
 
 
 def test_redriven_copy_that_is_lost_is_published_again(flow: LossyStream) -> None:
