@@ -74,7 +74,8 @@ BEGIN
        AND (SELECT k.expires_at FROM idempotency_keys k
              WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
                AND k.request_hash = i.request_hash LIMIT 1) IS NULL;
-    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
+    PERFORM outbox_lock_last(
+        entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms), deadline, p_lock_wait_ms);
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN
         FOR item IN 1 .. cardinality(p_keys) LOOP
@@ -728,12 +729,12 @@ BEGIN
     END IF;
 END
 $$;
-CREATE FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS void
+CREATE FUNCTION public.entitlements_lock(p_user_ids text[], p_skus text[], p_deadline timestamp with time zone, p_lock_wait_ms integer) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
 DECLARE
     existing   text[] := '{}';
-    limited_at timestamptz := '-infinity';
+    limited_at timestamptz := CASE WHEN p_deadline IS NULL THEN 'infinity' ELSE '-infinity' END;
     pair       record;
 BEGIN
     FOR pair IN
@@ -755,7 +756,7 @@ BEGIN
             existing := existing || entitlement_aggregate_key(pair.user_id, pair.sku);
         END IF;
     END LOOP;
-    PERFORM outbox_lock_last(existing, p_deadline, p_lock_wait_ms);
+    RETURN existing;
 END
 $$;
 CREATE FUNCTION public.entitlements_record_due(p_limit integer, p_grace interval, p_notice interval, p_trace_id text, p_isolate boolean, p_skip integer[], OUT started integer, OUT expiring integer, OUT expired integer, OUT failed integer, OUT error text, OUT failed_of integer[]) RETURNS record
@@ -1280,7 +1281,8 @@ BEGIN
       INTO behind
       FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
+                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d
+                                    WHERE d.event_id = o.event_id AND d.stream_seq = o.stream_sequence) AS is_missing
               FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n;
@@ -1326,9 +1328,12 @@ CREATE FUNCTION public.outbox_discard(p_event_ids uuid[], p_now timestamp with t
 DECLARE
     with_successors boolean := false;
     promoting       boolean;
+    lost            uuid[];
     ids             uuid[];
     keys            text[];
 BEGIN
+    lost := ARRAY(SELECT u.event_id FROM outbox_unconfirmed u
+                   WHERE u.event_id = ANY (p_event_ids) AND u.state = 'TOO_OLD');
     LOOP
         promoting := false;
         BEGIN
@@ -1336,13 +1341,15 @@ BEGIN
                 PERFORM outbox_lock_closed(p_event_ids);
             END IF;
             PERFORM 1 FROM outbox_events o
-             WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
+             WHERE o.event_id = ANY (p_event_ids)
+               AND (o.status = 'FAILED' OR (o.status = 'PUBLISHED' AND o.event_id = ANY (lost)))
              ORDER BY o.aggregate_key, o.aggregate_version
                FOR UPDATE;
             WITH discarded AS (
                 UPDATE outbox_events o
-                   SET status = 'DISCARDED', discarded_at = coalesce(p_now, now())
-                 WHERE o.event_id = ANY (p_event_ids) AND o.status = 'FAILED'
+                   SET status = 'DISCARDED', discarded_at = coalesce(p_now, now()), published_at = NULL
+                 WHERE o.event_id = ANY (p_event_ids)
+                   AND (o.status = 'FAILED' OR (o.status = 'PUBLISHED' AND o.event_id = ANY (lost)))
                 RETURNING o.event_id, o.aggregate_key)
             SELECT array_agg(d.event_id), array_agg(DISTINCT d.aggregate_key) INTO ids, keys FROM discarded d;
             promoting := true;
@@ -1355,6 +1362,11 @@ BEGIN
             with_successors := true;
         END;
     END LOOP;
+    DELETE FROM outbox_unconfirmed u
+     WHERE u.event_id = ANY (ARRAY(
+           SELECT x.event_id FROM outbox_unconfirmed x
+            WHERE x.event_id = ANY (ids) AND x.event_id = ANY (lost)
+              FOR UPDATE SKIP LOCKED));
     RETURN QUERY SELECT unnest(ids);
 END
 $$;
@@ -1478,13 +1490,17 @@ DECLARE
 BEGIN
     SELECT coalesce(
              (SELECT u.changed_at
-                FROM (SELECT x.event_id, x.changed_at FROM outbox_unconfirmed x ORDER BY x.changed_at LIMIT p_cap) AS u
+                FROM (SELECT x.event_id, x.changed_at FROM outbox_unconfirmed x
+                       WHERE x.state <> 'TOO_OLD' ORDER BY x.changed_at LIMIT p_cap) AS u
                CROSS JOIN LATERAL (
                      SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = u.event_id)
-                            OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = u.event_id) AS finished
+                            OR EXISTS (SELECT FROM notification_nats_dlq d
+                                         JOIN outbox_events o ON o.event_id = d.event_id
+                                        WHERE d.event_id = u.event_id AND d.stream_seq = o.stream_sequence) AS finished
                      OFFSET 0) AS f
                WHERE NOT finished ORDER BY u.changed_at LIMIT 1),
-             (SELECT x.changed_at FROM outbox_unconfirmed x ORDER BY x.changed_at OFFSET p_cap LIMIT 1))
+             (SELECT x.changed_at FROM outbox_unconfirmed x
+               WHERE x.state <> 'TOO_OLD' ORDER BY x.changed_at OFFSET p_cap LIMIT 1))
       INTO listed;
     SELECT coalesce(
              (SELECT r.changed_at
@@ -1502,22 +1518,26 @@ BEGIN
       INTO redriven;
     SELECT count(*) AS count, max(n.published_at) AS until, min(n.created_at) FILTER (WHERE NOT finished) AS oldest
       INTO near
-      FROM (SELECT o.event_id, o.published_at, o.created_at FROM outbox_events o
+      FROM (SELECT o.event_id, o.published_at, o.created_at, o.stream_sequence FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n
       CROSS JOIN LATERAL (
            SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = n.event_id) AS finished OFFSET 0) AS f;
+                  OR EXISTS (SELECT FROM notification_nats_dlq d
+                              WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
+           OFFSET 0) AS f;
     IF near.count < p_cap THEN
         RETURN least(listed, redriven, near.oldest);
     END IF;
     SELECT count(*) AS count, min(l.created_at) FILTER (WHERE NOT finished) AS oldest INTO late
-      FROM (SELECT o.event_id, o.created_at FROM outbox_events o
+      FROM (SELECT o.event_id, o.created_at, o.stream_sequence FROM outbox_events o
              WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
              ORDER BY o.published_at LIMIT p_cap) AS l
       CROSS JOIN LATERAL (
            SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = l.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = l.event_id) AS finished OFFSET 0) AS f;
+                  OR EXISTS (SELECT FROM notification_nats_dlq d
+                              WHERE d.event_id = l.event_id AND d.stream_seq = l.stream_sequence) AS finished
+           OFFSET 0) AS f;
     RETURN least(
         listed, redriven, near.oldest, near.until - interval '10 seconds', late.oldest,
         CASE WHEN late.count >= p_cap THEN coalesce(
@@ -1603,23 +1623,34 @@ BEGIN
     RETURN outbox_promote(keys);
 END
 $$;
-CREATE FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) RETURNS record
+CREATE FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) RETURNS record
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
 DECLARE
-    moment timestamptz := coalesce(p_now, now());
-    keys   text[];
-    locked uuid[];
+    moment   timestamptz := coalesce(p_now, now());
+    deadline timestamptz := clock_timestamp() + p_lock_wait_ms * interval '1 millisecond';
+    user_ids text[];
+    skus     text[];
+    keys     text[];
+    locked   uuid[];
 BEGIN
-    keys := ARRAY(SELECT DISTINCT o.aggregate_key FROM outbox_events o WHERE o.event_id = ANY (p_event_ids));
-    locked := ARRAY(
-        SELECT o.event_id FROM outbox_events o
-         WHERE o.event_id = ANY (p_event_ids || ARRAY(
-                 SELECT x.event_id FROM outbox_events x
-                  WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
-         ORDER BY o.aggregate_key, o.aggregate_version
-           FOR UPDATE);
+    SELECT array_agg(o.payload->>'user_id'), array_agg(o.payload->>'stock_keeping_unit'),
+           array_agg(DISTINCT o.aggregate_key)
+      INTO user_ids, skus, keys
+      FROM outbox_events o WHERE o.event_id = ANY (p_event_ids);
+    BEGIN
+        PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
+        locked := ARRAY(
+            SELECT o.event_id FROM outbox_events o
+             WHERE o.event_id = ANY (p_event_ids || ARRAY(
+                     SELECT x.event_id FROM outbox_events x
+                      WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
     WITH lost AS MATERIALIZED (
         SELECT o.event_id, o.created_at, o.stream_sequence, coalesce(o.republication, 0) + 1 AS number, i.arrived
           FROM unnest(p_event_ids, p_sequences) AS a (event_id, stream_sequence)
@@ -1629,7 +1660,8 @@ BEGIN
          WHERE o.status = 'PUBLISHED' AND o.stream_sequence IS NOT DISTINCT FROM a.stream_sequence
            AND (p_arrived OR NOT i.arrived)
            AND NOT EXISTS (SELECT FROM notification_nats_dlq d
-                            WHERE d.event_id = o.event_id AND d.status <> 'PROCESSED')),
+                            WHERE d.event_id = o.event_id AND d.stream_seq = o.stream_sequence
+                              AND d.status <> 'PROCESSED')),
     reopened AS (
         UPDATE outbox_events o
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
@@ -1639,6 +1671,11 @@ BEGIN
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),
+    refused AS (
+        UPDATE outbox_events o
+           SET last_error = 'lost by the stream, and the inbox may have forgotten whether it arrived'
+          FROM lost l
+         WHERE o.event_id = l.event_id AND l.created_at < p_oldest AND NOT l.arrived),
     logged AS (
         INSERT INTO outbox_republications (event_id, number, cause, loss_id, stream_sequence, put_back_at)
         SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, moment FROM reopened r),
@@ -1666,15 +1703,26 @@ CREATE FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with t
     LANGUAGE plpgsql
     AS $$
 DECLARE
+    lost record;
     ids  uuid[];
     keys text[];
 BEGIN
-    PERFORM 1 FROM outbox_events f
-      JOIN outbox_events o ON o.aggregate_key = f.aggregate_key AND o.aggregate_version <= f.aggregate_version
-     WHERE f.event_id = ANY (p_event_ids) AND f.status = 'FAILED'
-       AND o.published_at IS NULL AND o.discarded_at IS NULL
-     ORDER BY o.aggregate_key, o.aggregate_version
-       FOR UPDATE OF o;
+    SELECT array_agg(o.event_id) AS ids, array_agg(o.stream_sequence) AS sequences,
+           array_agg(o.payload->>'user_id') AS user_ids, array_agg(o.payload->>'stock_keeping_unit') AS skus
+      INTO lost
+      FROM outbox_unconfirmed u
+      JOIN outbox_events o ON o.event_id = u.event_id
+     WHERE u.event_id = ANY (p_event_ids) AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED';
+    PERFORM entitlements_lock(lost.user_ids, lost.skus, NULL, NULL);
+    PERFORM FROM outbox_events o
+      WHERE o.event_id = ANY (lost.ids || ARRAY(
+            SELECT x.event_id FROM outbox_events e
+              JOIN outbox_events x ON x.aggregate_key = e.aggregate_key
+             WHERE e.event_id = ANY (p_event_ids) AND x.published_at IS NULL AND x.discarded_at IS NULL
+               AND ((e.status = 'FAILED' AND x.aggregate_version <= e.aggregate_version)
+                    OR e.event_id = ANY (lost.ids))))
+      ORDER BY o.aggregate_key, o.aggregate_version
+        FOR UPDATE;
     WITH redriven AS (
         UPDATE outbox_events o
            SET status = 'PENDING', attempt_count = 0, next_retry_at = o.created_at
@@ -1683,7 +1731,12 @@ BEGIN
     SELECT array_agg(r.event_id), array_agg(DISTINCT r.aggregate_key ORDER BY r.aggregate_key)
       INTO ids, keys FROM redriven r;
     PERFORM outbox_promote(keys);
-    RETURN QUERY SELECT unnest(ids);
+    IF lost.ids IS NOT NULL THEN
+        PERFORM outbox_put_back(
+            lost.ids, lost.sequences, 'LOST', NULL, false, '-infinity', interval '0', NULL, p_now);
+    END IF;
+    RETURN QUERY SELECT unnest(ids || ARRAY(
+        SELECT o.event_id FROM outbox_events o WHERE o.event_id = ANY (lost.ids) AND o.status = 'PENDING'));
 END
 $$;
 CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) RETURNS record
@@ -2009,7 +2062,10 @@ CREATE FUNCTION public.trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl 
              'claimed_at', rfc3339(o.locked_at), 'lease_until', rfc3339(o.lease_until), 'error', o.last_error,
              'at', rfc3339(o.created_at), 'published_at', rfc3339(o.published_at),
              'stream_sequence', o.stream_sequence,
-             'failed_at', rfc3339(o.failed_at), 'discarded_at', rfc3339(o.discarded_at),
+             'failed_at', rfc3339(coalesce(o.failed_at, (
+                 SELECT u.found_at FROM outbox_unconfirmed u
+                  WHERE u.event_id = o.event_id AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED'))),
+             'discarded_at', rfc3339(o.discarded_at),
              'version', o.aggregate_version, 'trace_id', o.trace_id)), '[]')
            FROM outbox_events o WHERE o.event_id = ANY (p_event_ids)),
         'inbox', (SELECT coalesce(jsonb_agg(jsonb_build_object('event_id', p.event_id, 'at', rfc3339(p.processed_at))), '[]')
@@ -2381,6 +2437,19 @@ CREATE VIEW public.closed_dead_letters AS
             notification_nats_dlq.closed_at
            FROM public.notification_nats_dlq
           WHERE (notification_nats_dlq.closed_at IS NOT NULL)) closed;
+CREATE TABLE public.outbox_unconfirmed (
+    event_id uuid NOT NULL,
+    state text NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    stream_sequence bigint,
+    found_at timestamp with time zone NOT NULL,
+    passed_at timestamp with time zone,
+    examined_at timestamp with time zone,
+    CONSTRAINT outbox_unconfirmed_state CHECK ((state = ANY (ARRAY['WAITING'::text, 'REPUBLISHED'::text, 'TOO_OLD'::text])))
+);
+COMMENT ON COLUMN public.outbox_unconfirmed.state IS 'WAITING: for the bridge. REPUBLISHED: put back, and not in the inbox yet. TOO_OLD: lost, but the inbox may have forgotten it: a dead letter, about which a person decides.';
+COMMENT ON COLUMN public.outbox_unconfirmed.changed_at IS 'created_at of the event: the time of the change.';
+COMMENT ON COLUMN public.outbox_unconfirmed.passed_at IS 'When a check first saw that the stream has the message, and its consumer will not deliver it again.';
 CREATE VIEW public.dead_letters AS
  SELECT kind,
     dead_letter_id,
@@ -2405,6 +2474,20 @@ CREATE VIEW public.dead_letters AS
             (outbox_events.payload ->> 'stock_keeping_unit'::text) AS stock_keeping_unit
            FROM public.outbox_events
           WHERE ((outbox_events.failed_at IS NOT NULL) AND (outbox_events.status = 'FAILED'::text) AND (outbox_events.published_at IS NULL) AND (outbox_events.discarded_at IS NULL))
+        UNION ALL
+         SELECT 'outbox'::text,
+            o.event_id,
+            o.event_type,
+            (o.payload ->> 'user_id'::text),
+            o.last_error,
+            u.found_at,
+            o.created_at,
+            true,
+            o.event_id,
+            (o.payload ->> 'stock_keeping_unit'::text)
+           FROM (public.outbox_unconfirmed u
+             JOIN public.outbox_events o ON ((o.event_id = u.event_id)))
+          WHERE ((u.state = 'TOO_OLD'::text) AND (o.status = 'PUBLISHED'::text))
         UNION ALL
          SELECT 'notification'::text,
             notification_dlq.notification_id,
@@ -2718,19 +2801,6 @@ CREATE TABLE public.outbox_republications (
 );
 COMMENT ON COLUMN public.outbox_republications.cause IS 'LOST: the stream no longer had the message. NOT_DELIVERED: it had, but its consumer would not deliver it again. RANGE_LOST: it was in a range that outside readers lost, see stream_losses.';
 COMMENT ON COLUMN public.outbox_republications.stream_sequence IS 'Where the lost message was.';
-CREATE TABLE public.outbox_unconfirmed (
-    event_id uuid NOT NULL,
-    state text NOT NULL,
-    changed_at timestamp with time zone NOT NULL,
-    stream_sequence bigint,
-    found_at timestamp with time zone NOT NULL,
-    passed_at timestamp with time zone,
-    examined_at timestamp with time zone,
-    CONSTRAINT outbox_unconfirmed_state CHECK ((state = ANY (ARRAY['WAITING'::text, 'REPUBLISHED'::text, 'TOO_OLD'::text])))
-);
-COMMENT ON COLUMN public.outbox_unconfirmed.state IS 'WAITING: for the bridge. REPUBLISHED: put back, and not in the inbox yet. TOO_OLD: lost, but the inbox may have forgotten it, so that a person decides.';
-COMMENT ON COLUMN public.outbox_unconfirmed.changed_at IS 'created_at of the event: the time of the change.';
-COMMENT ON COLUMN public.outbox_unconfirmed.passed_at IS 'When a check first saw that the stream has the message, and its consumer will not deliver it again.';
 CREATE TABLE public.processed_events (
     event_id uuid NOT NULL,
     processed_at timestamp with time zone DEFAULT now() NOT NULL
@@ -2952,7 +3022,7 @@ CREATE INDEX notification_dlq_event ON public.notification_dlq USING btree (even
 CREATE INDEX notification_dlq_open ON public.notification_dlq USING btree (failed_at, notification_id) WHERE (closed_at IS NULL);
 CREATE INDEX notification_nats_dlq_advised ON public.notification_nats_dlq USING btree (advised_at, dead_letter_id) WHERE (status = 'OPEN'::text);
 CREATE INDEX notification_nats_dlq_closed ON public.notification_nats_dlq USING btree (closed_at) WHERE (closed_at IS NOT NULL);
-CREATE INDEX notification_nats_dlq_event ON public.notification_nats_dlq USING btree (event_id) WHERE (event_id IS NOT NULL);
+CREATE INDEX notification_nats_dlq_event ON public.notification_nats_dlq USING btree (event_id, stream_seq) WHERE (event_id IS NOT NULL);
 CREATE INDEX notification_nats_dlq_open ON public.notification_nats_dlq USING btree (dead_letter_id) WHERE (status = 'OPEN'::text);
 CREATE INDEX notification_nats_dlq_unconfirmed ON public.notification_nats_dlq USING btree (redriven_at) WHERE ((status = 'REDRIVEN'::text) AND (NOT redrive_confirmed) AND (event_id IS NOT NULL));
 CREATE INDEX notification_nats_dlq_unconfirmed_change ON public.notification_nats_dlq USING btree (COALESCE(event_time, message_time, advised_at)) WHERE ((status = 'REDRIVEN'::text) AND (NOT redrive_confirmed) AND (event_id IS NOT NULL));
@@ -2973,9 +3043,9 @@ CREATE INDEX outbox_events_published_at ON public.outbox_events USING btree (pub
 CREATE INDEX outbox_events_published_late ON public.outbox_events USING btree (published_at) WHERE ((published_at - created_at) > '00:00:10'::interval);
 CREATE INDEX outbox_events_ready ON public.outbox_events USING btree (created_at) WHERE ready;
 CREATE INDEX outbox_republications_put_back_at ON public.outbox_republications USING btree (put_back_at);
-CREATE INDEX outbox_unconfirmed_changed_at ON public.outbox_unconfirmed USING btree (changed_at);
-CREATE INDEX outbox_unconfirmed_examined ON public.outbox_unconfirmed USING btree (examined_at NULLS FIRST);
-CREATE INDEX outbox_unconfirmed_too_old ON public.outbox_unconfirmed USING btree (found_at) WHERE (state = 'TOO_OLD'::text);
+CREATE INDEX outbox_unconfirmed_changed_at ON public.outbox_unconfirmed USING btree (changed_at) WHERE (state <> 'TOO_OLD'::text);
+CREATE INDEX outbox_unconfirmed_examined ON public.outbox_unconfirmed USING btree (examined_at NULLS FIRST, stream_sequence);
+CREATE INDEX outbox_unconfirmed_too_old ON public.outbox_unconfirmed USING btree (found_at, event_id) WHERE (state = 'TOO_OLD'::text);
 CREATE INDEX processed_events_time ON public.processed_events USING btree (processed_at);
 CREATE INDEX processed_messages_expiry ON public.processed_messages USING btree (expires_at);
 CREATE INDEX stream_losses_detected_at ON public.stream_losses USING btree (detected_at);
@@ -3130,8 +3200,8 @@ REVOKE ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) FROM PUBLI
 GRANT ALL ON FUNCTION public.outbox_promote(p_aggregate_keys text[]) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_promote_stuck() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_promote_stuck() TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) FROM PUBLIC;
@@ -3221,6 +3291,7 @@ GRANT UPDATE(discarded_at) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(stream_sequence) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT UPDATE(republication) ON TABLE public.outbox_events TO grantwire_functions;
 GRANT SELECT ON TABLE public.closed_dead_letters TO grantwire_functions;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.outbox_unconfirmed TO grantwire_functions;
 GRANT SELECT ON TABLE public.dead_letters TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.distributed_locks TO grantwire_functions;
 GRANT INSERT(operation_id) ON TABLE public.entitlement_audit TO grantwire_functions;
@@ -3299,7 +3370,6 @@ GRANT UPDATE(updated_at) ON TABLE public.operator_commands TO grantwire_function
 GRANT UPDATE(finished_at) ON TABLE public.operator_commands TO grantwire_functions;
 GRANT SELECT,UPDATE ON TABLE public.outbox_confirmation TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.outbox_republications TO grantwire_functions;
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.outbox_unconfirmed TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE ON TABLE public.processed_events TO grantwire_functions;
 GRANT UPDATE(processed_at) ON TABLE public.processed_events TO grantwire_functions;
 GRANT SELECT(name) ON TABLE public.schema_definitions TO grantwire_functions;

@@ -13,6 +13,7 @@ class Effort:
     rounds: int
     seconds: float
     callers: int = 4
+    pairs: int = 20
     clients: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     wakeup_clients: tuple[int, ...] = (4, 16, 32)
     events: int = 20_000
@@ -30,6 +31,7 @@ FULL = Effort("full", rounds=5, seconds=2.0)
 QUICK = Effort(
     "quick",
     rounds=3,
+    pairs=5,
     seconds=1.5,
     clients=(1, 4, 16, 32),
     expired=300_000,
@@ -42,6 +44,7 @@ QUICK = Effort(
 SMOKE = Effort(
     "smoke",
     rounds=1,
+    pairs=1,
     seconds=0.1,
     callers=1,
     clients=(1, 2),

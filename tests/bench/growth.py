@@ -15,6 +15,7 @@ from itertools import cycle
 from statistics import median
 from typing import TYPE_CHECKING, LiteralString
 
+import psycopg
 from psycopg.rows import dict_row
 
 from tests.bench.callers import (
@@ -107,6 +108,14 @@ _EXPIRED: LiteralString = """
 INSERT INTO processed_events (event_id, processed_at)
 SELECT gen_random_uuid(), now() - interval '31 days' FROM generate_series(1, %(count)s)
 """
+_NOTIFIED: LiteralString = """
+INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit, version, payload, status,
+                           next_retry_at, sent_at)
+SELECT event_id, event_id, event_type, aggregate_key, 'item1', 1, '{}', 'SENT', NULL, now() FROM outbox_events
+"""
+# The confirmation has passed every event, so that no relay checks them meanwhile.
+_CONFIRMED: LiteralString = "UPDATE outbox_confirmation SET mark = now(), checked_at = now()"
+_SETTLED: LiteralString = "SELECT settled_through(10000, '0 s')"
 _REMAINING: LiteralString = "SELECT count(*) FROM processed_events WHERE processed_at < now() - interval '30 days'"
 
 
@@ -145,6 +154,17 @@ def make_summary_call(_number: int) -> Call:
     return lambda: summarize_user(handler, request, int(os.environ[_SIZE]) // 2)
 
 
+def make_settled_call(_number: int) -> Call:
+    """Return a call that reads up to which time every change has arrived, as the status does."""
+    connection = psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, prepare_threshold=0)
+
+    def call() -> None:
+        row = connection.execute(_SETTLED).fetchone()
+        assert row is not None and row[0]["held_back_by"] is None, row  # noqa: PT018
+
+    return call
+
+
 def _row_numbers() -> range:
     size = int(os.environ[_SIZE])
     return range(0, size, max(1, size // _READ_ROWS))
@@ -178,6 +198,7 @@ class _SizedDatabase:
     def fill_outbox(self, parked: int = 0) -> Self:
         """Add published events, and `parked` events that wait behind FAILED heads."""
         self._owner.execute(_PUBLISHED, {"size": self.size})
+        self._owner.execute(_CONFIRMED)
         self._owner.execute(_PARKED, {"count": parked})
         return self._settle()
 
@@ -186,6 +207,13 @@ class _SizedDatabase:
         self._owner.execute(_KEYS, {"size": self.size, **stored_response})
         self._owner.execute(_ENTITLEMENTS, {"size": self.size, "per_user": _ENTITLEMENTS_PER_USER})
         self._owner.execute(_UNEXPIRED, {"size": self.size})
+        return self._settle()
+
+    def fill_stages(self) -> Self:
+        """Add the rows of changes that have passed every stage."""
+        for fill in (_PUBLISHED, _ENTITLEMENTS, _UNEXPIRED, _NOTIFIED):
+            self._owner.execute(fill, {"size": self.size, "per_user": _ENTITLEMENTS_PER_USER})
+        self._owner.execute(_CONFIRMED)
         return self._settle()
 
     def fill_read_model(self) -> Self:
@@ -240,7 +268,8 @@ _REMARKS = (
     ),
     (
         "*Rows* are published events for a relay, unexpired keys for a replay, entitlements for a query and a "
-        "check, entitlements of one user for a summary and for the comparison, and unexpired rows for a sweep. "
+        "check, entitlements of one user for a summary and for the comparison, unexpired rows for a sweep, and rows of "
+        "each table for `settled_through`, whose changes have all arrived. "
         f"In addition, each invocation of a worker has the same work: {_EVENTS} events, one for each "
         f"aggregate, or {_EXPIRED_ROWS:,} expired rows. Replay, query, check and summary are called through their "
         "handlers."
@@ -258,9 +287,11 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
         stored_response = _make_stored_response(servers)
         tables = [_SizedDatabase(servers, size).fill_outbox().fill_tables(stored_response) for size in effort.sizes]
         read_models = [_SizedDatabase(servers, size).fill_read_model() for size in effort.sizes]
+        stages = [_SizedDatabase(servers, size).fill_stages() for size in effort.sizes]
         parked = [_SizedDatabase(servers, size).fill_outbox(effort.parked) for size in effort.sizes]
     plain, with_parked = f"relay of {_EVENTS} events", f"relay of {_EVENTS} events, {effort.parked:,} parked"
     query, sweep = f"query of {_ENTITLEMENTS_PER_USER} entitlements", f"sweep of {_EXPIRED_ROWS:,} rows"
+    settled = "settled_through"
     summary = f"summary with {_ENTITLEMENTS_PER_USER} entitlements listed"
     comparison = "comparison of the read model with the record, for each 1,000 rows"
     workers, relays = "tests.bench.workers", {plain: tables, with_parked: parked}
@@ -276,6 +307,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
             **measure_lines(
                 f"{__name__}:make_summary_call", _SizedDatabase.time_call, {summary: read_models}, _REPETITIONS
             ),
+            **measure_lines(f"{__name__}:make_settled_call", _SizedDatabase.time_call, {settled: stages}, _REPETITIONS),
             **measure_lines(
                 f"{workers}:make_sweep_call", _SizedDatabase.time_sweep, {sweep: tables}, _WORKER_REPETITIONS
             ),
@@ -283,7 +315,7 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
         compared = measure_lines(
             f"{workers}:make_sweep_call", _SizedDatabase.time_comparison, {comparison: read_models}, _WORKER_REPETITIONS
         )
-    for database in tables + parked + read_models:
+    for database in tables + stages + parked + read_models:
         database.close()
     findings = [_flat_finding(name, lines[name], lines[plain if name == with_parked else name]) for name in lines]
     findings.append(_linear_finding(comparison, compared[comparison]))

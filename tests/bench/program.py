@@ -41,6 +41,7 @@ SECTIONS = {
     "wakeup": "tests.bench.paths.wakeup",
     "relay": "tests.bench.paths.relay",
     "bridge": "tests.bench.paths.bridge",
+    "confirmation": "tests.bench.paths.confirmation",
     "sweep": "tests.bench.paths.sweep",
     "expiry": "tests.bench.paths.expiry",
     "changes": "tests.bench.paths.changes",

@@ -7,6 +7,7 @@ Contenders are therefore compared within each round, and the result is the media
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import comb
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from infra.local.progress import Progress
+
+# The probability that the median is below the interval, and that it is above.
+_TAIL = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,19 @@ class Spread:
     def high(self) -> float:
         """Highest value."""
         return max(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Interval that has the median of all possible rounds with 95 % certainty; all values if there are few.
+
+        Each round is above that median with probability one half. So the number of rounds below it is binomial,
+        whatever the distribution of the values.
+        """
+        values, count = sorted(self.values), len(self.values)
+        rank, tail = 0, 0.5**count
+        while (tail := tail + comb(count, rank + 1) * 0.5**count) <= _TAIL:
+            rank += 1
+        return values[rank], values[-1 - rank]
 
 
 @dataclass(frozen=True, slots=True)

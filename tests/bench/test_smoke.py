@@ -35,7 +35,11 @@ TARGETS = (
     "bridge, one worker, .* of the limit",
     "bridge, one worker, .* against pgqueuer",
     "bridge against statement by statement",
+    "relay, .* with a check",
+    "bridge, .* with a check",
+    "grant, .* with a check",
     "sweep of .* of the limit",
+    "settled_through, .* rows",
     "grant with the index of the feed: .* of the limit",
     "grant, import time above empty handler",
 )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from grantwire.dead_letters.redrive import NOT_OPEN
 from grantwire.jetstream.connection import NatsConnection
-from grantwire.outbox import confirmation_store as store
+from grantwire.outbox.confirmation import store
+from grantwire.outbox.confirmation.turn import Confirmation
 from tests.support.lossy_stream import LossyStream, ServerFiles
 from tests.support.nats_users import configure, configured
+from tests.support.operations import DEAD_LETTER, OpsClient
 from tests.support.servers import newest_postgres
+from tests.support.waiting import until
 from tests.support.workers.relay_support import versions_by_aggregate, worker_environ
 
 if TYPE_CHECKING:
@@ -203,6 +209,42 @@ def test_dead_letters_are_not_published_again(flow: LossyStream) -> None:
     assert event not in {message.headers["event_id"] for message in flow.published()}
 
 
+def test_forged_dead_letter_does_not_finish_an_event(flow: LossyStream) -> None:
+    """W1, G1: a message that is not ours may name any event. Only a dead letter of what was published counts."""
+    events = flow.publish(prefix="listed")
+    events += flow.publish(prefix="behind the mark")
+    flow.acknowledge_all()
+    for event in events:
+        flow.publish_forged(event)
+    assert flow.bridge()["not_genuine"] == 2
+    flow.record()
+    letters = flow.rows.execute("SELECT event_id FROM notification_nats_dlq WHERE status = 'OPEN'").fetchall()
+    assert sorted(str(row["event_id"]) for row in letters) == sorted(events)
+    assert flow.status()["waiting"] == 2
+    oldest = "SELECT event_id::text FROM outbox_events WHERE created_at = outbox_oldest_unconfirmed(1000)"
+    assert flow.rows.execute(oldest).fetchall() == [{"event_id": events[0]}]
+    with flow.rows.transaction(force_rollback=True):
+        flow.rows.execute("DELETE FROM outbox_unconfirmed")
+        assert flow.rows.execute(oldest).fetchall() == [{"event_id": events[1]}]
+    assert [flow.relay()["put_back"] for _ in range(3)] == [0, 2, 0]
+    _assert_arrives_once(flow, events)
+
+
+def test_forged_dead_letter_does_not_confirm_a_redrive(flow: LossyStream) -> None:
+    """W1, G1: not even if it names the dead letter that was redriven."""
+    (event,) = flow.publish()
+    flow.terminate("a bug")
+    flow.record()
+    flow.redrive()
+    (letter,) = flow.rows.execute("SELECT dead_letter_id FROM notification_nats_dlq").fetchall()
+    flow.purge()
+    flow.publish_forged(event, redrive_of=str(letter["dead_letter_id"]))
+    assert flow.bridge()["not_genuine"] == 1
+    flow.record()
+    assert flow.relay()["put_back"] == 1
+    _assert_arrives_once(flow, [event])
+
+
 def test_event_that_is_lost_again_waits_longer_each_time(flow: LossyStream) -> None:
     """W1: each time under the next number."""
     (event,) = flow.publish()
@@ -220,20 +262,76 @@ def test_event_that_is_lost_again_waits_longer_each_time(flow: LossyStream) -> N
     _assert_arrives_once(flow, [event])
 
 
-def test_event_older_than_the_inbox_remembers_is_left_to_a_person(flow: LossyStream) -> None:
-    """W1: the inbox may have forgotten it, so that it could take effect twice."""
-    events = flow.publish(users=2)
-    flow.rows.execute(
-        "UPDATE outbox_events SET created_at = created_at - interval '29 days 1 minute' WHERE event_id = %s",
-        (events[0],),
-    )
+def _lose_old_event(flow: LossyStream) -> tuple[str, str]:
+    """Lose two events, of which one is older than the inbox remembers, and return it and the other one."""
+    old, new = flow.publish(users=2)
+    query = "UPDATE outbox_events SET created_at = created_at - interval '31 days' WHERE event_id = %s"
+    flow.rows.execute(query, (old,))
     flow.purge()
     result = flow.relay()
     assert (result["put_back"], result["too_old"]) == (1, 1)
     flow.bridge()
     assert flow.relay()["too_old"] == 0
-    assert flow.unconfirmed() == {events[0]: "TOO_OLD"}
-    assert flow.arrived() == {events[1]}
+    assert (flow.unconfirmed(), flow.arrived()) == ({old: "TOO_OLD"}, {new})
+    return old, new
+
+
+def test_event_older_than_the_inbox_remembers_is_a_dead_letter(flow: LossyStream) -> None:
+    """W1, W3, T1: it could take effect twice, so that a person decides. Everywhere it is an open dead letter."""
+    old, _ = _lose_old_event(flow)
+    later = flow.change(users=1)
+    flow.relay()
+    flow.bridge()
+    assert set(later) <= flow.arrived()  # nothing waits behind it
+    error = "lost by the stream, and the inbox may have forgotten whether it arrived"
+    with OpsClient(flow.environ["DATABASE_URL"]) as ops:
+        (listed,) = ops.get("/v1/ops/dead-letters", kind="outbox").json["dead_letters"]
+        assert (listed["dead_letter_id"], listed["error"], listed["user_id"]) == (old, error, "u0")
+        found = ops.get(DEAD_LETTER, {"kind": "outbox", "dead_letter_id": old}).json
+        assert (found["state"], found["since"]) == ("OPEN", listed["since"])
+        assert found["message"]["decoded"]["user_id"] == "u0"
+        (group,) = ops.get("/v1/ops/dead-letters/groups").json["groups"]
+        assert (group["kind"], group["cause"], group["count"]) == ("outbox", error, 1)
+        states = [change["state"] for change in ops.get("/v1/ops/trace", event_id=old).json["changes"]]
+        assert states == ["DEAD_LETTER"]
+        status = ops.get("/v1/ops/status").json
+        assert status["settled"]["oldest"]["stream"] is None
+        assert {"EVENTS_TOO_OLD", "DEAD_LETTERS"} <= {problem["code"] for problem in status["problems"]}
+
+
+def test_lost_event_that_is_too_old_is_published_again_by_an_operator(flow: LossyStream) -> None:
+    """W1, Q2: only with force, at once, and recorded."""
+    old, new = _lose_old_event(flow)
+    redrive = partial(flow.operate, "redrive", kind="outbox", ids=[old])
+    (reason,) = redrive().skipped
+    assert reason.startswith("too old: ")
+    assert len(redrive(force=True, dry_run=True).done) == 1
+    assert flow.unconfirmed() == {old: "TOO_OLD"}
+    assert [str(each) for each in redrive(force=True).done] == [old]
+    assert list(redrive(force=True).skipped) == [NOT_OPEN]
+    assert flow.relay(minutes=0)["published"] == 1
+    assert f"{old}:again:1" in {message.headers["Nats-Msg-Id"] for message in flow.published()}
+    flow.purge()
+    flow.relay()
+    assert flow.unconfirmed() == {old: "TOO_OLD"}
+    assert len(redrive(force=True).done) == 1
+    assert flow.relay(minutes=0)["published"] == 1  # without the wait of an event that is lost again
+    actions = flow.rows.execute("SELECT dry_run, count FROM operator_actions WHERE count > 0 ORDER BY 1").fetchall()
+    assert [tuple(row.values()) for row in actions] == [(False, 1), (False, 1), (True, 1)]
+    _assert_arrives_once(flow, [old, new])
+
+
+def test_lost_event_that_is_too_old_is_discarded_by_an_operator(flow: LossyStream) -> None:
+    """W1, Q3: it is never published again, and keeps the reason."""
+    old, new = _lose_old_event(flow)
+    assert [str(each) for each in flow.operate("discard", kind="outbox", all=True).done] == [old]
+    assert flow.unconfirmed() == {}
+    (closed,) = flow.rows.execute("SELECT dead_letter_id, state, error FROM closed_dead_letters").fetchall()
+    assert (str(closed["dead_letter_id"]), closed["state"], closed["error"][:8]) == (old, "DISCARDED", "lost by ")
+    flow.recreate_stream()
+    assert flow.relay()["put_back"] == 1
+    flow.relay()
+    assert {message.headers["event_id"] for message in flow.published()} == {new}
 
 
 def test_check_that_fails_does_not_stop_publishing(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +341,28 @@ def test_check_that_fails_does_not_stop_publishing(flow: LossyStream, monkeypatc
     events += flow.change()
     with monkeypatch.context() as broken:
         broken.setattr(NatsConnection, "get_message", None)
-        broken.setattr("grantwire.outbox.confirmation.read_stream_state", None)
+        broken.setattr("grantwire.outbox.confirmation.turn.read_stream_state", None)
         assert flow.relay()["published"] == 1
     assert flow.relay()["put_back"] == 2
     _assert_arrives_once(flow, events)
+
+
+def test_check_runs_beside_a_backlog(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1: the second check ends only when the relay has published more meanwhile."""
+    events = flow.change(users=200)
+    checks: list[int] = []
+
+    async def run(_: Confirmation, _counts: object) -> bool:
+        checks.append(len(flow.sequences()))
+        if 0 < checks[-1] < len(events):
+            await asyncio.to_thread(until, "more is published", lambda: len(flow.sequences()) > checks[1])
+        return False
+
+    monkeypatch.setattr(Confirmation, "is_due", property(lambda _: len(checks) < 2))
+    monkeypatch.setattr(Confirmation, "run", run)
+    assert flow.relay(ENTITLEMENT_OUTBOX_BATCH_SIZE="10")["published"] == len(events)
+    assert checks[0] == 0
+    assert 0 < checks[1] < len(events)
 
 
 def test_redriven_copy_that_is_lost_is_published_again(flow: LossyStream) -> None:
@@ -311,7 +427,7 @@ def test_lowest_open_version_becomes_the_only_ready_one(flow: LossyStream) -> No
     assert len(claimed) == 1
     sequences = flow.sequences()
     flow.rows.execute(
-        "SELECT outbox_put_back(%s::uuid[], %s::bigint[], 'LOST', NULL, false, '-infinity', '30s', NULL)",
+        "SELECT outbox_put_back(%s::uuid[], %s::bigint[], 'LOST', NULL, false, '-infinity', '30s', 1000, NULL)",
         (events[2:], [sequences[event] for event in events[2:]]),
     )
     rows = flow.rows.execute("SELECT * FROM outbox_events WHERE published_at IS NULL").fetchall()
@@ -323,9 +439,25 @@ def test_lowest_open_version_becomes_the_only_ready_one(flow: LossyStream) -> No
     }
 
 
+def test_held_entitlement_does_not_hold_back_the_others(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W1, W7: its events are put back when it is free; the wait for it is bounded."""
+    monkeypatch.setattr("grantwire.outbox.confirmation.putting_back._BATCH_SIZE", 1)
+    monkeypatch.setattr(store, "put_back", partial(store.put_back, lock_wait=timedelta(milliseconds=50)))
+    events = flow.publish(users=3)
+    flow.purge()
+    with psycopg.connect(flow.environ["DATABASE_URL"]) as other:
+        other.execute("SELECT entitlements_lock(ARRAY['u1'], ARRAY['item1'], NULL, NULL)")
+        assert [flow.relay()["put_back"] for _ in range(2)] == [2, 0]
+        assert flow.losses()[0]["completed_at"] is None
+    assert flow.relay()["put_back"] == 1
+    (loss,) = flow.losses()
+    assert (loss["events_lost"], loss["events_republished"], loss["completed_at"] is None) == (3, 3, False)
+    _assert_arrives_once(flow, events)
+
+
 def test_mark_waits_for_events_that_are_not_listed(flow: LossyStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """W1, W2: the list has room for a limited number; the others are behind the mark until there is room."""
-    monkeypatch.setattr("grantwire.outbox.confirmation._MAX_LISTED", 2)
+    monkeypatch.setattr("grantwire.outbox.confirmation.examination._MAX_LISTED", 2)
     events = [event for _ in range(4) for event in flow.publish()]
     for _ in range(2):
         flow.relay()

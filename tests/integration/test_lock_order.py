@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, LiteralString
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from grantwire.outbox import store
-from grantwire.outbox.confirmation_store import put_back
+from grantwire.outbox.confirmation.store import PutBack, put_back
 from grantwire.workers.leases import Completion, Failure, RetryDecision
 from tests.integration.test_batch_concurrency import HOLD_ROW, holding, results
 from tests.support.client import Client, item
@@ -26,7 +28,6 @@ from tests.support.workers.relay_support import enqueue, enqueue_many
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
-    from uuid import UUID
 
     from grantwire.database import Connection
     from tests.integration.conftest import Rows
@@ -39,6 +40,16 @@ USERS = ("a", "b", "c")
 OTHER_ORDER = ("c", "a", "b")
 TOKEN = "test"
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
+
+# Both end in an event of the entitlement (a, item1).
+REVOKE: LiteralString = """
+SELECT outcome FROM change_entitlement(
+  'tests', 'POST /v1/entitlements/revokes', 'r', 'h', '1 hour', 1000, 'REVOKE', 'a', 'item1', NULL, NULL,
+  gen_random_uuid(), '1-0-0', NULL, NULL, NULL, '0', '0', NULL)
+"""
+EXPIRE: LiteralString = """
+SELECT CASE expired WHEN 1 THEN 'APPLIED' END FROM entitlements_record_due(10, '0', '0', '1-0-0', false, '{0,0,0}')
+"""
 
 HOLD_EVENT: LiteralString = (
     "SELECT FROM outbox_events WHERE aggregate_key = 'a/item1' AND aggregate_version = %s::bigint FOR UPDATE"
@@ -90,9 +101,9 @@ def _release(tx: Connection, ids: list[UUID]) -> None:
 
 
 def _put_back(tx: Connection, ids: list[UUID]) -> None:
-    events = [(str(each), 1) for each in ids]
-    result = put_back(tx, events, cause="LOST", oldest=NOON, backoff=timedelta(minutes=1), now=NOON)
-    assert result.put_back == len(ids)
+    patient = partial(put_back, backoff=timedelta(minutes=1), now=NOON, lock_wait=timedelta(seconds=30))
+    result = patient(tx, [(str(each), 1) for each in ids], cause="LOST", oldest=NOON - timedelta(days=365))
+    assert result == PutBack(len(ids), 0)
 
 
 def _promote_stuck(tx: Connection, ids: list[UUID]) -> None:
@@ -243,6 +254,83 @@ def test_single_change_takes_the_lock_of_a_batch(database_url: str, owner_url: s
             until("it waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
             assert not running.done()
         assert running.result(timeout=30).status == 200
+
+
+@pytest.mark.parametrize("change", [REVOKE, EXPIRE], ids=["a revoke", "expiry"])
+def test_put_back_waits_for_a_change_of_the_entitlement(
+    session: Connection, database_url: str, rows: Rows, change: LiteralString
+) -> None:
+    """W1, W7, O8: an event that is not committed yet is seen, so that the lowest version is the only ready one."""
+    with Client(database_url, **PATIENT) as client:
+        client.grant("g", user_id="a", expires_at=in_hours(1))
+    (event,) = store.claim(session, TOKEN, limit=1, lease=timedelta(seconds=30))
+    store.complete(session, TOKEN, [Completion(event.event_id, 1)])
+    if change == EXPIRE:
+        pass_time(rows, 2)
+    with psycopg.connect(database_url) as other, ThreadPoolExecutor(1) as pool:
+        assert other.execute(change).fetchall() == [("APPLIED",)]
+        running = pool.submit(_put_back, session, [UUID(event.event_id)])
+        until("it ends or waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+        other.commit()
+        running.result(timeout=30)
+    events = rows.execute("SELECT aggregate_version, ready FROM outbox_events ORDER BY 1").fetchall()
+    assert [tuple(row.values()) for row in events] == [(1, True), (2, False)]
+
+
+def _redrive_lost(tx: Connection, ids: list[UUID]) -> None:
+    assert set(store.redrive(tx, ids)) == set(ids)
+
+
+def _published(session: Connection, rows: Rows) -> list[UUID]:
+    """Publish an event of each entitlement, of which the stream then loses the message, and return their ids."""
+    ids = [enqueue(rows, f"{user}/item1", 1, user_id=user) for user in OTHER_ORDER]
+    claimed = store.claim(session, TOKEN, limit=len(USERS), lease=timedelta(seconds=30))
+    store.complete(session, TOKEN, [Completion(event.event_id, 1) for event in claimed])
+    rows.execute("UPDATE outbox_events SET created_at = %s", (NOON,))
+    rows.execute(
+        "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at)"
+        " SELECT event_id, 'TOO_OLD', created_at, now() FROM outbox_events"
+    )
+    return ids
+
+
+@pytest.mark.parametrize("take", [_put_back, _redrive_lost], ids=["put back", "redrive"])
+def test_entitlements_of_lost_events_are_locked_before_any_event(
+    session: Connection, owner_url: str, rows: Rows, take: Take
+) -> None:
+    """W1, W7: in the order of their lock keys, as a batch of changes does."""
+    ids = _published(session, rows)
+    for user in OTHER_ORDER:
+        enqueue(rows, f"{user}/item1", 2, user_id=user)
+    keys = rows.execute("SELECT u, entitlement_lock_key(u, 'item1') FROM unnest(%s::text[]) u ORDER BY 2", ([*USERS],))
+    users = [row["u"] for row in keys.fetchall()]
+    with ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_PAIR, (users[1],)):
+            running = pool.submit(take, session, ids)
+            until("it ends or waits", lambda: running.done() or bool(rows.execute(WAITING).fetchall()))
+            assert not running.done(), running.result()
+            free = [rows.execute(FREE_PAIR, {"user": user}).fetchall()[0]["free"] for user in (users[0], users[2])]
+            assert free == [False, True]
+            assert len(rows.execute("SELECT FROM outbox_events FOR UPDATE SKIP LOCKED").fetchall()) == 6
+        running.result(timeout=30)
+    ready = rows.execute("SELECT aggregate_version FROM outbox_events WHERE ready").fetchall()
+    assert [row["aggregate_version"] for row in ready] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("version", ["1", "2"], ids=["lost event", "open event behind it"])
+def test_redrive_locks_lost_and_failed_events_in_order(
+    session: Connection, owner_url: str, rows: Rows, version: str
+) -> None:
+    """W7, Q2: in one pass, although one kind is FAILED and the other one published."""
+    ids = _published(session, rows)
+    ids += [enqueue(rows, f"{user}/item1", 2, user_id=user) for user in OTHER_ORDER]
+    rows.execute("DELETE FROM outbox_unconfirmed WHERE event_id = %s", (ids[0],))
+    rows.execute("UPDATE outbox_events SET status = 'FAILED', ready = false WHERE event_id = %s", (ids[3],))
+    with ThreadPoolExecutor(1) as pool:
+        with holding(owner_url, HOLD_EVENT, (version,)):
+            running = pool.submit(store.redrive, session, ids)
+            _assert_holds_no_later_event(rows, running)
+        assert set(running.result(timeout=30)) == {ids[1], ids[2], ids[3]}
 
 
 def test_event_that_appears_behind_a_closing_one_is_locked_in_its_turn(

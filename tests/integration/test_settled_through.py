@@ -153,7 +153,10 @@ def test_events_behind_a_dead_letter_are_counted_apart(client: Client, ops: OpsC
 
 @dataclass
 class Event:
-    """A row of the outbox, what happened to it, and whether it has arrived or is an open dead letter."""
+    """A row of the outbox, what happened to it, and whether it has arrived or is an open dead letter.
+
+    A FORGED dead letter is an open one of another message that names the event. TOO_OLD is listed as lost.
+    """
 
     aggregate: str
     version: int
@@ -167,7 +170,7 @@ class Event:
     settled: bool = False
 
 
-def _random_outbox(chance: random.Random) -> list[Event]:
+def _random_outbox(chance: random.Random, mark: datetime) -> list[Event]:
     """Return aggregates with published, failed, parked and republished events, as the relay leaves them."""
     events: list[Event] = []
     for number in range(chance.randint(0, 12)):
@@ -183,8 +186,9 @@ def _random_outbox(chance: random.Random) -> list[Event]:
                 late = chance.choice([0, 1, 8, 12, 500, 5000])
                 event.published_at = event.created_at + timedelta(seconds=late)
                 event.arrived = chance.random() < 0.6
-                event.dead_letter = None if event.arrived else chance.choice([None, None, "OPEN", "REDRIVEN"])
-                event.settled = event.arrived or event.dead_letter == "OPEN"
+                states = [None, None, "OPEN", "REDRIVEN", "FORGED", *["TOO_OLD"] * (event.published_at <= mark)]
+                event.dead_letter = None if event.arrived else chance.choice(states)
+                event.settled = event.arrived or event.dead_letter in {"OPEN", "TOO_OLD"}
             else:
                 event.status = "FAILED" if (head or events[-1].arrived) and chance.random() < 0.2 else "PENDING"
                 parked = parked or event.status == "FAILED"
@@ -203,27 +207,31 @@ def _write(rows: Rows, events: list[Event], mark: datetime, chance: random.Rando
         event_id = uuid.UUID(int=number + 1)
         rows.execute(
             "INSERT INTO outbox_events (event_id, event_type, aggregate_key, aggregate_version, payload, status, ready,"
-            " created_at, published_at, republication)"
-            " VALUES (%s, 'EntitlementGranted', %s, %s, '{}', %s, %s, %s, %s, %s)",
+            " created_at, published_at, republication, stream_sequence)"
+            " VALUES (%s, 'EntitlementGranted', %s, %s, '{}', %s, %s, %s, %s, %s, %s)",
             (event_id, event.aggregate, event.version, event.status, event.ready, event.created_at, event.published_at,
-             event.republication),
+             event.republication, number if event.published_at else None),
         )  # fmt: skip
         if event.arrived:
             rows.execute("INSERT INTO processed_events VALUES (%s)", (event_id,))
-        if event.dead_letter:
+        if event.dead_letter and event.dead_letter != "TOO_OLD":
+            is_open = event.dead_letter != "REDRIVEN"
+            sequence = 1000 + number if event.dead_letter == "FORGED" else number
             rows.execute(
                 "INSERT INTO notification_nats_dlq (dead_letter_id, stream, consumer, stream_seq, kind, deliveries,"
                 " event_id, event_time, advised_at, status, redrive_id, closed_at) VALUES (%s, 'S', 'c', %s,"
                 " 'MAX_DELIVERIES', 5, %s, %s, now(), %s, 'r', %s)",
-                (event_id, number, event_id, event.created_at, event.dead_letter,
-                 None if event.dead_letter == "OPEN" else NOON),
+                (event_id, sequence, event_id, event.created_at, "OPEN" if is_open else "REDRIVEN",
+                 None if is_open else NOON),
             )  # fmt: skip
         published = event.published_at
-        passed = published is not None and published <= mark and not event.arrived and event.dead_letter is None
+        is_listed = event.dead_letter in {None, "FORGED", "TOO_OLD"}
+        passed = published is not None and published <= mark and not event.arrived and is_listed
         if passed or (event.republication and (not event.arrived or chance.random() < 0.5)):
+            state = "TOO_OLD" if event.dead_letter == "TOO_OLD" else "REPUBLISHED" if event.republication else "WAITING"
             rows.execute(
                 "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at) VALUES (%s, %s, %s, now())",
-                (event_id, "REPUBLISHED" if event.republication else "WAITING", event.created_at),
+                (event_id, state, event.created_at),
             )
 
 
@@ -234,7 +242,7 @@ def test_it_is_exact_and_never_later_than_the_truth(rows: Rows) -> None:
     for seed in range(80):
         chance = random.Random(seed)  # noqa: S311 - a repeatable test
         mark = NOON - timedelta(seconds=chance.randint(0, 15_000))
-        events = _random_outbox(chance)
+        events = _random_outbox(chance, mark)
         with rows.pipeline():
             _write(rows, events, mark, chance)
         truth = min((event.created_at for event in events if not event.settled), default=NOON)
@@ -245,6 +253,16 @@ def test_it_is_exact_and_never_later_than_the_truth(rows: Rows) -> None:
         for cap in (1, 2, 4):
             assert settled(rows, cap=cap, now=NOON)["through"] <= truth, f"seed {seed}, cap {cap}"
     assert stages == {None, "outbox", "stream"}
+
+
+@newest_postgres
+def test_late_event_with_a_forged_dead_letter_counts_behind_the_limit(rows: Rows) -> None:
+    """W3, G1: it was published after those that are read, and long after its change."""
+    minutes = [NOON - timedelta(minutes=number) for number in range(5)]
+    events = [Event(f"a{at.minute}", 1, at, published_at=at, arrived=True) for at in minutes[2:]]
+    events.append(Event("late", 1, NOON - timedelta(hours=1), published_at=minutes[1], dead_letter="FORGED"))
+    _write(rows, events, NOON - timedelta(days=1), random.Random(0))  # noqa: S311 - no chance in it
+    assert settled(rows, cap=2, now=NOON)["through"] == NOON - timedelta(hours=1)
 
 
 def test_limit_does_not_make_a_fast_installation_old(rows: Rows) -> None:

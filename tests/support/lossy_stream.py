@@ -14,6 +14,7 @@ from grantwire.dead_letters.commands import DeadLetterCommand
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.pull_consumer import PullConsumer
 from grantwire.jetstream.settings import NatsSettings
+from grantwire.outbox.encoding import encode_event
 from grantwire.runtime.recorder import RecorderRuntime
 from grantwire.runtime.redrive import RedriveRuntime
 from grantwire.settings import load
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig
 
+    from grantwire.dead_letters.dead_letter import Report
     from grantwire.jetstream.message import Message
     from infra.local.servers.nats import NatsServer
 
@@ -182,6 +184,12 @@ class LossyStream:
 
         self._connect(run)
 
+    def publish_forged(self, event_id: str, **headers: str) -> None:
+        """Publish a message that names an event of ours, as another client that may publish could."""
+        subject = self.environ["ENTITLEMENT_NATS_SUBJECT"]
+        message = encode_event(relay_support.payload(uuid.UUID(event_id), 7, user_id="forger"))
+        self.administer(lambda jetstream: jetstream.publish(subject, message, headers={"event_id": event_id} | headers))
+
     def record(self) -> dict[str, Any]:
         """Run a recorder until it is idle, after an advisory has arrived."""
         advisories = self.environ["NOTIFICATION_NATS_ADVISORY_STREAM"]
@@ -194,10 +202,14 @@ class LossyStream:
 
     def redrive(self) -> None:
         """Redrive all dead letters of the stream, as an operator does."""
+        self.operate("redrive", kind="nats", all=True)
+
+    def operate(self, action: str, **fields: Any) -> Report:
+        """Execute an operator's command on dead letters."""
         runtime = RedriveRuntime.build(self.environ)
-        command = {"actor": "ann", "reason": "repaired", "action": "redrive", "kind": "nats", "all": True}
+        command = {"actor": "ann", "reason": "repaired", "action": action} | fields
         try:
-            runtime.dead_letters.execute(DeadLetterCommand.parse(command), "a test", now=self.now)
+            return runtime.dead_letters.execute(DeadLetterCommand.parse(command), "a test", now=self.now)
         finally:
             runtime.close()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from infra.local.system.processes import Launch
 
 # When JetStream writes acknowledged messages to the disk. This is the default of nats-server: `always` makes publishing
-# 5 to 30 times slower, and the relay publishes again what a loss of power costs (docs/events.md).
+# 4 to 30 times slower, and the relay publishes again what a loss of power costs (docs/events.md).
 SYNC_INTERVAL = "2m"
 
 

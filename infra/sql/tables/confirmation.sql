@@ -1,5 +1,5 @@
 -- Confirmation of published events (W1, W2, ADR 0045). JetStream acknowledges a message before it is on disk, so
--- PUBLISHED means "handed over". An event is finished when the inbox has it, or a dead letter of it exists. The relay
+-- PUBLISHED means "handed over". An event is finished when the inbox has it, or a dead letter of its message exists. The relay
 -- compares the outbox with the inbox behind a mark, and puts back what the stream has lost.
 
 -- One row: the turn of the relay that checks, the mark, and what the stream looked like at the last check.
@@ -47,13 +47,13 @@ CREATE TABLE outbox_unconfirmed (
     examined_at     timestamptz,
     CONSTRAINT outbox_unconfirmed_state CHECK (state IN ('WAITING', 'REPUBLISHED', 'TOO_OLD'))
 );
-CREATE INDEX outbox_unconfirmed_changed_at ON outbox_unconfirmed (changed_at);
-CREATE INDEX outbox_unconfirmed_examined ON outbox_unconfirmed (examined_at NULLS FIRST);
-CREATE INDEX outbox_unconfirmed_too_old ON outbox_unconfirmed (found_at) WHERE state = 'TOO_OLD';
+CREATE INDEX outbox_unconfirmed_changed_at ON outbox_unconfirmed (changed_at) WHERE state <> 'TOO_OLD';
+CREATE INDEX outbox_unconfirmed_examined ON outbox_unconfirmed (examined_at NULLS FIRST, stream_sequence);
+CREATE INDEX outbox_unconfirmed_too_old ON outbox_unconfirmed (found_at, event_id) WHERE state = 'TOO_OLD';
 
 COMMENT ON COLUMN outbox_unconfirmed.state IS
     'WAITING: for the bridge. REPUBLISHED: put back, and not in the inbox yet. TOO_OLD: lost, but the inbox may have'
-    ' forgotten it, so that a person decides.';
+    ' forgotten it: a dead letter, about which a person decides.';
 COMMENT ON COLUMN outbox_unconfirmed.changed_at IS 'created_at of the event: the time of the change.';
 COMMENT ON COLUMN outbox_unconfirmed.passed_at IS
     'When a check first saw that the stream has the message, and its consumer will not deliver it again.';

@@ -1,6 +1,6 @@
 -- Dead letters (D2, Q1 to Q4). A dead letter contains everything that a redrive needs, and refers to no other table. It can
--- be redriven after its event has been deleted from the stream, the inbox and the outbox. FAILED outbox events are the third
--- kind; the view dead_letters lists all three.
+-- be redriven after its event has been deleted from the stream, the inbox and the outbox. Outbox events that are FAILED, or
+-- lost and too old, are the third kind; the view dead_letters lists all three.
 
 -- Notifications that are FAILED.
 CREATE TABLE notification_dlq (
@@ -76,7 +76,7 @@ CREATE TABLE notification_nats_dlq (
 CREATE INDEX notification_nats_dlq_open ON notification_nats_dlq (dead_letter_id) WHERE status = 'OPEN';
 CREATE INDEX notification_nats_dlq_advised ON notification_nats_dlq (advised_at, dead_letter_id) WHERE status = 'OPEN';
 CREATE INDEX notification_nats_dlq_closed ON notification_nats_dlq (closed_at) WHERE closed_at IS NOT NULL;
-CREATE INDEX notification_nats_dlq_event ON notification_nats_dlq (event_id) WHERE event_id IS NOT NULL;
+CREATE INDEX notification_nats_dlq_event ON notification_nats_dlq (event_id, stream_seq) WHERE event_id IS NOT NULL;
 -- The confirmation reads redriven ones whose events have not arrived.
 CREATE INDEX notification_nats_dlq_unconfirmed ON notification_nats_dlq (redriven_at)
     WHERE status = 'REDRIVEN' AND NOT redrive_confirmed AND event_id IS NOT NULL;

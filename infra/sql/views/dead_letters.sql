@@ -1,4 +1,5 @@
--- The open dead letters of all three kinds, as operators list them (Q2, T1). `cause` is the error without the parts that
+-- The open dead letters of all three kinds, as operators list them (Q2, T1). Those of the outbox are FAILED events, and
+-- lost ones that are too old to be published again without a person (W1). `cause` is the error without the parts that
 -- differ from one dead letter to the next. `since` is the time when it became a dead letter, or the closest known time.
 -- `event_time` is NULL if a redrive does not pass through the inbox.
 CREATE OR REPLACE VIEW dead_letters AS
@@ -10,6 +11,12 @@ SELECT kind, dead_letter_id, event_type, user_id, error, since, event_time, has_
            payload->>'stock_keeping_unit' AS stock_keeping_unit
       FROM outbox_events
      WHERE failed_at IS NOT NULL AND status = 'FAILED' AND published_at IS NULL AND discarded_at IS NULL
+    UNION ALL
+    SELECT 'outbox', o.event_id, o.event_type, o.payload->>'user_id', o.last_error, u.found_at, o.created_at, true,
+           o.event_id, o.payload->>'stock_keeping_unit'
+      FROM outbox_unconfirmed u
+      JOIN outbox_events o ON o.event_id = u.event_id
+     WHERE u.state = 'TOO_OLD' AND o.status = 'PUBLISHED'
     UNION ALL
     SELECT 'notification', notification_id, event_type, user_id, last_error, failed_at, NULL, true, event_id,
            stock_keeping_unit

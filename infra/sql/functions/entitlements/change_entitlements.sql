@@ -3,7 +3,7 @@
 --
 -- All keys are locked first (idempotency_lock_keys). An item whose key another transaction holds for longer than
 -- p_lock_wait_ms gets REQUEST_IN_PROGRESS, and the others are executed. Then all entitlements are locked, and the events
--- that theirs will follow (entitlements_lock), so that no item waits while it is executed (W7). Such a wait ends after
+-- that theirs will follow (outbox_lock_last), so that no item waits while it is executed (W7). Such a wait ends after
 -- p_lock_wait_ms, and all waits end p_wait_ms after the start of the statement; then the statement fails with SQLSTATE
 -- 55P03, and nothing was changed.
 --
@@ -36,7 +36,8 @@ BEGIN
        AND (SELECT k.expires_at FROM idempotency_keys k
              WHERE k.caller = p_caller AND k.route = i.route AND k.idempotency_key = i.key AND k.expires_at > now()
                AND k.request_hash = i.request_hash LIMIT 1) IS NULL;
-    PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
+    PERFORM outbox_lock_last(
+        entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms), deadline, p_lock_wait_ms);
 
     -- The block is a subtransaction. The exception rolls it back; variables keep their values.
     BEGIN

@@ -1,17 +1,17 @@
--- Takes all locks that changes of these entitlements need, before the first change (W7, ADR 0041): each entitlement,
--- whether it exists or not, in the order of its lock key, and then the last open event of each, in the order of the
--- aggregates. So two batches, or a batch and a worker, never wait for each other in a circle, in whatever order the
--- changes follow.
+-- Locks these entitlements, whether they exist or not, in the order of their lock keys (W7, ADR 0041), and returns the
+-- aggregate keys of those that exist. Nothing is enqueued for an entitlement while another transaction holds it. A
+-- transaction that needs several entitlements calls this before it locks an event. So two batches, or a batch and a worker,
+-- never wait for each other in a circle, in whatever order their changes follow.
 --
 -- The advisory lock is for entitlements that do not exist yet, and row locks alone would leave two batches that grant the
 -- same new ones in opposite order. A single change takes the same locks (entitlement_transition). The waits end as in
 -- outbox_lock_last.
 CREATE OR REPLACE FUNCTION entitlements_lock(
     p_user_ids text[], p_skus text[], p_deadline timestamptz, p_lock_wait_ms integer
-) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     existing   text[] := '{}';
-    limited_at timestamptz := '-infinity';
+    limited_at timestamptz := CASE WHEN p_deadline IS NULL THEN 'infinity' ELSE '-infinity' END;
     pair       record;
 BEGIN
     FOR pair IN
@@ -33,7 +33,7 @@ BEGIN
             existing := existing || entitlement_aggregate_key(pair.user_id, pair.sku);
         END IF;
     END LOOP;
-    PERFORM outbox_lock_last(existing, p_deadline, p_lock_wait_ms);
+    RETURN existing;
 END
 $$;
 

@@ -4,7 +4,8 @@
 -- itself is not known, so the stored response is searched among the responses that were stored within ten seconds before
 -- the change, which the index on their expiry finds. A key belongs to a caller and a route, so both must be the same.
 --
--- Of the dead letters of messages, the oldest p_limit are returned.
+-- Of the dead letters of messages, the oldest p_limit are returned. `failed_at` is when an event became a dead letter,
+-- FAILED, or lost and too old.
 CREATE OR REPLACE FUNCTION trace_stages(p_event_ids uuid[], p_requests jsonb, p_ttl interval, p_limit integer)
 RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
     SELECT jsonb_build_object(
@@ -14,7 +15,10 @@ RETURNS jsonb LANGUAGE sql STABLE SET enable_seqscan = off AS $$
              'claimed_at', rfc3339(o.locked_at), 'lease_until', rfc3339(o.lease_until), 'error', o.last_error,
              'at', rfc3339(o.created_at), 'published_at', rfc3339(o.published_at),
              'stream_sequence', o.stream_sequence,
-             'failed_at', rfc3339(o.failed_at), 'discarded_at', rfc3339(o.discarded_at),
+             'failed_at', rfc3339(coalesce(o.failed_at, (
+                 SELECT u.found_at FROM outbox_unconfirmed u
+                  WHERE u.event_id = o.event_id AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED'))),
+             'discarded_at', rfc3339(o.discarded_at),
              'version', o.aggregate_version, 'trace_id', o.trace_id)), '[]')
            FROM outbox_events o WHERE o.event_id = ANY (p_event_ids)),
         'inbox', (SELECT coalesce(jsonb_agg(jsonb_build_object('event_id', p.event_id, 'at', rfc3339(p.processed_at))), '[]')

@@ -24,7 +24,8 @@ BEGIN
       INTO behind
       FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
                    AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
+                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d
+                                    WHERE d.event_id = o.event_id AND d.stream_seq = o.stream_sequence) AS is_missing
               FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n;

@@ -1,5 +1,5 @@
 -- Returns the time of the oldest change whose event is published and not finished, or NULL (W1, W3): the inbox does not
--- have it, and no dead letter of it exists but a redriven one.
+-- have it, and no dead letter of its message exists but a redriven one. A lost event that is TOO_OLD is a dead letter.
 --
 -- The confirmation lists such events, and its mark has not passed the others. Of those p_cap are read, in the order in which
 -- they were published. An event behind them was published later, and at most ten seconds after its change, unless it is
@@ -18,13 +18,17 @@ DECLARE
 BEGIN
     SELECT coalesce(
              (SELECT u.changed_at
-                FROM (SELECT x.event_id, x.changed_at FROM outbox_unconfirmed x ORDER BY x.changed_at LIMIT p_cap) AS u
+                FROM (SELECT x.event_id, x.changed_at FROM outbox_unconfirmed x
+                       WHERE x.state <> 'TOO_OLD' ORDER BY x.changed_at LIMIT p_cap) AS u
                CROSS JOIN LATERAL (
                      SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = u.event_id)
-                            OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = u.event_id) AS finished
+                            OR EXISTS (SELECT FROM notification_nats_dlq d
+                                         JOIN outbox_events o ON o.event_id = d.event_id
+                                        WHERE d.event_id = u.event_id AND d.stream_seq = o.stream_sequence) AS finished
                      OFFSET 0) AS f
                WHERE NOT finished ORDER BY u.changed_at LIMIT 1),
-             (SELECT x.changed_at FROM outbox_unconfirmed x ORDER BY x.changed_at OFFSET p_cap LIMIT 1))
+             (SELECT x.changed_at FROM outbox_unconfirmed x
+               WHERE x.state <> 'TOO_OLD' ORDER BY x.changed_at OFFSET p_cap LIMIT 1))
       INTO listed;
 
     SELECT coalesce(
@@ -44,23 +48,27 @@ BEGIN
 
     SELECT count(*) AS count, max(n.published_at) AS until, min(n.created_at) FILTER (WHERE NOT finished) AS oldest
       INTO near
-      FROM (SELECT o.event_id, o.published_at, o.created_at FROM outbox_events o
+      FROM (SELECT o.event_id, o.published_at, o.created_at, o.stream_sequence FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
              ORDER BY o.published_at LIMIT p_cap) AS n
       CROSS JOIN LATERAL (
            SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = n.event_id) AS finished OFFSET 0) AS f;
+                  OR EXISTS (SELECT FROM notification_nats_dlq d
+                              WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
+           OFFSET 0) AS f;
     IF near.count < p_cap THEN
         RETURN least(listed, redriven, near.oldest);
     END IF;
 
     SELECT count(*) AS count, min(l.created_at) FILTER (WHERE NOT finished) AS oldest INTO late
-      FROM (SELECT o.event_id, o.created_at FROM outbox_events o
+      FROM (SELECT o.event_id, o.created_at, o.stream_sequence FROM outbox_events o
              WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
              ORDER BY o.published_at LIMIT p_cap) AS l
       CROSS JOIN LATERAL (
            SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = l.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = l.event_id) AS finished OFFSET 0) AS f;
+                  OR EXISTS (SELECT FROM notification_nats_dlq d
+                              WHERE d.event_id = l.event_id AND d.stream_seq = l.stream_sequence) AS finished
+           OFFSET 0) AS f;
     RETURN least(
         listed, redriven, near.oldest, near.until - interval '10 seconds', late.oldest,
         CASE WHEN late.count >= p_cap THEN coalesce(

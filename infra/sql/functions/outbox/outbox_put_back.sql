@@ -1,31 +1,47 @@
 -- Makes published events PENDING again that the stream has lost, so that they are published under the next
 -- republication number, which is committed before (W1). An event is put back only if it is still PUBLISHED with its
--- sequence, and if no open, discarded or redriven dead letter has it. p_arrived puts back also events that the inbox
--- has, for outside readers. p_cause and p_loss_id are kept in outbox_republications.
+-- sequence, and if no open, discarded or redriven dead letter has the message with that sequence. A dead letter with the
+-- same event id and another sequence does not count: anyone who can publish can send such a message (G1). p_arrived
+-- puts back also events that the inbox has, for outside readers. p_cause and p_loss_id are kept in
+-- outbox_republications.
 --
 -- An event of before p_oldest is not put back, because the inbox may have forgotten it. If it is unfinished, it is
--- listed as TOO_OLD. Returns how many events were put back and how many are newly TOO_OLD.
+-- listed as TOO_OLD, and is a dead letter for a person. Returns how many events were put back and how many are newly
+-- TOO_OLD.
 --
 -- An event that is lost again waits p_backoff, doubled each time, up to ten minutes. The lowest open event of each
--- aggregate becomes the only ready one. All rows are locked first, in the order of aggregate and version, as in every
--- function that closes events. enable_seqscan is off for the reason in outbox_enqueue.
+-- aggregate becomes the only ready one. So the entitlements are locked first: a change that is not committed may have
+-- enqueued an event that is ready, too. Then all events are locked, in the order of aggregate and version, as in every
+-- function that closes events (W7, ADR 0041). If they are not free after p_lock_wait_ms, nothing is changed, and the result is
+-- NULL. If p_lock_wait_ms is NULL, the settings of the session limit the wait. enable_seqscan is off for the reason in outbox_enqueue.
 CREATE OR REPLACE FUNCTION outbox_put_back(
     p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamptz,
-    p_backoff interval, p_now timestamptz, OUT put_back integer, OUT too_old integer)
+    p_backoff interval, p_lock_wait_ms integer, p_now timestamptz, OUT put_back integer, OUT too_old integer)
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
-    moment timestamptz := coalesce(p_now, now());
-    keys   text[];
-    locked uuid[];
+    moment   timestamptz := coalesce(p_now, now());
+    deadline timestamptz := clock_timestamp() + p_lock_wait_ms * interval '1 millisecond';
+    user_ids text[];
+    skus     text[];
+    keys     text[];
+    locked   uuid[];
 BEGIN
-    keys := ARRAY(SELECT DISTINCT o.aggregate_key FROM outbox_events o WHERE o.event_id = ANY (p_event_ids));
-    locked := ARRAY(
-        SELECT o.event_id FROM outbox_events o
-         WHERE o.event_id = ANY (p_event_ids || ARRAY(
-                 SELECT x.event_id FROM outbox_events x
-                  WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
-         ORDER BY o.aggregate_key, o.aggregate_version
-           FOR UPDATE);
+    SELECT array_agg(o.payload->>'user_id'), array_agg(o.payload->>'stock_keeping_unit'),
+           array_agg(DISTINCT o.aggregate_key)
+      INTO user_ids, skus, keys
+      FROM outbox_events o WHERE o.event_id = ANY (p_event_ids);
+    BEGIN
+        PERFORM entitlements_lock(user_ids, skus, deadline, p_lock_wait_ms);
+        locked := ARRAY(
+            SELECT o.event_id FROM outbox_events o
+             WHERE o.event_id = ANY (p_event_ids || ARRAY(
+                     SELECT x.event_id FROM outbox_events x
+                      WHERE x.aggregate_key = ANY (keys) AND x.published_at IS NULL AND x.discarded_at IS NULL))
+             ORDER BY o.aggregate_key, o.aggregate_version
+               FOR UPDATE);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN;
+    END;
 
     WITH lost AS MATERIALIZED (
         SELECT o.event_id, o.created_at, o.stream_sequence, coalesce(o.republication, 0) + 1 AS number, i.arrived
@@ -36,7 +52,8 @@ BEGIN
          WHERE o.status = 'PUBLISHED' AND o.stream_sequence IS NOT DISTINCT FROM a.stream_sequence
            AND (p_arrived OR NOT i.arrived)
            AND NOT EXISTS (SELECT FROM notification_nats_dlq d
-                            WHERE d.event_id = o.event_id AND d.status <> 'PROCESSED')),
+                            WHERE d.event_id = o.event_id AND d.stream_seq = o.stream_sequence
+                              AND d.status <> 'PROCESSED')),
     reopened AS (
         UPDATE outbox_events o
            SET status = 'PENDING', ready = false, published_at = NULL, stream_sequence = NULL, attempt_count = 0,
@@ -46,6 +63,11 @@ BEGIN
           FROM lost l
          WHERE o.event_id = l.event_id AND l.created_at >= p_oldest
         RETURNING l.*),
+    refused AS (
+        UPDATE outbox_events o
+           SET last_error = 'lost by the stream, and the inbox may have forgotten whether it arrived'
+          FROM lost l
+         WHERE o.event_id = l.event_id AND l.created_at < p_oldest AND NOT l.arrived),
     logged AS (
         INSERT INTO outbox_republications (event_id, number, cause, loss_id, stream_sequence, put_back_at)
         SELECT r.event_id, r.number, p_cause, p_loss_id, r.stream_sequence, moment FROM reopened r),

@@ -1,20 +1,35 @@
--- Resets the attempts of those of the events that are FAILED, so that they are published again. Returns the ids of
--- these events (Q2). The open events before them are locked first, in the order of aggregate and version (W7).
--- Otherwise a relay could close such an event while this one is still FAILED, and would not promote it. The event that
--- outbox_promote marks is one of those that are locked. With the next_retry_at of a new event, they are due whatever the
--- clock says (W6).
+-- Publishes those of the events again that are FAILED, or lost and TOO_OLD, and returns the ids of these events (Q2).
+--
+-- The attempts of a FAILED event are reset. The open events before it are locked first, in the order of aggregate and
+-- version (W7). Otherwise a relay could close such an event while this one is still FAILED, and would not promote it. The
+-- event that outbox_promote marks is one of those that are locked. With the next_retry_at of a new event, it is due
+-- whatever the clock says (W6).
+--
+-- A lost event is put back at once (outbox_put_back), although it could take effect twice: an operator decided so. The
+-- locks that this needs come first, the entitlements before any event.
 CREATE OR REPLACE FUNCTION outbox_redrive(p_event_ids uuid[], p_now timestamptz DEFAULT NULL)
 RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    lost record;
     ids  uuid[];
     keys text[];
 BEGIN
-    PERFORM 1 FROM outbox_events f
-      JOIN outbox_events o ON o.aggregate_key = f.aggregate_key AND o.aggregate_version <= f.aggregate_version
-     WHERE f.event_id = ANY (p_event_ids) AND f.status = 'FAILED'
-       AND o.published_at IS NULL AND o.discarded_at IS NULL
-     ORDER BY o.aggregate_key, o.aggregate_version
-       FOR UPDATE OF o;
+    SELECT array_agg(o.event_id) AS ids, array_agg(o.stream_sequence) AS sequences,
+           array_agg(o.payload->>'user_id') AS user_ids, array_agg(o.payload->>'stock_keeping_unit') AS skus
+      INTO lost
+      FROM outbox_unconfirmed u
+      JOIN outbox_events o ON o.event_id = u.event_id
+     WHERE u.event_id = ANY (p_event_ids) AND u.state = 'TOO_OLD' AND o.status = 'PUBLISHED';
+    PERFORM entitlements_lock(lost.user_ids, lost.skus, NULL, NULL);
+    PERFORM FROM outbox_events o
+      WHERE o.event_id = ANY (lost.ids || ARRAY(
+            SELECT x.event_id FROM outbox_events e
+              JOIN outbox_events x ON x.aggregate_key = e.aggregate_key
+             WHERE e.event_id = ANY (p_event_ids) AND x.published_at IS NULL AND x.discarded_at IS NULL
+               AND ((e.status = 'FAILED' AND x.aggregate_version <= e.aggregate_version)
+                    OR e.event_id = ANY (lost.ids))))
+      ORDER BY o.aggregate_key, o.aggregate_version
+        FOR UPDATE;
     WITH redriven AS (
         UPDATE outbox_events o
            SET status = 'PENDING', attempt_count = 0, next_retry_at = o.created_at
@@ -23,7 +38,12 @@ BEGIN
     SELECT array_agg(r.event_id), array_agg(DISTINCT r.aggregate_key ORDER BY r.aggregate_key)
       INTO ids, keys FROM redriven r;
     PERFORM outbox_promote(keys);
-    RETURN QUERY SELECT unnest(ids);
+    IF lost.ids IS NOT NULL THEN
+        PERFORM outbox_put_back(
+            lost.ids, lost.sequences, 'LOST', NULL, false, '-infinity', interval '0', NULL, p_now);
+    END IF;
+    RETURN QUERY SELECT unnest(ids || ARRAY(
+        SELECT o.event_id FROM outbox_events o WHERE o.event_id = ANY (lost.ids) AND o.status = 'PENDING'));
 END
 $$;
 

@@ -6,6 +6,7 @@ was processed after all, is closed as PROCESSED automatically.
 
 `redrive.DeadLetters` executes a `commands.DeadLetterCommand` for each of the three kinds (Q2, Q3):
 - `outbox`: a FAILED event becomes PENDING again, or DISCARDED, and the later events of its aggregate are published;
+  a lost event that is too old to be published again without a person is put back, or DISCARDED (W1);
 - `notification`: a notification becomes PENDING again with the same id;
 - `nats`: the copy is published to its stream, bytes unchanged, with the message id `<event_id>:redrive:<n>`. The number
   is committed before the publish, so a repeat after a crash uses the same id. The dead letter is closed when JetStream

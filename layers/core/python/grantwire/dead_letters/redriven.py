@@ -9,7 +9,8 @@ from grantwire.dead_letters import redriven_store as store
 from grantwire.dead_letters.republish import publish_redrives
 from grantwire.jetstream.stream_state import advisories_are_recorded
 from grantwire.observability import logger
-from grantwire.outbox.confirmation import find_lost, oldest_republished
+from grantwire.outbox.confirmation.messages import find_lost
+from grantwire.outbox.confirmation.putting_back import oldest_republished
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from grantwire.jetstream.publisher import Publisher
     from grantwire.jetstream.stream_state import StreamState
     from grantwire.jetstream.topology import TopologySettings
-    from grantwire.outbox.confirmation_store import Turn
+    from grantwire.outbox.confirmation.store import Turn
     from grantwire.outbox.connections import Connections
 
 _BATCH_SIZE = 500

@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection
 
-# An open dead letter of the event, or one that appeared after the redrive, takes the place of the redriven one.
+# A dead letter of the message that the redrive published takes the place of the redriven one. Others with the same
+# event id do not count: anyone who can publish can cause them (G1).
 _CONFIRM = """
 UPDATE notification_nats_dlq d
    SET redrive_confirmed = true
  WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
    AND (EXISTS (SELECT FROM processed_events p WHERE p.event_id = d.event_id)
         OR EXISTS (SELECT FROM notification_nats_dlq n
-                    WHERE n.event_id = d.event_id AND n.dead_letter_id <> d.dead_letter_id
-                      AND (n.status = 'OPEN' OR n.origin = d.dead_letter_id)))
+                    WHERE n.event_id = d.event_id AND n.stream_seq = d.redriven_sequence
+                      AND n.dead_letter_id <> d.dead_letter_id))
 """
 
 
@@ -74,8 +75,8 @@ UPDATE notification_nats_dlq d
    AND d.redriven_sequence IS NOT DISTINCT FROM next.sequence
    AND NOT EXISTS (SELECT FROM processed_events p WHERE p.event_id = d.event_id)
    AND NOT EXISTS (SELECT FROM notification_nats_dlq n
-                    WHERE n.event_id = d.event_id AND n.dead_letter_id <> d.dead_letter_id
-                      AND (n.status = 'OPEN' OR n.origin = d.dead_letter_id))
+                    WHERE n.event_id = d.event_id AND n.stream_seq = d.redriven_sequence
+                      AND n.dead_letter_id <> d.dead_letter_id)
 RETURNING d.dead_letter_id, d.subject, d.headers, d.payload, d.redrive_id
 """
 

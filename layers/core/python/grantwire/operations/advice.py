@@ -85,7 +85,7 @@ ADVICE = {
     ),
     "EVENTS_TOO_OLD": Advice(
         "Everything else. These events are not published again by themselves, because each could take effect twice.",
-        "Decide about each of them. Runbook: EventsTooOld.",
+        "grantwire dead-letters list --kind outbox. Redrive each with --force, or discard it. Runbook: EventsTooOld.",
     ),
     "EVENTS_UNCHECKED": Advice(
         f"{_CHANGES} Events flow. If the stream lost events, it is not noticed meanwhile.",

@@ -76,11 +76,11 @@ def describe_state(change: Mapping[str, Any], evidence: Evidence) -> str:
         for entry in evidence.stages[stage]
         if entry["event_id"] == event_id
     ]
-    by_outbox = {"PENDING": "PENDING", "IN_FLIGHT": "PENDING", "FAILED": "DEAD_LETTER", "DISCARDED": "DISCARDED"}
+    by_outbox = {"PENDING": "PENDING", "IN_FLIGHT": "PENDING", "DISCARDED": "DISCARDED"}
     by_notification = {"PENDING": "RECORDED", "PROCESSING": "RECORDED", "SENT": "SENT"}
     if outbox is not None and outbox["status"] in by_outbox:
         return by_outbox[outbox["status"]]
-    if "OPEN" in dead:
+    if "OPEN" in dead or (outbox is not None and outbox["failed_at"]):
         return "DEAD_LETTER"
     if notification is not None and notification["status"] in by_notification:
         return by_notification[notification["status"]]
@@ -150,9 +150,7 @@ def _list_events(evidence: Evidence) -> Iterator[_Entry]:
             yield _describe_publication(event)
         if event["failed_at"]:
             detail = {"kind": "outbox", "dead_letter_id": event_id, "state": "OPEN", "error": event["error"]}
-            yield _Entry(
-                "dead_letter", event["failed_at"], event_id, f"the event could not be published{error}", detail
-            )
+            yield _Entry("dead_letter", event["failed_at"], event_id, f"the event is a dead letter{error}", detail)
         if event["discarded_at"]:
             detail = {"kind": "outbox", "dead_letter_id": event_id, "state": "DISCARDED"}
             yield _Entry("closed", event["discarded_at"], event_id, "the event was DISCARDED", detail)

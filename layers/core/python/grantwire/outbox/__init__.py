@@ -13,7 +13,8 @@ How an event reaches the stream:
 Each event reaches the stream at least once, with its id as Nats-Msg-Id, so that JetStream drops repeats. The first
 appearances of one aggregate's events are in version order. Both hold for any failure and for any number of relays.
 
-An operator can redrive (`store.redrive`) or discard (`store.discard`) a FAILED event.
+An operator can redrive (`store.redrive`) or discard (`store.discard`) a FAILED event. What the stream has lost is
+published again (`confirmation`).
 
 Read `store`, `relay`, `publication`, `wakeup`, `connections` and `encoding`, in this order. This package exports no
 names: the sweep and the operators' commands use `store` without loading NATS or protocol buffers.

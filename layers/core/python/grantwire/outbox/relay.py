@@ -12,7 +12,7 @@ from grantwire.errors import GrantwireError, LeaseLostError, RejectedError, Retr
 from grantwire.jetstream.topology import verify_streams
 from grantwire.observability import MetricUnit, logger, metrics
 from grantwire.outbox import store
-from grantwire.outbox.confirmation_store import count_unconfirmed
+from grantwire.outbox.confirmation.store import count_unconfirmed
 from grantwire.outbox.publication import BatchPublication
 from grantwire.outbox.store import ClaimedEvent
 from grantwire.workers.leases import Failure, Lease, RetryDecision, decide_retry
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from grantwire.jetstream.connection import NatsConnection
     from grantwire.jetstream.publisher import Publisher
     from grantwire.jetstream.topology import TopologySettings
-    from grantwire.outbox.confirmation import Confirmation
+    from grantwire.outbox.confirmation.turn import Confirmation
     from grantwire.outbox.connections import Connections
     from grantwire.outbox.wakeup import Wakeup
     from grantwire.workers.budget import Budget
@@ -98,7 +98,7 @@ class Relay(Worker):
     async def step(self, budget: Budget) -> bool:
         """Claim and publish one batch, then several in parallel while there is a backlog.
 
-        Before that, compare what was published with what arrived, if it is time.
+        Before that, compare what was published with what arrived, if it is time. In a backlog, this runs beside it.
         """
         await self._ensure_connected()
         is_checking = self._confirmation.is_due and await self._confirmation.run(self.counts)
@@ -145,13 +145,16 @@ class Relay(Worker):
         self._connection_checked = True
 
     async def _drain_backlog(self, budget: Budget) -> None:
+        """Publish batches until there is no backlog. One check at a time runs beside the batches of the others."""
         while self._has_backlog and self._may_continue(budget):
-            await self._relay_batch(budget)
+            if self._confirmation.is_due:
+                await self._confirmation.run(self.counts)
+            else:
+                await self._relay_batch(budget)
 
     def _may_continue(self, budget: Budget) -> bool:
-        """Return whether the connection is usable, and neither the budget nor the next check ends the backlog."""
-        is_usable = self._connection_checked and self._nats.is_connected
-        return is_usable and not budget.is_over() and not self._confirmation.is_due
+        """Return whether the connection is usable, and the budget is not over."""
+        return self._connection_checked and self._nats.is_connected and not budget.is_over()
 
     async def _relay_batch(self, budget: Budget) -> bool:
         """Claim and publish one batch; return False if there was nothing to claim."""

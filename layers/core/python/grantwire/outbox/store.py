@@ -207,7 +207,7 @@ _REDRIVE = "SELECT outbox_redrive(%(ids)s, %(now)s)"
 
 
 def redrive(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
-    """Make FAILED events PENDING again, with no attempt counted; return the ids of those that were FAILED."""
+    """Make FAILED events, and lost ones that are TOO_OLD, PENDING again; return the ids of those that were."""
     return [event_id for (event_id,) in tx.execute(_REDRIVE, {"ids": list(event_ids), "now": now})]
 
 
@@ -215,7 +215,10 @@ _DISCARD = "SELECT outbox_discard(%(ids)s, %(now)s)"
 
 
 def discard(tx: Connection, event_ids: Sequence[UUID], now: datetime | None = None) -> list[UUID]:
-    """Mark FAILED events DISCARDED and make their successors claimable; return the ids of those that were FAILED."""
+    """Mark FAILED events, and lost ones that are TOO_OLD, DISCARDED; return the ids of those that were.
+
+    The successors of FAILED ones become claimable.
+    """
     return [event_id for (event_id,) in tx.execute(_DISCARD, {"ids": list(event_ids), "now": now})]
 
 

@@ -11,7 +11,8 @@ from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.jetstream.topology import TopologySettings
-from grantwire.outbox.confirmation import Confirmation, ConfirmationSettings
+from grantwire.outbox.confirmation.settings import ConfirmationSettings
+from grantwire.outbox.confirmation.turn import Confirmation
 from grantwire.outbox.connections import Connections
 from grantwire.outbox.relay import Relay
 from grantwire.outbox.wakeup import Wakeup

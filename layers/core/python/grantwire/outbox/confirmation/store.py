@@ -5,14 +5,19 @@ Each statement is bounded. Two relays whose turns overlap do no harm: what they 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from grantwire.database import Connection
     from grantwire.jetstream.stream_state import StreamState
+
+
+# How long to wait for the entitlements of the events to put back.
+_LOCK_WAIT = timedelta(seconds=1)
 
 
 class PublishedEvent(NamedTuple):
@@ -130,8 +135,8 @@ def remember(
 
 
 # The mark passes finished events, and lists the others until there is no room. It is a scalar subquery, because the
-# planner would join a table by another plan (ADR 0045). An event that has a dead letter is not listed: an open or
-# discarded one finishes it, and a redriven one is confirmed in notification_nats_dlq.
+# planner would join a table by another plan (ADR 0045). An event whose message is a dead letter is not listed: an
+# open or discarded one finishes it, and a redriven one is confirmed in notification_nats_dlq.
 SCAN = """
 WITH page AS MATERIALIZED (
   SELECT o.event_id, o.stream_sequence, o.published_at, o.created_at FROM outbox_events o
@@ -142,7 +147,8 @@ absent AS MATERIALIZED (
   SELECT p.* FROM page p WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = p.event_id)),
 missing AS MATERIALIZED (
   SELECT a.*, row_number() OVER (ORDER BY a.published_at, a.stream_sequence) AS place FROM absent a
-   WHERE NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = a.event_id)),
+   WHERE NOT EXISTS (SELECT FROM notification_nats_dlq d
+                      WHERE d.event_id = a.event_id AND d.stream_seq = a.stream_sequence)),
 listed AS (
   INSERT INTO outbox_unconfirmed AS u (event_id, state, changed_at, stream_sequence, found_at)
   SELECT m.event_id, 'WAITING', m.created_at, m.stream_sequence, %(now)s::timestamptz FROM missing m
@@ -209,11 +215,12 @@ _EXAMINE = """
 WITH page AS MATERIALIZED (
   SELECT u.event_id, u.state, u.stream_sequence, u.passed_at FROM outbox_unconfirmed u
    WHERE u.examined_at IS NULL OR u.examined_at < %(now)s
-   ORDER BY u.examined_at NULLS FIRST LIMIT %(limit)s),
+   ORDER BY u.examined_at NULLS FIRST, u.stream_sequence LIMIT %(limit)s),
 judged AS MATERIALIZED (
   SELECT p.*,
          EXISTS (SELECT FROM processed_events e WHERE e.event_id = p.event_id)
-         OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = p.event_id)
+         OR EXISTS (SELECT FROM notification_nats_dlq d JOIN outbox_events o ON o.event_id = d.event_id
+                     WHERE d.event_id = p.event_id AND d.stream_seq = o.stream_sequence)
          OR NOT EXISTS (SELECT FROM outbox_events o
                          WHERE o.event_id = p.event_id AND o.status NOT IN ('FAILED', 'DISCARDED')
                            AND (p.state = 'REPUBLISHED' OR (
@@ -261,7 +268,8 @@ def mark_passed(tx: Connection, turn: Turn, event_ids: Sequence[str]) -> None:
 
 _PUT_BACK = """
 SELECT put_back, too_old FROM outbox_put_back(
-    %(ids)s::uuid[], %(sequences)s::bigint[], %(cause)s, %(loss_id)s, %(arrived)s, %(oldest)s, %(backoff)s, %(now)s)
+    %(ids)s::uuid[], %(sequences)s::bigint[], %(cause)s, %(loss_id)s, %(arrived)s, %(oldest)s, %(backoff)s,
+    %(lock_wait_ms)s, %(now)s)
 """
 
 
@@ -282,8 +290,12 @@ def put_back(  # noqa: PLR0913 - passed by name
     now: datetime,
     loss_id: int | None = None,
     arrived: bool = False,
-) -> PutBack:
-    """Put back events that were lost, each with the sequence of its lost message (infra/sql: outbox_put_back)."""
+    lock_wait: timedelta = _LOCK_WAIT,
+) -> PutBack | None:
+    """Put back events that were lost, each with the sequence of its lost message (infra/sql: outbox_put_back).
+
+    Return None, and change nothing, if another transaction holds one of their entitlements for `lock_wait`.
+    """
     ids, sequences = zip(*events, strict=True)
     parameters = {
         "ids": list(ids),
@@ -293,7 +305,8 @@ def put_back(  # noqa: PLR0913 - passed by name
         "arrived": arrived,
         "oldest": oldest,
         "backoff": backoff,
+        "lock_wait_ms": int(lock_wait.total_seconds() * 1000),
         "now": now,
     }
     row = tx.execute(_PUT_BACK, parameters).fetchone()
-    return PutBack(0, 0) if row is None else PutBack(*row)
+    return None if row is None or row[0] is None else PutBack(*row)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from grantwire.outbox.confirmation_store import PublishedEvent
+from grantwire.outbox.confirmation.store import PublishedEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from grantwire.database import Connection
-    from grantwire.outbox.confirmation_store import Turn
+    from grantwire.outbox.confirmation.store import Turn
 
 _MAX_SEQUENCE = 2**63 - 1
 
@@ -92,6 +92,10 @@ class Page(NamedTuple):
     events: list[PublishedEvent]
     until: datetime | None
     is_last: bool
+
+    def repeated(self) -> Page:
+        """Return the page as it is if the examination begins again, because some of its events are still lost."""
+        return self._replace(until=None, is_last=False)
 
 
 def read_page(tx: Connection, loss: OpenLoss, limit: int) -> Page:
