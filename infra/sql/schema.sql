@@ -1117,6 +1117,29 @@ CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
 CREATE FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN (CASE WHEN (jsonb_array_length(p_responses) >= 20) THEN (p_responses - 0) ELSE COALESCE(p_responses, '[]'::jsonb) END || jsonb_build_array(jsonb_build_object('at', public.rfc3339(p_at), 'response', p_response)));
+CREATE FUNCTION public.oldest_writing_transaction() RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    oldest timestamptz;
+BEGIN
+    PERFORM pg_stat_clear_snapshot();
+    WITH sessions AS MATERIALIZED (
+        SELECT a.pid, a.xact_start FROM pg_stat_activity a
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())
+    SELECT min(s.xact_start) INTO oldest
+      FROM sessions s JOIN pg_locks l ON l.pid = s.pid
+     WHERE l.mode = 'RowExclusiveLock' AND l.granted
+       AND l.relation IN ('entitlements'::regclass, 'outbox_events'::regclass);
+    RETURN oldest;
+END
+$$;
+CREATE FUNCTION public.oldest_writing_transaction_of_all() RETURNS timestamp with time zone
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+    SELECT oldest_writing_transaction()
+$$;
 CREATE FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'off'
@@ -1270,26 +1293,31 @@ DECLARE
     result   jsonb;
 BEGIN
     SELECT jsonb_build_object(
-             'waiting', count(*) FILTER (WHERE u.state = 'WAITING'),
-             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED'),
-             'capped', (SELECT count(*) FROM (SELECT FROM outbox_unconfirmed LIMIT p_cap) AS x) >= p_cap)
+             'waiting', count(*) FILTER (WHERE u.state = 'WAITING' AND NOT has_arrived),
+             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED' AND NOT has_arrived),
+             'capped', count(*) >= p_cap)
       INTO listed
       FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
-     WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
-    SELECT count(*) AS read, count(*) FILTER (WHERE n.is_missing) AS missing
+     CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id) AS has_arrived OFFSET 0) AS a;
+    SELECT count(*) AS read, count(*) FILTER (WHERE num_nonnulls(e.found, u.found, d.found) = 0) AS missing
       INTO behind
-      FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = o.event_id) AS is_missing
-              FROM outbox_events o
+      FROM (SELECT o.event_id FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
-             ORDER BY o.published_at LIMIT p_cap) AS n;
-    SELECT count(*) AS count
+             ORDER BY o.published_at LIMIT p_cap) AS n
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM processed_events e WHERE e.event_id = n.event_id LIMIT 1) AS e ON true
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM outbox_unconfirmed u WHERE u.event_id = n.event_id LIMIT 1) AS u ON true
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM notification_nats_dlq d WHERE d.event_id = n.event_id LIMIT 1) AS d ON true;
+    SELECT count(*) FILTER (WHERE NOT has_arrived) AS count
       INTO redrives
-      FROM (SELECT FROM notification_nats_dlq d
+      FROM (SELECT d.event_id FROM notification_nats_dlq d
              WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
-               AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
-             ORDER BY d.redriven_at LIMIT p_cap) AS r;
+             ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) LIMIT p_cap) AS r
+     CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = r.event_id) AS has_arrived OFFSET 0) AS a;
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
              'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
@@ -1500,24 +1528,33 @@ BEGIN
                WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
                ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) OFFSET p_cap LIMIT 1))
       INTO redriven;
-    SELECT count(*) AS count, max(n.published_at) AS until, min(n.created_at) FILTER (WHERE NOT finished) AS oldest
-      INTO near
-      FROM (SELECT o.event_id, o.published_at, o.created_at FROM outbox_events o
-             WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
-             ORDER BY o.published_at LIMIT p_cap) AS n
-      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = n.event_id) AS finished OFFSET 0) AS f;
+    WITH behind AS MATERIALIZED (
+        SELECT o.event_id, o.published_at, o.created_at FROM outbox_events o
+         WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
+         ORDER BY o.published_at LIMIT p_cap)
+    SELECT (SELECT count(*) FROM behind) AS count, (SELECT max(b.published_at) FROM behind b) AS until,
+           (SELECT n.created_at FROM (SELECT b.event_id, b.created_at FROM behind b ORDER BY b.created_at) AS n
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                          OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = n.event_id) AS finished
+                   OFFSET 0) AS f
+             WHERE NOT finished ORDER BY n.created_at LIMIT 1) AS oldest
+      INTO near;
     IF near.count < p_cap THEN
         RETURN least(listed, redriven, near.oldest);
     END IF;
-    SELECT count(*) AS count, min(l.created_at) FILTER (WHERE NOT finished) AS oldest INTO late
-      FROM (SELECT o.event_id, o.created_at FROM outbox_events o
-             WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
-             ORDER BY o.published_at LIMIT p_cap) AS l
-      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = l.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = l.event_id) AS finished OFFSET 0) AS f;
+    WITH published_late AS MATERIALIZED (
+        SELECT o.event_id, o.created_at FROM outbox_events o
+         WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
+         ORDER BY o.published_at LIMIT p_cap)
+    SELECT (SELECT count(*) FROM published_late) AS count,
+           (SELECT n.created_at FROM (SELECT l.event_id, l.created_at FROM published_late l ORDER BY l.created_at) AS n
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                          OR EXISTS (SELECT FROM notification_nats_dlq d WHERE d.event_id = n.event_id) AS finished
+                   OFFSET 0) AS f
+             WHERE NOT finished ORDER BY n.created_at LIMIT 1) AS oldest
+      INTO late;
     RETURN least(
         listed, redriven, near.oldest, near.until - interval '10 seconds', late.oldest,
         CASE WHEN late.count >= p_cap THEN coalesce(
@@ -1880,14 +1917,8 @@ DECLARE
     stages  record;
     settled timestamptz;
 BEGIN
-    PERFORM pg_stat_clear_snapshot(); -- otherwise the activity is that of the first read in this transaction
-    WITH sessions AS MATERIALIZED (
-        SELECT a.pid, a.xact_start FROM pg_stat_activity a
-         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())
-    SELECT min(s.xact_start) INTO writing
-      FROM sessions s JOIN pg_locks l ON l.pid = s.pid
-     WHERE l.mode = 'RowExclusiveLock' AND l.granted
-       AND l.relation IN ('entitlements'::regclass, 'outbox_events'::regclass);
+    -- The owner sees the transactions of every login, unless it lacks a privilege. Then this role sees its own.
+    writing := least(oldest_writing_transaction_of_all(), oldest_writing_transaction());
     SELECT least((SELECT e.starts_at FROM entitlements e
                    WHERE e.start_pending AND e.starts_at <= moment ORDER BY e.starts_at LIMIT 1),
                  (SELECT e.expires_at + p_grace FROM entitlements e
@@ -3104,6 +3135,10 @@ REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBL
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.oldest_writing_transaction() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.oldest_writing_transaction() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.oldest_writing_transaction_of_all() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.oldest_writing_transaction_of_all() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operator_actions_append_only() FROM PUBLIC;
