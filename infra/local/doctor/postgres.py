@@ -41,8 +41,8 @@ SELECT role.rolsuper OR role.rolcreaterole OR role.rolcreatedb OR role.rolbypass
   FROM pg_roles role WHERE role.rolname = 'grantwire_functions'
 """
 
-# PostgreSQL shows the transactions of other logins only to members of pg_read_all_stats. The SQL function settled_through
-# reads them with the privileges of the schema owner.
+# PostgreSQL shows the transactions of other logins only to members of pg_read_all_stats. The SQL function
+# settled_through reads them with the privileges of the schema owner.
 _SEES_SESSIONS = """
 SELECT coalesce(pg_get_userbyid(p.proowner), current_user),
        pg_has_role(coalesce(p.proowner::regrole, current_user::regrole), 'pg_read_all_stats', 'USAGE')
@@ -133,8 +133,8 @@ def _check_transactions(connection: Connection[Any]) -> Iterator[Finding]:
     ((owner, sees_all),) = connection.execute(_SEES_SESSIONS).fetchall()
     if not sees_all:
         message = (
-            f"{owner} cannot see the transactions of other logins: the status may say that a change has arrived which one "
-            "of them has not committed"
+            f"{owner} cannot see the transactions of other logins: the status may say that a change has arrived which"
+            " one of them has not committed"
         )
         yield warning(CHECK, message, f"GRANT pg_read_all_stats TO {owner}")
     for pid, owner, seconds in connection.execute(_LONG_TRANSACTIONS, [LONG_TRANSACTION_SECONDS]).fetchall():
