@@ -1975,7 +1975,8 @@ BEGIN
                           + (status#>>'{commands,expired}')::bigint,
         'months_missing', greatest(0, 3 - (status#>>'{partitions,months_ahead}')::bigint),
         'workers_late', (SELECT count(*) FROM worker_heartbeats w
-                          WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
+                          WHERE greatest(w.finished_at, w.resumed_at)
+                                < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
 CREATE FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) RETURNS jsonb
@@ -2882,6 +2883,7 @@ CREATE TABLE public.worker_heartbeats (
     result jsonb NOT NULL,
     failures integer NOT NULL,
     last_success_at timestamp with time zone,
+    resumed_at timestamp with time zone,
     CONSTRAINT worker_heartbeats_error_length CHECK ((char_length(error) <= 500)),
     CONSTRAINT worker_heartbeats_failures CHECK ((failures >= 0)),
     CONSTRAINT worker_heartbeats_outcome CHECK ((outcome = ANY (ARRAY['OK'::text, 'DEGRADED'::text, 'FAILED'::text]))),
@@ -2890,6 +2892,7 @@ CREATE TABLE public.worker_heartbeats (
 )
 WITH (fillfactor='50');
 COMMENT ON COLUMN public.worker_heartbeats.outcome IS 'DEGRADED: PostgreSQL, NATS or the receiver was unavailable at the end of the run. FAILED: any other error.';
+COMMENT ON COLUMN public.worker_heartbeats.resumed_at IS 'When a run first reported after the last one that ended. It counts once, so that a worker whose runs never end is late.';
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
 ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);

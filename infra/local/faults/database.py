@@ -20,12 +20,15 @@ from infra.local.toolchain.environments import python_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from subprocess import Popen
     from typing import LiteralString
 
     from infra.local.stack.embedded import EmbeddedStack
 
     Change = Callable[[EmbeddedStack], None]
 
+# Programs that this process has started and must wait for.
+_children: list[Popen[bytes]] = []
 # The name of the actor of a command that fails.
 ACTOR = "make fault"
 
@@ -158,7 +161,9 @@ def open_transaction(stack: EmbeddedStack) -> None:
     )
     with defer_interrupts():
         programs.stop_recorded(record)
-        process = identify(spawn(launch).pid)
+        child = spawn(launch)
+        _children.append(child)
+        process = identify(child.pid)
         if process is not None:
             files.write_record(record, process._asdict())
 
@@ -166,6 +171,8 @@ def open_transaction(stack: EmbeddedStack) -> None:
 def end_transaction(stack: EmbeddedStack) -> None:
     """End the process, and so its transaction."""
     programs.stop_recorded(_transaction_record(stack))
+    while _children:
+        _children.pop().wait()
 
 
 def _transaction_record(stack: EmbeddedStack) -> Path:

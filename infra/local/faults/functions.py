@@ -14,6 +14,7 @@ from infra.local.system import files
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from infra.local.stack.deployed import DeployedStack
     from infra.local.stack.embedded import EmbeddedStack
 
     Change = Callable[[EmbeddedStack], None]
@@ -39,7 +40,7 @@ REFUSING = _UNREACHABLE | {
 AWAY = _UNREACHABLE | {"NOTIFICATION_DELIVERY_TUNING": "", "NOTIFICATION_SENDER_BREAKER_FAILURES": "2"}
 
 
-def change_function(stack: EmbeddedStack, function: str, variables: Mapping[str, str]) -> None:
+def change_function(stack: DeployedStack, function: str, variables: Mapping[str, str]) -> None:
     """Give a deployed function other variables, and keep those that it was deployed with."""
     client = aws.client("lambda", stack.emulator_url, stack.aws.access_key)
     deployed = stack.state / f"{function}.json"
@@ -50,13 +51,19 @@ def change_function(stack: EmbeddedStack, function: str, variables: Mapping[str,
     client.update_function_configuration(FunctionName=function, Environment={"Variables": changed})
 
 
-def restore_function(stack: EmbeddedStack, function: str) -> None:
+def restore_function(stack: DeployedStack, function: str) -> None:
     """Give a function the variables again that it was deployed with; CommandError if it was not changed."""
     deployed = stack.state / f"{function}.json"
     if not deployed.exists():
         raise CommandError(f"{function} was not changed.", hint="`make fault` changes it.")
     change_function(stack, function, {})
     deployed.unlink()
+
+
+def restore_functions(stack: DeployedStack) -> None:
+    """Give every function that a fault has changed its variables again, before a deployment changes them."""
+    for deployed in stack.state.glob(f"{STACK_NAME}-*.json"):
+        restore_function(stack, deployed.stem)
 
 
 def set_receiver(variables: Mapping[str, str]) -> Change:
