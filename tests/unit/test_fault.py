@@ -49,7 +49,9 @@ class Delivery:
 def delivery(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Delivery:
     """The delivery of the checkout's stack."""
     function = Delivery()
-    server = SimpleNamespace(access_key="k", url="http://127.0.0.1:9", invoke_async=function.invoke_async)
+    server = SimpleNamespace(
+        name="emulator", access_key="k", url="http://127.0.0.1:9", invoke_async=function.invoke_async
+    )
     stack = EmbeddedStack(tmp_path)
     monkeypatch.setattr(EmbeddedStack, "aws", property(lambda _stack: server))
     monkeypatch.setattr("infra.local.stack.selection.current_stack", lambda _progress: stack)
@@ -69,6 +71,23 @@ def test_receiver_is_broken_twice_and_repaired_once(delivery: Delivery, tmp_path
     assert not (tmp_path / f"{functions.DELIVERY}.json").exists()
     with pytest.raises(CommandError, match="was not changed"):
         fault.fault(["receiver", "--repair"], progress)  # type: ignore[arg-type]
+
+
+def test_deployment_begins_with_the_variables_that_were_deployed(
+    delivery: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T3: `make up WEBHOOK=…` after a fault: a deployment leaves variables that it does not change."""
+    assert fault.fault(["circuit"], Progress(io.StringIO())) == 0
+    assert delivery.variables != DEPLOYED
+    seen: list[dict[str, str]] = []
+    deployment = SimpleNamespace(
+        is_current=lambda: False, build_functions=lambda: None, deploy=lambda: seen.append(delivery.variables)
+    )
+    stack = EmbeddedStack(tmp_path, progress=Progress(io.StringIO()))
+    monkeypatch.setattr(EmbeddedStack, "deployment", deployment)
+    stack._deploy()  # noqa: SLF001 - the step of `up` that needs no server
+    assert seen == [DEPLOYED]
+    assert list(tmp_path.glob("*.json")) == []
 
 
 def test_every_problem_has_a_fault_or_a_reason() -> None:

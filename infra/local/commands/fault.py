@@ -145,7 +145,7 @@ FAULTS = {
     "transaction": Fault(
         "a transaction that writes entitlements stays open",
         ("TRANSACTION_OPEN",),
-        "find the session with `make doctor` after five minutes, and end it; the problem is shown after one",
+        "find the session with `make doctor`, and end it; the problem is shown after a minute",
         database.open_transaction,
         database.end_transaction,
     ),

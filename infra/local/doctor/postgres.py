@@ -16,7 +16,7 @@ CHECK = "PostgreSQL"
 OLDEST, NEWEST = 15, 18
 MAX_SKEW_SECONDS = 1.0
 FEW_CONNECTIONS = 0.2
-LONG_TRANSACTION_SECONDS = 300
+LONG_TRANSACTION_SECONDS = 60  # from then on the status names it, too
 
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 

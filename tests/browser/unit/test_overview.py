@@ -76,6 +76,7 @@ def test_every_problem_has_a_title_and_its_advice(console: StubbedConsole) -> No
     for item, (code, advice) in zip(items.all(), ADVICE.items(), strict=True):
         for text in (f"Message of {code}.", f"error of {code}", f"still works with {code}", f"to do about {code}"):
             expect(item).to_contain_text(text)
+        expect(item.locator("dt", has_text="Since")).to_be_visible()
         titles.append(item.get_by_role("heading").inner_text())
         assert titles[-1].lower() != code.replace("_", " ").lower(), "a code without a title"
         assert advice.to_do
