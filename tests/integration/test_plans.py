@@ -473,7 +473,7 @@ def test_status_of_the_confirmation_reads_as_many_rows_as_its_limit(rows: Rows, 
         for _ in range(7):  # also with the plan that is kept
             with _record_rows(rows, *tables) as read:
                 rows.execute(statement, (limit,))
-        assert read.total() <= most + 10, (statement, read)
+            assert read.total() <= most + 10, (statement, read)
 
 
 def test_last_dropped_change_is_found_by_the_index(rows: Rows) -> None:

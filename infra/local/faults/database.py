@@ -106,7 +106,11 @@ DELETE FROM outbox_unconfirmed u WHERE u.event_id = %(event_id)s
 
 def execute(statement: LiteralString) -> Change:
     """Return a function that executes a statement as the owner of the database."""
-    return lambda stack: _execute(stack, statement)
+
+    def change(stack: EmbeddedStack) -> None:
+        _execute(stack, statement)
+
+    return change
 
 
 def execute_and_sweep(statement: LiteralString | None) -> Change:

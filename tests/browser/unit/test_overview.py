@@ -109,9 +109,10 @@ def test_receiver_has_no_refusals_only_if_that_is_true(
         expect(flow).not_to_contain_text("no refusals")
 
 
-def test_verdict_is_hidden_while_postgresql_is_away(console: StubbedConsole) -> None:
-    """W4: the last numbers stay, without an "OK" below the notice."""
-    shown(console)
+@pytest.mark.parametrize("codes", [[], ["EVENTS_OLD"]], ids=["OK", "ATTENTION"])
+def test_verdict_is_hidden_while_postgresql_is_away(console: StubbedConsole, codes: list[str]) -> None:
+    """W4: the last numbers stay, without a verdict below the notice."""
+    shown(console, problems=[problem(code, "m") for code in codes])
     console.passes(ONE_REFRESH)
     console.answer(console.request("GET", STATUS), AWAY, 503)
     expect(console.page.get_by_text("PostgreSQL is away")).to_be_visible()
