@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from infra.local.commands.fault import fault
-from infra.local.faults.streams import POISON
 from infra.local.errors import CommandError
+from infra.local.faults.streams import POISON
 from infra.local.progress import Progress
 from infra.local.system.processes import wait_for
 
