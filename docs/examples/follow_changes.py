@@ -52,7 +52,8 @@ def connect(url: str, token: str) -> Get:
             except HTTPError as error:
                 if error.code not in {429, 502, 503, 504}:
                     return error.code, json.load(error)
-                time.sleep(int(error.headers.get("Retry-After", RETRY_SECONDS)))
+                seconds = error.headers.get("Retry-After", "")
+                time.sleep(int(seconds) if seconds.isdigit() else RETRY_SECONDS)  # a proxy may send a date
             except (OSError, HTTPException):  # refused, reset or timed out: the API restarts, or the network is away
                 time.sleep(RETRY_SECONDS)
 

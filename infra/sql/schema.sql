@@ -1118,6 +1118,29 @@ CREATE FUNCTION public.rfc3339(p_time timestamp with time zone) RETURNS text
 CREATE FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN (CASE WHEN (jsonb_array_length(p_responses) >= 20) THEN (p_responses - 0) ELSE COALESCE(p_responses, '[]'::jsonb) END || jsonb_build_array(jsonb_build_object('at', public.rfc3339(p_at), 'response', p_response)));
+CREATE FUNCTION public.oldest_writing_transaction() RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    oldest timestamptz;
+BEGIN
+    PERFORM pg_stat_clear_snapshot();
+    WITH sessions AS MATERIALIZED (
+        SELECT a.pid, a.xact_start FROM pg_stat_activity a
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())
+    SELECT min(s.xact_start) INTO oldest
+      FROM sessions s JOIN pg_locks l ON l.pid = s.pid
+     WHERE l.mode = 'RowExclusiveLock' AND l.granted
+       AND l.relation IN ('entitlements'::regclass, 'outbox_events'::regclass);
+    RETURN oldest;
+END
+$$;
+CREATE FUNCTION public.oldest_writing_transaction_of_all() RETURNS timestamp with time zone
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+    SELECT oldest_writing_transaction()
+$$;
 CREATE FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'off'
@@ -1271,27 +1294,32 @@ DECLARE
     result   jsonb;
 BEGIN
     SELECT jsonb_build_object(
-             'waiting', count(*) FILTER (WHERE u.state = 'WAITING'),
-             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED'),
-             'capped', (SELECT count(*) FROM (SELECT FROM outbox_unconfirmed LIMIT p_cap) AS x) >= p_cap)
+             'waiting', count(*) FILTER (WHERE u.state = 'WAITING' AND NOT has_arrived),
+             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED' AND NOT has_arrived),
+             'capped', count(*) >= p_cap)
       INTO listed
       FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
-     WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
-    SELECT count(*) AS read, count(*) FILTER (WHERE n.is_missing) AS missing
+     CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id) AS has_arrived OFFSET 0) AS a;
+    SELECT count(*) AS read, count(*) FILTER (WHERE num_nonnulls(e.found, u.found, d.found) = 0) AS missing
       INTO behind
-      FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d
-                                    WHERE d.event_id = o.event_id AND d.stream_seq = o.stream_sequence) AS is_missing
-              FROM outbox_events o
+      FROM (SELECT o.event_id, o.stream_sequence FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
-             ORDER BY o.published_at LIMIT p_cap) AS n;
-    SELECT count(*) AS count
+             ORDER BY o.published_at LIMIT p_cap) AS n
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM processed_events e WHERE e.event_id = n.event_id LIMIT 1) AS e ON true
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM outbox_unconfirmed u WHERE u.event_id = n.event_id LIMIT 1) AS u ON true
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM notification_nats_dlq d
+            WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence LIMIT 1) AS d ON true;
+    SELECT count(*) FILTER (WHERE NOT has_arrived) AS count
       INTO redrives
-      FROM (SELECT FROM notification_nats_dlq d
+      FROM (SELECT d.event_id FROM notification_nats_dlq d
              WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
-               AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
-             ORDER BY d.redriven_at LIMIT p_cap) AS r;
+             ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) LIMIT p_cap) AS r
+     CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = r.event_id) AS has_arrived OFFSET 0) AS a;
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),
              'checked_seconds_ago', greatest(0, extract(epoch FROM moment - c.completed_at)),
@@ -1516,28 +1544,37 @@ BEGIN
                WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
                ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) OFFSET p_cap LIMIT 1))
       INTO redriven;
-    SELECT count(*) AS count, max(n.published_at) AS until, min(n.created_at) FILTER (WHERE NOT finished) AS oldest
-      INTO near
-      FROM (SELECT o.event_id, o.published_at, o.created_at, o.stream_sequence FROM outbox_events o
-             WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
-             ORDER BY o.published_at LIMIT p_cap) AS n
-      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d
-                              WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
-           OFFSET 0) AS f;
+    WITH behind AS MATERIALIZED (
+        SELECT o.event_id, o.published_at, o.created_at, o.stream_sequence FROM outbox_events o
+         WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
+         ORDER BY o.published_at LIMIT p_cap)
+    SELECT (SELECT count(*) FROM behind) AS count, (SELECT max(b.published_at) FROM behind b) AS until,
+           (SELECT n.created_at
+              FROM (SELECT b.event_id, b.created_at, b.stream_sequence FROM behind b ORDER BY b.created_at) AS n
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                          OR EXISTS (SELECT FROM notification_nats_dlq d
+                                      WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
+                   OFFSET 0) AS f
+             WHERE NOT finished ORDER BY n.created_at LIMIT 1) AS oldest
+      INTO near;
     IF near.count < p_cap THEN
         RETURN least(listed, redriven, near.oldest);
     END IF;
-    SELECT count(*) AS count, min(l.created_at) FILTER (WHERE NOT finished) AS oldest INTO late
-      FROM (SELECT o.event_id, o.created_at, o.stream_sequence FROM outbox_events o
-             WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
-             ORDER BY o.published_at LIMIT p_cap) AS l
-      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = l.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d
-                              WHERE d.event_id = l.event_id AND d.stream_seq = l.stream_sequence) AS finished
-           OFFSET 0) AS f;
+    WITH published_late AS MATERIALIZED (
+        SELECT o.event_id, o.created_at, o.stream_sequence FROM outbox_events o
+         WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
+         ORDER BY o.published_at LIMIT p_cap)
+    SELECT (SELECT count(*) FROM published_late) AS count,
+           (SELECT n.created_at
+              FROM (SELECT l.event_id, l.created_at, l.stream_sequence FROM published_late l ORDER BY l.created_at) AS n
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                          OR EXISTS (SELECT FROM notification_nats_dlq d
+                                      WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
+                   OFFSET 0) AS f
+             WHERE NOT finished ORDER BY n.created_at LIMIT 1) AS oldest
+      INTO late;
     RETURN least(
         listed, redriven, near.oldest, near.until - interval '10 seconds', late.oldest,
         CASE WHEN late.count >= p_cap THEN coalesce(
@@ -1933,14 +1970,8 @@ DECLARE
     stages  record;
     settled timestamptz;
 BEGIN
-    PERFORM pg_stat_clear_snapshot(); -- otherwise the activity is that of the first read in this transaction
-    WITH sessions AS MATERIALIZED (
-        SELECT a.pid, a.xact_start FROM pg_stat_activity a
-         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())
-    SELECT min(s.xact_start) INTO writing
-      FROM sessions s JOIN pg_locks l ON l.pid = s.pid
-     WHERE l.mode = 'RowExclusiveLock' AND l.granted
-       AND l.relation IN ('entitlements'::regclass, 'outbox_events'::regclass);
+    -- The owner sees the transactions of every login, unless it lacks a privilege. Then this role sees its own.
+    writing := least(oldest_writing_transaction_of_all(), oldest_writing_transaction());
     SELECT least((SELECT e.starts_at FROM entitlements e
                    WHERE e.start_pending AND e.starts_at <= moment ORDER BY e.starts_at LIMIT 1),
                  (SELECT e.expires_at + p_grace FROM entitlements e
@@ -1997,7 +2028,8 @@ BEGIN
                           + (status#>>'{commands,expired}')::bigint,
         'months_missing', greatest(0, 3 - (status#>>'{partitions,months_ahead}')::bigint),
         'workers_late', (SELECT count(*) FROM worker_heartbeats w
-                          WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
+                          WHERE greatest(w.finished_at, w.resumed_at)
+                                < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
 CREATE FUNCTION public.trace_changes(p_user_id text, p_sku text, p_purchase_id text, p_trace_id text, p_fingerprint text, p_event_id uuid, p_limit integer, p_correlation_id text) RETURNS jsonb
@@ -2921,6 +2953,7 @@ CREATE TABLE public.worker_heartbeats (
     result jsonb NOT NULL,
     failures integer NOT NULL,
     last_success_at timestamp with time zone,
+    resumed_at timestamp with time zone,
     CONSTRAINT worker_heartbeats_error_length CHECK ((char_length(error) <= 500)),
     CONSTRAINT worker_heartbeats_failures CHECK ((failures >= 0)),
     CONSTRAINT worker_heartbeats_outcome CHECK ((outcome = ANY (ARRAY['OK'::text, 'DEGRADED'::text, 'FAILED'::text]))),
@@ -2929,6 +2962,7 @@ CREATE TABLE public.worker_heartbeats (
 )
 WITH (fillfactor='50');
 COMMENT ON COLUMN public.worker_heartbeats.outcome IS 'DEGRADED: PostgreSQL, NATS or the receiver was unavailable at the end of the run. FAILED: any other error.';
+COMMENT ON COLUMN public.worker_heartbeats.resumed_at IS 'When a run first reported after the last one that ended. It counts once, so that a worker whose runs never end is late.';
 ALTER TABLE ONLY public.entitlement_audit ATTACH PARTITION public.entitlement_audit_default DEFAULT;
 ALTER TABLE ONLY public.api_clients
     ADD CONSTRAINT api_clients_pkey PRIMARY KEY (client_id);
@@ -3174,6 +3208,10 @@ REVOKE ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) FROM PUBL
 GRANT ALL ON FUNCTION public.rfc3339(p_time timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.notification_responses_add(p_responses jsonb, p_at timestamp with time zone, p_response text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.oldest_writing_transaction() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.oldest_writing_transaction() TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.oldest_writing_transaction_of_all() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.oldest_writing_transaction_of_all() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.operations_status(p_cap integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.operator_actions_append_only() FROM PUBLIC;

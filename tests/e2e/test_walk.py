@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.local.commands.fault import POISON, fault
+from infra.local.commands.fault import fault
 from infra.local.errors import CommandError
+from infra.local.faults.streams import POISON
 from infra.local.progress import Progress
 from infra.local.system.processes import wait_for
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.clients.scopes import ROUTES
+from grantwire.database import DatabaseSettings
 from grantwire.database.migrations import read_schema
+from grantwire.observability import metrics
 from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
@@ -19,6 +21,7 @@ from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.relay import RelayRuntime
 from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
+from grantwire.workers.heartbeats import Heartbeats, Run
 from tests.support.dead_letters import budget
 from tests.support.nats_users import configured
 from tests.support.operations import OpsClient
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from grantwire.workers.budget import Budget
-    from grantwire.workers.heartbeats import Run
     from infra.local.servers.nats import NatsServer
     from tests.integration.conftest import Rows
     from tests.support.client import Client
@@ -251,6 +253,28 @@ def test_outage_of_nats_is_reported_while_it_lasts(
     assert (bridge["outcome"], bridge["failures_in_a_row"]) == ("OK", 0)
     assert bridge["result"]["consumer_lag"] == 0
     runtime.close()
+
+
+def test_worker_that_runs_again_is_not_late(environ: dict[str, str], ops: OpsClient, rows: Rows) -> None:
+    """T1, W4: from its first step on; if no run ends then, it is late again, as if it had not begun."""
+    beat(rows, "deliver_notifications", "10 minutes")
+    late = "SELECT greatest(finished_at, resumed_at) > now() - interval '1 minute' AS seen FROM worker_heartbeats"
+
+    def is_late() -> bool:
+        (worker,) = ops.get(STATUS).json["workers"]
+        return bool(worker["late"])
+
+    assert is_late()
+    heartbeats = Heartbeats(load(DatabaseSettings, environ), "deliver_notifications")
+    heartbeats.report(Run(0.1, {}, is_over=False), {})
+    assert not is_late()
+    assert rows.execute(late).fetchall() == [{"seen": True}]
+    rows.execute("UPDATE worker_heartbeats SET resumed_at = resumed_at - interval '5 minutes'")
+    again = Heartbeats(load(DatabaseSettings, environ), "deliver_notifications")  # the run was killed
+    again.report(Run(0.1, {}, is_over=False), {})
+    assert is_late()
+    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    assert metrics.metric_set["WorkersLate"]["Value"] == [1]
 
 
 def test_consumer_lag_is_known_during_a_run(

@@ -445,6 +445,37 @@ def test_settled_through_reads_a_bounded_number_of_rows(rows: Rows) -> None:
         assert read["notifications"] + read["entitlements"] <= 3
 
 
+@pytest.mark.parametrize("share", [2, 1], ids=["half has arrived", "nothing has arrived"])
+def test_status_of_the_confirmation_reads_as_many_rows_as_its_limit(rows: Rows, share: int) -> None:
+    """W3, W4: behind the mark and in the list, with a limit for which a hash of the whole inbox seems cheaper."""
+    limit = 2000
+    rows.execute(_INSERT_PUBLISHED, (ROW_COUNT,))
+    rows.execute("UPDATE outbox_events SET published_at = now() - interval '1 day'")
+    rows.execute("INSERT INTO processed_events SELECT event_id FROM outbox_events")
+    rows.execute(_INSERT_PUBLISHED.replace("'u'", "'v'"), (limit,))
+    rows.execute(
+        "INSERT INTO outbox_unconfirmed (event_id, state, changed_at, found_at)"
+        " SELECT event_id, 'WAITING', created_at, now() FROM outbox_events WHERE published_at < now() LIMIT %s",
+        (limit,),
+    )
+    rows.execute(
+        "INSERT INTO processed_events SELECT event_id FROM (SELECT event_id, row_number() OVER () AS n"
+        " FROM outbox_events WHERE aggregate_key LIKE 'v%%') AS o WHERE n %% %s = 1",
+        (share,),
+    )
+    rows.execute("UPDATE outbox_confirmation SET mark = now() - interval '1 hour'")
+    tables = ("outbox_events", "processed_events", "notification_nats_dlq", "outbox_unconfirmed")
+    rows.execute(f"ANALYZE {', '.join(tables)}")
+    for statement, most in (
+        ("SELECT settled_through(%s, '0s')", 4 * limit),
+        ("SELECT outbox_confirmation_status(%s)", 5 * limit),
+    ):
+        for _ in range(7):  # also with the plan that is kept
+            with _record_rows(rows, *tables) as read:
+                rows.execute(statement, (limit,))
+            assert read.total() <= most + 10, (statement, read)
+
+
 def test_last_dropped_change_is_found_by_the_index(rows: Rows) -> None:
     """K9: dropping a month does not read its rows."""
     rows.execute("SELECT entitlement_audit_ensure_partitions(0, '2020-01-15')")

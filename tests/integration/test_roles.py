@@ -149,6 +149,7 @@ SECURITY_DEFINER = {
     "entitlement_audit_ensure_partitions",
     "entitlement_history",
     "genuine_events",
+    "oldest_writing_transaction_of_all",
     "operator_actions_find",
     "trace_changes",
 }

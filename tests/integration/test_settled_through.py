@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from grantwire.notifications.dead_letters import redrive
 from grantwire.observability import metrics
@@ -93,6 +94,38 @@ def test_running_transaction_bounds_it(rows: Rows, database_url: str) -> None:
             assert settled(rows)["held_back_by"] is None
             enqueue(writer, "u/item1", 1)
             assert settled(rows)["oldest"]["transactions"] is not None
+
+
+def test_transaction_of_another_login_bounds_it(rows: Rows, database_url: str, owner_url: str) -> None:
+    """W3: the owner of the schema is no superuser and sees every login with pg_read_all_stats.
+
+    Without it, transactions of the own login still count.
+    """
+    owner = sql.Identifier(f"owner_{uuid.uuid4().hex}")
+    function = sql.SQL("ALTER FUNCTION oldest_writing_transaction_of_all OWNER TO {}")
+
+    def held_back_by(functions: psycopg.Connection) -> Any:
+        ((found,),) = functions.execute("SELECT settled_through(100, '0s')").fetchall()
+        functions.rollback()
+        return found["held_back_by"]
+
+    rows.execute(sql.SQL("CREATE ROLE {} NOSUPERUSER CREATEROLE IN ROLE grantwire_functions").format(owner))
+    try:
+        rows.execute(function.format(owner))
+        with psycopg.connect(database_url) as functions, psycopg.connect(owner_url) as other_login:
+            other_login.execute("LOCK TABLE entitlements IN ROW EXCLUSIVE MODE")
+            assert held_back_by(functions) is None
+            with psycopg.connect(database_url) as same_login:
+                same_login.execute("LOCK TABLE entitlements IN ROW EXCLUSIVE MODE")
+                assert held_back_by(functions) == "transactions"
+                same_login.rollback()
+            rows.execute(sql.SQL("GRANT pg_read_all_stats TO {}").format(owner))
+            assert held_back_by(functions) == "transactions"
+            other_login.rollback()
+            assert held_back_by(functions) is None
+    finally:
+        rows.execute(sql.SQL("REASSIGN OWNED BY {} TO CURRENT_USER").format(owner))
+        rows.execute(sql.SQL("DROP ROLE {}").format(owner))
 
 
 def test_change_that_commits_while_it_is_read_is_not_missed(rows: Rows, database_url: str, owner_url: str) -> None:

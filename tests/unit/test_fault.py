@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import re
 import stat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from grantwire.operations.advice import ADVICE
 from infra.local.commands import fault
 from infra.local.errors import CommandError
+from infra.local.faults import functions
+from infra.local.progress import Progress
 from infra.local.stack.embedded import EmbeddedStack
+from tests.faults import test_faults
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +49,9 @@ class Delivery:
 def delivery(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Delivery:
     """The delivery of the checkout's stack."""
     function = Delivery()
-    server = SimpleNamespace(access_key="k", url="http://127.0.0.1:9", invoke_async=function.invoke_async)
+    server = SimpleNamespace(
+        name="emulator", access_key="k", url="http://127.0.0.1:9", invoke_async=function.invoke_async
+    )
     stack = EmbeddedStack(tmp_path)
     monkeypatch.setattr(EmbeddedStack, "aws", property(lambda _stack: server))
     monkeypatch.setattr("infra.local.stack.selection.current_stack", lambda _progress: stack)
@@ -55,13 +64,62 @@ def test_receiver_is_broken_twice_and_repaired_once(delivery: Delivery, tmp_path
     progress = SimpleNamespace(print_line=lambda _text: None)
     for _repeat in range(2):
         assert fault.fault(["receiver"], progress) == 0  # type: ignore[arg-type]
-        assert delivery.variables == DEPLOYED | fault.REFUSING
-    assert stat.S_IMODE((tmp_path / f"{fault.DELIVERY}.json").stat().st_mode) == 0o600
+        assert delivery.variables == DEPLOYED | functions.REFUSING
+    assert stat.S_IMODE((tmp_path / f"{functions.DELIVERY}.json").stat().st_mode) == 0o600
     assert fault.fault(["receiver", "--repair"], progress) == 0  # type: ignore[arg-type]
     assert (delivery.variables, delivery.started) == (DEPLOYED, 3)
-    assert not (tmp_path / f"{fault.DELIVERY}.json").exists()
+    assert not (tmp_path / f"{functions.DELIVERY}.json").exists()
     with pytest.raises(CommandError, match="was not changed"):
         fault.fault(["receiver", "--repair"], progress)  # type: ignore[arg-type]
+
+
+def test_deployment_begins_with_the_variables_that_were_deployed(
+    delivery: Delivery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T3: `make up WEBHOOK=…` after a fault: a deployment leaves variables that it does not change."""
+    assert fault.fault(["circuit"], Progress(io.StringIO())) == 0
+    assert delivery.variables != DEPLOYED
+    seen: list[dict[str, str]] = []
+    deployment = SimpleNamespace(
+        is_current=lambda: False, build_functions=lambda: None, deploy=lambda: seen.append(delivery.variables)
+    )
+    stack = EmbeddedStack(tmp_path, progress=Progress(io.StringIO()))
+    monkeypatch.setattr(EmbeddedStack, "deployment", deployment)
+    stack._deploy()  # noqa: SLF001 - the step of `up` that needs no server
+    assert seen == [DEPLOYED]
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_every_problem_has_a_fault_or_a_reason() -> None:
+    """W4: `make fault` can make each problem of the status, and docs/local.md says with which fault."""
+    made = {code: [name for name, one in fault.FAULTS.items() if code in one.codes] for code in ADVICE}
+    assert {code for code, names in made.items() if not names} == fault.WITHOUT_FAULT.keys()
+    made["DATABASE_UNAVAILABLE"] = ["database"]
+    table = (
+        (ROOT / "docs" / "local.md").read_text().partition("| problem in the status | fault |")[2].partition("\n\n")[0]
+    )
+    listed = re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", table, re.MULTILINE)
+    assert dict(listed) == {
+        code: ", ".join(f"`{name}`" for name in names) or f"none: {fault.WITHOUT_FAULT[code]}"
+        for code, names in made.items()
+    }
+
+
+def test_fault_prints_its_problems_and_its_repair(delivery: Delivery) -> None:
+    """W4: and how it ends."""
+    assert delivery.started == 0
+    output = io.StringIO()
+    assert fault.fault(["circuit"], Progress(output)) == 0
+    for text in (
+        *("names RECEIVER_UNAVAILABLE and NOTIFICATIONS_OVERDUE.", "End it: repair the receiver."),
+        *("docs/runbook.md", "make fault ARGS='circuit --repair'"),
+    ):
+        assert text in output.getvalue()
+
+
+def test_walk_makes_every_fault() -> None:
+    """W4: tests/faults makes each one, on a deployed stack."""
+    assert {*test_faults.TOGETHER, *test_faults.OF_MESSAGES, *test_faults.OF_SERVERS} == fault.FAULTS.keys()
 
 
 def test_fault_that_a_person_repairs_has_no_repair(delivery: Delivery) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from grantwire.operations.advice import ADVICE
 from tests.support.paths import LAYER, LIBRARY, ROOT
 
 if TYPE_CHECKING:
@@ -62,6 +63,19 @@ def test_quoted_error_texts_are_in_the_code() -> None:
     quoted = list(quoted_error_texts())
     assert len(quoted) > 30
     assert [text for text in quoted if text not in code] == []
+
+
+def test_every_problem_of_the_status_has_a_section() -> None:
+    """W4: in the first table of the runbook; the section names the problem, so that a search for it finds both."""
+    text = RUNBOOK.read_text()
+    sections = {one.partition("\n")[0]: one for one in re.split(r"^## ", text, flags=re.MULTILINE)}
+    rows = re.findall(
+        r"^\| (`[A-Z_]+`[^|]*) \| \[([^\]]+)\]\(#", text.partition("## Find your symptom")[0], re.MULTILINE
+    )
+    found = {code: title for codes, title in rows for code in re.findall(r"`([A-Z_]+)`", codes)}
+    assert ADVICE.keys() <= found.keys()
+    named_after = {"EVENTS_TOO_OLD": "EventsTooOld"}
+    assert [code for code, title in found.items() if code not in sections[title] and code not in named_after] == []
 
 
 def test_no_section_of_the_runbook_begins_with_sql() -> None:

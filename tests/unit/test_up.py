@@ -53,7 +53,8 @@ def test_receiver_is_kept_until_it_is_switched_off(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "webhook-key").stat().st_mode) == 0o600
     webhook.choose(tmp_path, "http://127.0.0.1:4243/hook")
     assert webhook.parameters(tmp_path)["WebhookKeys"] == chosen["WebhookKeys"]
-    with pytest.raises(CommandError, match="WEBHOOK must be off, or an address"):
-        webhook.choose(tmp_path, "127.0.0.1:4242")
+    for wrong in ("127.0.0.1:4242", "ftp://127.0.0.1/hook", "http://"):
+        with pytest.raises(CommandError, match="WEBHOOK must be off, or an address"):
+            webhook.choose(tmp_path, wrong)
     webhook.choose(tmp_path, "off")
     assert webhook.parameters(tmp_path) == {}

@@ -68,13 +68,15 @@ export function showLive(container, load, render, { every = 5000, scope = null }
   }
 
   function show(data) {
+    refreshing.failed = false;
+    refreshing.changed();
+    if (shownAt && hasSelection(content)) return; // the notice and the time stay those of what is shown
     const isRecovery = failures > 0;
     failures = 0;
-    Object.assign(refreshing, { at: Date.now(), failed: false });
+    refreshing.at = Date.now();
     refreshing.changed();
     failure.replaceChildren();
     content.classList.remove("stale");
-    if (shownAt && hasSelection(content)) return;
     replaceContent(content, render(data));
     shownAt = Date.now();
     if (isRecovery) announce("The connection works again.");

@@ -57,7 +57,7 @@ CHECKS = {
         ),
     ),
 }
-# Only by name, because they take about ten minutes.
+# Only by name, because they take about fifteen minutes.
 LONG_CHECKS = {
     # W4: each fault of `make fault` on a deployed stack. It waits for what is late.
     "faults": ("pytest", "-q", "tests/faults"),

@@ -86,7 +86,8 @@ class Deployment:
         self._on_host = on_host
         self._incomplete_gateway = incomplete_gateway
         declared = declared_parameters()
-        self.parameters = {name: value for name, value in parameters.items() if name in declared}
+        # All of them, because SAM keeps the value of the deployment before for a parameter that is not given.
+        self.parameters = declared | {name: value for name, value in parameters.items() if name in declared}
 
     @property
     def artifacts(self) -> Path:

@@ -10,6 +10,7 @@ from infra.local.paths import DESCRIPTION, STATE
 from infra.local.progress import Progress
 from infra.local.servers.emulator import EmulatorServer
 from infra.local.servers.nats import NatsServer
+from infra.local.servers.nats_users import Names
 from infra.local.servers.postgres import PostgresServer
 from infra.local.system import programs
 from infra.local.system.locks import hold_lock, stack_lock
@@ -39,7 +40,7 @@ class ServerGroup:
         ports = {server: self._fixed_port(server) for server in SERVER_TYPES}
         folder, port = self.state / "postgres", ports[PostgresServer]
         self.postgres = PostgresServer(folder, port=port, settings=database_settings)
-        self.nats = NatsServer(self.state / "nats", port=ports[NatsServer])
+        self.nats = NatsServer(self.state / "nats", port=ports[NatsServer], names=Names(faults=True))
         self.emulator = EmulatorServer(self.state / "aws", port=ports[EmulatorServer])
 
     @property

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WORKERS = "grantwire-workers"
 TOPOLOGY = "grantwire-topology"
+FAULTS = "grantwire-faults"
 INBOX_PREFIXES = {WORKERS: "_INBOX_WORKERS", TOPOLOGY: "_INBOX_TOPOLOGY"}
 API = "$JS.API"
 ADVISORIES = ("MAX_DELIVERIES", "MSG_TERMINATED")
@@ -27,7 +28,8 @@ ADVISORIES = ("MAX_DELIVERIES", "MSG_TERMINATED")
 class Names:
     """The names of subject, streams and consumers; the defaults are those of template.yaml and of the settings.
 
-    Each of `readers` is the name of a durable consumer and of the user of the system that reads with it.
+    Each of `readers` is the name of a durable consumer and of the user of the system that reads with it. With `faults`,
+    there is a user for `make fault`, which only a local stack has.
     """
 
     subject: str = "grantwire.entitlements.v1"
@@ -37,6 +39,7 @@ class Names:
     recorder_durables: tuple[str, str] = ("max-deliveries-recorder", "terminated-recorder")
     rebuild_consumers: tuple[str, ...] = ("grantwire-rebuild-1", "grantwire-rebuild-2")
     readers: tuple[str, ...] = ("reader",)
+    faults: bool = False
 
     @property
     def consumers(self) -> list[tuple[str, str]]:
@@ -59,6 +62,7 @@ def list_users(names: Names) -> list[User]:
         User(WORKERS, INBOX_PREFIXES[WORKERS], tuple(_worker_subjects(names))),
         User(TOPOLOGY, INBOX_PREFIXES[TOPOLOGY], tuple(_topology_subjects(names))),
         *(User(name, inbox_prefix(name), tuple(_reader_subjects(names.stream, name))) for name in names.readers),
+        *([User(FAULTS, inbox_prefix(FAULTS), tuple(_fault_subjects(names)))] if names.faults else []),
     ]
 
 
@@ -99,6 +103,12 @@ def _reader_subjects(stream: str, consumer: str) -> Iterator[str]:
     yield f"{API}.CONSUMER.INFO.{stream}.{consumer}"
     yield f"{API}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
     yield f"$JS.ACK.{stream}.{consumer}.>"
+
+
+def _fault_subjects(names: Names) -> Iterator[str]:
+    """Yield the subjects of `make fault`: it pauses the bridge's consumer, and deletes a message."""
+    yield f"{API}.CONSUMER.PAUSE.{names.stream}.{names.durable}"
+    yield f"{API}.STREAM.MSG.DELETE.{names.stream}"
 
 
 def render_users(names: Names, passwords: Mapping[str, str], *, indent: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ from infra.local.stack.development_client import TOKEN_ENVIRONMENT, development_
 from infra.local.stack.streams import configure_streams
 from infra.local.system import files
 from infra.local.system.locks import hold_lock, stack_lock
+from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +32,7 @@ HEALTH_PATH = "/v1/users/healthcheck/entitlements"
 STATUS_PATH = "/v1/ops/status"
 HEALTH_TIMEOUT_SECONDS = 60.0
 WARM_UP_TIMEOUT_SECONDS = 30.0
+WORKERS_TIMEOUT_SECONDS = 60.0
 WORKERS = (
     "relay-outbox",
     "bridge-events",
@@ -219,9 +222,7 @@ class DeployedStack(ABC):
     def _request(self, path: str = HEALTH_PATH, timeout: float = 10.0) -> int | None:
         """Return the status of the API's response to the development client, or None without a response."""
         try:
-            headers = {"Authorization": f"Bearer {self.token}"}
-            request = urllib.request.Request(self.api_url + path, headers=headers)  # noqa: S310
-            with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
+            with self._open(path, timeout) as response:
                 return int(response.status)
         except urllib.error.HTTPError as refusal:
             refusal.close()
@@ -229,9 +230,18 @@ class DeployedStack(ABC):
         except (OSError, CommandError):
             return None
 
+    def _open(self, path: str, timeout: float) -> Any:
+        """Send a request as the development client, and return the response."""
+        request = urllib.request.Request(self.api_url + path, headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310
+        return urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+
     def _deploy(self) -> None:
         if self.deployment.is_current():
             return
+        if any(self.state.glob(f"{STACK_NAME}-*.json")):
+            from infra.local.faults.functions import restore_functions  # noqa: PLC0415 - the SDK is slow to import
+
+            restore_functions(self)  # a deployment leaves variables that it does not change
         with self.progress.step("Building the functions"):
             self.deployment.build_functions()
         with self.progress.step(f"Deploying to {TITLES[self.aws.name]}"):
@@ -242,6 +252,16 @@ class DeployedStack(ABC):
         with self.progress.step("Starting the workers"):
             for name in WORKERS:
                 self.aws.invoke_async(f"{STACK_NAME}-{name}")
+            # Otherwise the first status says that they are late. It is no failure: the status says why.
+            wait_until(self._workers_run, WORKERS_TIMEOUT_SECONDS, every=0.5)
+
+    def _workers_run(self) -> bool:
+        try:
+            with self._open(STATUS_PATH, WARM_UP_TIMEOUT_SECONDS) as response:
+                problems = json.load(response)["problems"]
+        except (OSError, CommandError, ValueError):
+            return False
+        return all(problem["code"] != "WORKER_LATE" for problem in problems)
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + HEALTH_TIMEOUT_SECONDS

@@ -68,6 +68,7 @@ CREATE TABLE worker_heartbeats (
     -- Runs in a row that were not OK.
     failures        integer     NOT NULL,
     last_success_at timestamptz,
+    resumed_at      timestamptz,
     CONSTRAINT worker_heartbeats_worker_length CHECK (char_length(worker) BETWEEN 1 AND 64),
     CONSTRAINT worker_heartbeats_outcome CHECK (outcome IN ('OK', 'DEGRADED', 'FAILED')),
     CONSTRAINT worker_heartbeats_error_length CHECK (char_length(error) <= 500),
@@ -78,6 +79,9 @@ CREATE TABLE worker_heartbeats (
 
 COMMENT ON COLUMN worker_heartbeats.outcome IS
     'DEGRADED: PostgreSQL, NATS or the receiver was unavailable at the end of the run. FAILED: any other error.';
+
+COMMENT ON COLUMN worker_heartbeats.resumed_at IS
+    'When a run first reported after the last one that ended. It counts once, so that a worker whose runs never end is late.';
 
 GRANT SELECT, INSERT, UPDATE ON worker_heartbeats TO grantwire_functions;
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+from grantwire.operations.advice import ADVICE
 from tests.browser.unit.stubbed_console import example
 from tests.support.ops_examples import problem
 
@@ -17,6 +18,7 @@ STATUS = "/v1/ops/status"
 SAMPLES = "/v1/ops/samples"
 ONE_REFRESH = 8000
 AT = "2026-01-08T07:10:00.000000Z"
+AWAY = {"code": "UNAVAILABLE", "message": "temporarily unavailable, send the same request again"}
 
 
 def shown(console: StubbedConsole, **changes: Any) -> None:
@@ -62,6 +64,26 @@ def test_problem_has_the_advice_of_the_api(console: StubbedConsole) -> None:
     expect(console.page.locator("tr", has_text="status 500")).to_contain_text("5,004")
 
 
+def test_every_problem_has_a_title_and_its_advice(console: StubbedConsole) -> None:
+    """W4: in the order of the status; several problems with one code are one thing that needs attention."""
+    found = [problem(code, f"message of {code}", since=AT, last_error=f"error of {code}") for code in ADVICE]
+    found.append(problem("WORKER_LATE", "a second worker is late"))
+    shown(console, state="ATTENTION", problems=found)
+    items = console.page.locator(".problems > li")
+    expect(items).to_have_count(len(ADVICE))
+    expect(console.page.locator(".headline")).to_contain_text(f"{len(ADVICE)} things need attention")
+    titles = []
+    for item, (code, advice) in zip(items.all(), ADVICE.items(), strict=True):
+        for text in (f"Message of {code}.", f"error of {code}", f"still works with {code}", f"to do about {code}"):
+            expect(item).to_contain_text(text)
+        expect(item.locator("dt", has_text="Since")).to_be_visible()
+        titles.append(item.get_by_role("heading").inner_text())
+        assert titles[-1].lower() != code.replace("_", " ").lower(), "a code without a title"
+        assert advice.to_do
+    assert len(set(titles)) == len(titles)
+    expect(console.page.locator('li[data-code="WORKER_LATE"]')).to_contain_text("A second worker is late.")
+
+
 @pytest.mark.parametrize(
     ("receiver", "notifications", "text"),
     [
@@ -87,12 +109,12 @@ def test_receiver_has_no_refusals_only_if_that_is_true(
         expect(flow).not_to_contain_text("no refusals")
 
 
-def test_verdict_is_hidden_while_postgresql_is_away(console: StubbedConsole) -> None:
-    """W4: the last numbers stay, without an "OK" below the notice."""
-    shown(console)
+@pytest.mark.parametrize("codes", [[], ["EVENTS_OLD"]], ids=["OK", "ATTENTION"])
+def test_verdict_is_hidden_while_postgresql_is_away(console: StubbedConsole, codes: list[str]) -> None:
+    """W4: the last numbers stay, without a verdict below the notice."""
+    shown(console, problems=[problem(code, "m") for code in codes])
     console.passes(ONE_REFRESH)
-    away = {"code": "UNAVAILABLE", "message": "temporarily unavailable, send the same request again"}
-    console.answer(console.request("GET", STATUS), away, 503)
+    console.answer(console.request("GET", STATUS), AWAY, 503)
     expect(console.page.get_by_text("PostgreSQL is away")).to_be_visible()
     expect(console.page.get_by_text("Below is the state of")).to_be_visible()
     expect(console.page.locator(".headline")).to_be_hidden()
@@ -116,3 +138,23 @@ def test_token_that_expires_leaves_the_last_state_and_offers_a_sign_in(console: 
     assert console.count("GET", STATUS) == before
     console.button("Sign in again").click()
     expect(console.page.get_by_label("Token")).to_be_visible()
+
+
+def test_old_verdict_stays_hidden_until_a_new_state_is_drawn(console: StubbedConsole) -> None:
+    """W4: a selected text delays the refresh, so the connection can work again before the state is drawn."""
+    shown(console)
+    console.passes(ONE_REFRESH)
+    console.answer(console.request("GET", STATUS), AWAY, 503)
+    expect(console.page.get_by_text("PostgreSQL is away")).to_be_visible()
+    console.page.evaluate("getSelection().selectAllChildren(document.querySelector('#workers'))")
+    console.button("Try now").click()
+    console.page.evaluate("getSelection().selectAllChildren(document.querySelector('#workers'))")
+    late = problem("WORKER_LATE", "a worker is late")
+    status = example("GET", STATUS) | {"state": "ATTENTION", "problems": [late]}
+    console.answer(console.request("GET", STATUS), status)
+    expect(console.page.locator(".headline")).to_be_hidden()
+    console.page.evaluate("getSelection().removeAllRanges()")
+    console.passes(ONE_REFRESH)
+    console.answer(console.request("GET", STATUS), status)
+    expect(console.page.locator(".headline")).to_contain_text("1 thing needs attention")
+    expect(console.page.get_by_text("PostgreSQL is away")).to_be_hidden()

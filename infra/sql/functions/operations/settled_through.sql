@@ -13,8 +13,8 @@
 -- again although they have arrived. Behind such a limit the result is earlier than it could be, never later.
 --
 -- VOLATILE: the running transactions are read before the snapshot of the stages. A change is in one of the two, because a
--- transaction locks the table before it takes the time of its change. Transactions of other logins are seen only with the
--- privileges of pg_read_all_stats. enable_seqscan is off for the reason in operations_status.
+-- transaction locks the table before it takes the time of its change. Transactions of other logins are seen only if the
+-- owner of the schema has the privileges of pg_read_all_stats. enable_seqscan is off for the reason in operations_status.
 CREATE OR REPLACE FUNCTION settled_through(p_cap integer, p_grace interval, p_now timestamptz DEFAULT NULL)
 RETURNS jsonb LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
@@ -23,14 +23,8 @@ DECLARE
     stages  record;
     settled timestamptz;
 BEGIN
-    PERFORM pg_stat_clear_snapshot(); -- otherwise the activity is that of the first read in this transaction
-    WITH sessions AS MATERIALIZED (
-        SELECT a.pid, a.xact_start FROM pg_stat_activity a
-         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid())
-    SELECT min(s.xact_start) INTO writing
-      FROM sessions s JOIN pg_locks l ON l.pid = s.pid
-     WHERE l.mode = 'RowExclusiveLock' AND l.granted
-       AND l.relation IN ('entitlements'::regclass, 'outbox_events'::regclass);
+    -- The owner sees the transactions of every login, unless it lacks a privilege. Then this role sees its own.
+    writing := least(oldest_writing_transaction_of_all(), oldest_writing_transaction());
 
     SELECT least((SELECT e.starts_at FROM entitlements e
                    WHERE e.start_pending AND e.starts_at <= moment ORDER BY e.starts_at LIMIT 1),

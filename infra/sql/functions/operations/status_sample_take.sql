@@ -36,7 +36,8 @@ BEGIN
                           + (status#>>'{commands,expired}')::bigint,
         'months_missing', greatest(0, 3 - (status#>>'{partitions,months_ahead}')::bigint),
         'workers_late', (SELECT count(*) FROM worker_heartbeats w
-                          WHERE w.finished_at < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
+                          WHERE greatest(w.finished_at, w.resumed_at)
+                                < moment - (p_late_after->>w.worker)::double precision * interval '1 second'));
 END
 $$;
 

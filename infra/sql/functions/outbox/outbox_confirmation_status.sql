@@ -1,5 +1,6 @@
 -- What the confirmation knows (W1, W4), as one JSON object in one snapshot. Every count stops at p_cap rows, so that the
--- cost does not depend on the backlog. enable_seqscan is off for the reason in outbox_enqueue.
+-- cost does not depend on the backlog. enable_seqscan is off for the reason in outbox_enqueue. The inbox is read in LATERAL
+-- with LIMIT or OFFSET: for EXISTS in a list of p_cap rows, the planner would build a hash of the whole inbox.
 --
 -- `unconfirmed` are published events that are not finished: listed ones, and those behind the mark among the next p_cap
 -- events. If `capped`, more events are behind those that were read. The time of the oldest one is in settled_through.
@@ -13,29 +14,34 @@ DECLARE
     result   jsonb;
 BEGIN
     SELECT jsonb_build_object(
-             'waiting', count(*) FILTER (WHERE u.state = 'WAITING'),
-             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED'),
-             'capped', (SELECT count(*) FROM (SELECT FROM outbox_unconfirmed LIMIT p_cap) AS x) >= p_cap)
+             'waiting', count(*) FILTER (WHERE u.state = 'WAITING' AND NOT has_arrived),
+             'republished', count(*) FILTER (WHERE u.state = 'REPUBLISHED' AND NOT has_arrived),
+             'capped', count(*) >= p_cap)
       INTO listed
       FROM (SELECT x.state, x.event_id FROM outbox_unconfirmed x LIMIT p_cap) AS u
-     WHERE NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id);
+     CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = u.event_id) AS has_arrived OFFSET 0) AS a;
 
-    SELECT count(*) AS read, count(*) FILTER (WHERE n.is_missing) AS missing
+    SELECT count(*) AS read, count(*) FILTER (WHERE num_nonnulls(e.found, u.found, d.found) = 0) AS missing
       INTO behind
-      FROM (SELECT NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM outbox_unconfirmed u WHERE u.event_id = o.event_id)
-                   AND NOT EXISTS (SELECT FROM notification_nats_dlq d
-                                    WHERE d.event_id = o.event_id AND d.stream_seq = o.stream_sequence) AS is_missing
-              FROM outbox_events o
+      FROM (SELECT o.event_id, o.stream_sequence FROM outbox_events o
              WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
-             ORDER BY o.published_at LIMIT p_cap) AS n;
+             ORDER BY o.published_at LIMIT p_cap) AS n
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM processed_events e WHERE e.event_id = n.event_id LIMIT 1) AS e ON true
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM outbox_unconfirmed u WHERE u.event_id = n.event_id LIMIT 1) AS u ON true
+      LEFT JOIN LATERAL (
+           SELECT true AS found FROM notification_nats_dlq d
+            WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence LIMIT 1) AS d ON true;
 
-    SELECT count(*) AS count
+    SELECT count(*) FILTER (WHERE NOT has_arrived) AS count
       INTO redrives
-      FROM (SELECT FROM notification_nats_dlq d
+      FROM (SELECT d.event_id FROM notification_nats_dlq d
              WHERE d.status = 'REDRIVEN' AND NOT d.redrive_confirmed AND d.event_id IS NOT NULL
-               AND NOT EXISTS (SELECT FROM processed_events e WHERE e.event_id = d.event_id)
-             ORDER BY d.redriven_at LIMIT p_cap) AS r;
+             ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) LIMIT p_cap) AS r
+     CROSS JOIN LATERAL (
+           SELECT EXISTS (SELECT FROM processed_events e WHERE e.event_id = r.event_id) AS has_arrived OFFSET 0) AS a;
 
     SELECT jsonb_build_object(
              'checked_at', rfc3339(c.completed_at),

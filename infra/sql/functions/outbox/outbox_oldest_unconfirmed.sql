@@ -6,8 +6,9 @@
 -- in the index of events that were published late. Those are read, too. If even they are more than p_cap, the result
 -- does not pass that of the last sample.
 --
--- Every statement sees the snapshot of the caller. LATERAL with OFFSET and enable_seqscan are for the reasons in
--- outbox_oldest_unpublished.
+-- The inbox is searched in the order of the changes and only up to the first that is missing, which ends the search early
+-- while there is a backlog. Every statement sees the snapshot of the caller. LATERAL with OFFSET and enable_seqscan are
+-- for the reasons in outbox_oldest_unpublished.
 CREATE OR REPLACE FUNCTION outbox_oldest_unconfirmed(p_cap integer)
 RETURNS timestamptz LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
 DECLARE
@@ -46,29 +47,38 @@ BEGIN
                ORDER BY coalesce(d.event_time, d.message_time, d.advised_at) OFFSET p_cap LIMIT 1))
       INTO redriven;
 
-    SELECT count(*) AS count, max(n.published_at) AS until, min(n.created_at) FILTER (WHERE NOT finished) AS oldest
-      INTO near
-      FROM (SELECT o.event_id, o.published_at, o.created_at, o.stream_sequence FROM outbox_events o
-             WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
-             ORDER BY o.published_at LIMIT p_cap) AS n
-      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d
-                              WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
-           OFFSET 0) AS f;
+    WITH behind AS MATERIALIZED (
+        SELECT o.event_id, o.published_at, o.created_at, o.stream_sequence FROM outbox_events o
+         WHERE o.published_at > (SELECT c.mark FROM outbox_confirmation c)
+         ORDER BY o.published_at LIMIT p_cap)
+    SELECT (SELECT count(*) FROM behind) AS count, (SELECT max(b.published_at) FROM behind b) AS until,
+           (SELECT n.created_at
+              FROM (SELECT b.event_id, b.created_at, b.stream_sequence FROM behind b ORDER BY b.created_at) AS n
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                          OR EXISTS (SELECT FROM notification_nats_dlq d
+                                      WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
+                   OFFSET 0) AS f
+             WHERE NOT finished ORDER BY n.created_at LIMIT 1) AS oldest
+      INTO near;
     IF near.count < p_cap THEN
         RETURN least(listed, redriven, near.oldest);
     END IF;
 
-    SELECT count(*) AS count, min(l.created_at) FILTER (WHERE NOT finished) AS oldest INTO late
-      FROM (SELECT o.event_id, o.created_at, o.stream_sequence FROM outbox_events o
-             WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
-             ORDER BY o.published_at LIMIT p_cap) AS l
-      CROSS JOIN LATERAL (
-           SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = l.event_id)
-                  OR EXISTS (SELECT FROM notification_nats_dlq d
-                              WHERE d.event_id = l.event_id AND d.stream_seq = l.stream_sequence) AS finished
-           OFFSET 0) AS f;
+    WITH published_late AS MATERIALIZED (
+        SELECT o.event_id, o.created_at, o.stream_sequence FROM outbox_events o
+         WHERE o.published_at >= near.until AND o.published_at - o.created_at > interval '10 seconds'
+         ORDER BY o.published_at LIMIT p_cap)
+    SELECT (SELECT count(*) FROM published_late) AS count,
+           (SELECT n.created_at
+              FROM (SELECT l.event_id, l.created_at, l.stream_sequence FROM published_late l ORDER BY l.created_at) AS n
+             CROSS JOIN LATERAL (
+                   SELECT EXISTS (SELECT FROM processed_events p WHERE p.event_id = n.event_id)
+                          OR EXISTS (SELECT FROM notification_nats_dlq d
+                                      WHERE d.event_id = n.event_id AND d.stream_seq = n.stream_sequence) AS finished
+                   OFFSET 0) AS f
+             WHERE NOT finished ORDER BY n.created_at LIMIT 1) AS oldest
+      INTO late;
     RETURN least(
         listed, redriven, near.oldest, near.until - interval '10 seconds', late.oldest,
         CASE WHEN late.count >= p_cap THEN coalesce(

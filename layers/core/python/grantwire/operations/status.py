@@ -31,7 +31,8 @@ SELECT operations_status(%(cap)s, %(now)s), settled_through(%(cap)s, %(grace)s, 
            'worker', w.worker, 'outcome', w.outcome,
            'started_at', rfc3339(w.started_at), 'finished_at', rfc3339(w.finished_at),
            'duration_ms', greatest(0, round(extract(epoch FROM w.finished_at - w.started_at) * 1000)),
-           'seconds_since', greatest(0, extract(epoch FROM coalesce(%(now)s::timestamptz, now()) - w.finished_at)),
+           'seconds_since', greatest(0, extract(epoch FROM coalesce(%(now)s::timestamptz, now())
+                                                           - greatest(w.finished_at, w.resumed_at))),
            'failures_in_a_row', w.failures, 'last_success_at', rfc3339(w.last_success_at),
            'error', w.error, 'result', w.result) ORDER BY w.worker) FROM worker_heartbeats w), '[]')
 """

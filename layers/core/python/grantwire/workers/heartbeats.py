@@ -1,14 +1,15 @@
 """The last run of each worker, in `worker_heartbeats`, so that operators see whether the workers run (T1).
 
 A heartbeat is written at the end of each run, and also as soon as a dependency becomes unavailable or recovers. A run
-takes a minute, so a report during the run writes the first one of a new installation, replaces DEGRADED by OK, and
-updates what only the worker knows, such as the consumer lag. A heartbeat uses a connection of its own, which is closed
-again. A failure to write it is logged and has no other effect.
+takes a minute, so a report during the run writes the first one of a new installation, shows that a worker runs again
+after an interruption, replaces DEGRADED by OK, and updates what only the worker knows, such as the consumer lag. A
+heartbeat uses a connection of its own, which is closed again. A failure to write it is logged and has no other effect.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # In characters and bytes. CHECK constraints of the table have the same limits.
 _MAX_ERROR_LENGTH = 500
 _MAX_RESULT_BYTES = 16_384
+# Runs overlap and take a minute, so the schedule was interrupted if the last heartbeat is older.
+_OLD_SECONDS = 120.0
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 # Runs overlap, and the last one that ends writes the row. A report during a run does not count as a run.
@@ -42,20 +45,18 @@ RETURNING worker
 """
 
 # Keeps the result of the last run, and an outcome FAILED: a bug may come again at any time until the end of the run.
-# Returns a row in any case.
+# The first report after the last run shows that the worker runs again; later ones do not, as long as no run ends.
 _REPORT = """
-WITH reported AS (
-    INSERT INTO worker_heartbeats AS known (worker, started_at, finished_at, outcome, result, failures, last_success_at)
-    VALUES (%(worker)s, now() - %(seconds)s * interval '1 second', now(), 'OK', %(result)s::jsonb, 0, now())
-        ON CONFLICT (worker) DO UPDATE
-       SET result = known.result || %(facts)s::jsonb,
-           outcome = CASE known.outcome WHEN 'FAILED' THEN 'FAILED' ELSE 'OK' END,
-           error = CASE known.outcome WHEN 'FAILED' THEN known.error END,
-           failures = CASE known.outcome WHEN 'FAILED' THEN known.failures ELSE 0 END,
-           last_success_at = CASE known.outcome WHEN 'FAILED' THEN known.last_success_at ELSE now() END
-     WHERE known.outcome = 'DEGRADED' OR %(facts)s::jsonb <> '{}'
-    RETURNING worker)
-SELECT count(*) FROM reported
+INSERT INTO worker_heartbeats AS known (worker, started_at, finished_at, outcome, result, failures, last_success_at)
+VALUES (%(worker)s, now() - %(seconds)s * interval '1 second', now(), 'OK', %(result)s::jsonb, 0, now())
+    ON CONFLICT (worker) DO UPDATE
+   SET result = known.result || %(facts)s::jsonb,
+       outcome = CASE known.outcome WHEN 'FAILED' THEN 'FAILED' ELSE 'OK' END,
+       error = CASE known.outcome WHEN 'FAILED' THEN known.error END,
+       failures = CASE known.outcome WHEN 'FAILED' THEN known.failures ELSE 0 END,
+       last_success_at = CASE known.outcome WHEN 'FAILED' THEN known.last_success_at ELSE now() END,
+       resumed_at = CASE WHEN known.resumed_at > known.finished_at THEN known.resumed_at ELSE now() END
+RETURNING worker
 """
 
 
@@ -96,8 +97,9 @@ class Heartbeats:
         session = {"synchronous_commit": "off"}
         self._database = Database(settings, application_name="grantwire-heartbeat", session=session)
         self._worker = worker
-        # Whether the row may be missing, or may say DEGRADED.
+        # Whether the row may be missing, or may say DEGRADED, and when it was written last.
         self._is_due = True
+        self._written_at = 0.0
 
     def record(self, run: Run) -> None:
         """Replace the row of this worker. Never raises."""
@@ -106,7 +108,7 @@ class Heartbeats:
 
     def report(self, run: Run, facts: Mapping[str, Any]) -> None:
         """Write the row of this worker during a run, if it has none or something is new. Never raises."""
-        if self._is_due or facts:
+        if self._is_due or facts or time.time() - self._written_at > _OLD_SECONDS:
             self._is_due = False
             self._write(_REPORT, run, facts)
 
@@ -127,6 +129,7 @@ class Heartbeats:
         except Exception as error:  # noqa: BLE001 - the work of the run is done, and must not fail because of this
             logger.warning("could not record heartbeat", worker=self._worker, reason=str(error))
         finally:
+            self._written_at = time.time()  # a frozen execution environment has no other clock
             self._database.close()
 
 
