@@ -127,8 +127,10 @@ def test_open_circuit_is_reported_while_the_run_lasts(environ: dict[str, str], o
     assert "RECEIVER_UNAVAILABLE" in {problem["code"] for problem in during["problems"]}
     rows.execute("TRUNCATE notifications")
     assert "RECEIVER_UNAVAILABLE" not in problems(ops)
-    beat_late = "UPDATE worker_heartbeats SET finished_at = now() - interval '1 hour' WHERE worker LIKE 'deliver%%'"
-    rows.execute(beat_late)
+    rows.execute(
+        "UPDATE worker_heartbeats SET finished_at = now() - interval '1 hour', resumed_at = NULL"
+        " WHERE worker LIKE 'deliver%%'"
+    )
     assert ops.get(STATUS).json["receiver"]["state"] == "UNKNOWN"
 
 
