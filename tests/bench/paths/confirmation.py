@@ -1,11 +1,15 @@
-"""The cost of the confirmation: relay, bridge and grants, each with a check beside it and without one."""
+"""The cost of the confirmation and of `settled_through`.
+
+Relay, bridge and grants run with a check beside them and without one, and the bridge with the index of the oldest
+notification and without it.
+"""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING, LiteralString, cast
 
 from grantwire.identifiers import uuid7
 from tests.bench.fleet import Fleet
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 _ON = "with a check"
 _OFF = "without"
+_INDEXED = "with the index"
 _LEAST = 0.97
 _RELAY = "tests.bench.workers:make_drain_outbox_call"
 _SERVING_RELAY = "tests.bench.workers:make_serve_outbox_call"
@@ -60,6 +65,9 @@ UPDATE outbox_confirmation
        stream = NULL, newest_event_id = NULL, losses_until = NULL
 """
 _DUE: LiteralString = "UPDATE outbox_confirmation SET checked_at = NULL"
+# Each notification that the bridge writes is also an entry of the index in which `settled_through` finds the oldest.
+_INDEX = "notifications_unsent"
+_INDEX_DEFINITION: LiteralString = "SELECT pg_get_indexdef(%(name)s::regclass)"
 _CHECKED: LiteralString = """
 SELECT completed_at IS NOT NULL,
        (SELECT count(*) FROM outbox_events WHERE status <> 'PUBLISHED'), (SELECT count(*) FROM outbox_unconfirmed)
@@ -70,18 +78,24 @@ SELECT completed_at IS NOT NULL,
 def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
     """Measure each path with and without a check, in alternating pairs."""
     count = effort.events // 2
+    published = effort.events * 2
     granted = max(100, int(effort.seconds * 1_000))
     bench = _Bench(servers, effort)
     paths: dict[str, Callable[[bool], float]] = {
-        f"relay, {count:,} events": partial(bench.relay, count),
+        f"relay, {published:,} events": partial(bench.relay, published),
         f"bridge, {count:,} messages": partial(bench.bridge, count),
         f"grant, {granted:,} events to confirm": partial(bench.grant, granted),
     }
     alone = f"nothing to publish, {count:,} events to confirm"
     try:
-        findings = [_compare(name, _measure_pairs(name, effort.pairs, path, progress)) for name, path in paths.items()]
+        findings = [
+            _compare(name, _measure_pairs(name, effort.pairs, path, progress), _ON) for name, path in paths.items()
+        ]
         rounds = _measure_pairs(alone, effort.pairs, partial(bench.alone, count), progress)
         findings.append(_cost_of_check(alone, count, rounds))
+        indexed = f"bridge, {count:,} messages, index of the oldest notification"
+        contenders = {_INDEXED: partial(bench.indexed, count, True), _OFF: partial(bench.indexed, count, False)}
+        findings.append(_compare(indexed, run_rounds(indexed, effort.pairs, contenders, progress), _INDEXED))
     finally:
         bench.close()
     return Section("Confirmation", findings=findings, remarks=[_METHOD])
@@ -92,13 +106,13 @@ def _measure_pairs(name: str, pairs: int, path: Callable[[bool], float], progres
     return run_rounds(name, pairs, contenders, progress)
 
 
-def _compare(name: str, rounds: Rounds) -> Finding:
-    """Return the rate with a check as a part of the rate without one."""
-    ratio = rounds.ratio(_ON, _OFF)
+def _compare(name: str, rounds: Rounds, more: str) -> Finding:
+    """Return the rate with more work as a part of the rate without it."""
+    ratio = rounds.ratio(more, _OFF)
     low, high = ratio.interval
-    rates = f"{rounds.rate(_ON).median:,.0f}/s against {rounds.rate(_OFF).median:,.0f}/s"
+    rates = f"{rounds.rate(more).median:,.0f}/s against {rounds.rate(_OFF).median:,.0f}/s"
     measured = f"{ratio.median:.3f} [{low:.3f}, {high:.3f}] of the rate without, {rates}"
-    return Finding(f"{name}, with a check", measured, f"at least {_LEAST}", ratio.median >= _LEAST)
+    return Finding(f"{name}, {more}", measured, f"at least {_LEAST}", ratio.median >= _LEAST)
 
 
 def _cost_of_check(name: str, count: int, rounds: Rounds) -> Finding:
@@ -118,6 +132,8 @@ class _Bench:
         self._url = servers.database()
         self._owner = servers.owner(self._url)
         self._thread = ThreadPoolExecutor(1)
+        [[definition]] = self._owner.execute(_INDEX_DEFINITION, {"name": _INDEX}).fetchall()
+        self._index = cast("LiteralString", definition)
 
     def relay(self, count: int, check: bool) -> float:
         """Let a relay publish events, and return the events per second."""
@@ -144,6 +160,23 @@ class _Bench:
             seconds = bridge.run_once()
             running()
         self._verify(environ, count, check=check)
+        return count / seconds
+
+    def indexed(self, count: int, indexed: bool) -> float:
+        """Let a bridge record messages, with its index or without, and return the messages per second."""
+        environ = self._environ()
+        self._owner.execute(f"DROP INDEX IF EXISTS {_INDEX}")
+        if indexed:
+            self._owner.execute(self._index)
+        with (
+            Fleet("tests.bench.workers:make_drain_stream_call", 1, environ) as bridge,
+            RawNats(self._servers.nats_admin_url) as nats,
+        ):
+            fill(self._owner, count, hot=False)
+            nats.publish_pipelined(encode_frames(self._owner, nats, environ["ENTITLEMENT_NATS_SUBJECT"]))
+            self._owner.execute("TRUNCATE outbox_events")
+            seconds = bridge.run_once()
+        self._verify(environ, count, check=False)
         return count / seconds
 
     def grant(self, count: int, check: bool) -> float:
