@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import threading
+from collections import Counter
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -17,9 +19,13 @@ DELIVERY = "poll-interval=200ms,max-attempts=2,backoff-base=200ms,backoff-min=10
 
 
 class Receiver:
-    """An HTTP server on 127.0.0.1 that responds with `status` to each notification that contains `selected`."""
+    """An HTTP server on 127.0.0.1 that responds with `status` to each notification that contains `selected`.
+
+    `accepted` has how often it accepted each notification, by its id.
+    """
 
     def __init__(self) -> None:
+        self.accepted: Counter[str] = Counter()
         self.status = 204
         self.selected = b""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -59,7 +65,10 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(receiver.status if receiver.selected in body else 204)
+                status = receiver.status if receiver.selected in body else 204
+                if status == HTTPStatus.NO_CONTENT:
+                    receiver.accepted[self.headers["webhook-id"]] += 1
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
