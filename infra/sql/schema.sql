@@ -1776,7 +1776,7 @@ BEGIN
         SELECT o.event_id FROM outbox_events o WHERE o.event_id = ANY (lost.ids) AND o.status = 'PENDING'));
 END
 $$;
-CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) RETURNS record
+CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text DEFAULT NULL::text, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -1795,17 +1795,19 @@ BEGIN
         IF FOUND AND processed_message_covers(message, p_mark, moment) THEN
             decision := 'DUPLICATE';
             stored_result := CASE WHEN coalesce(message.result_until, 'infinity') > moment THEN message.result END;
+            stored_hash := CASE WHEN message.completed_mark IS NOT DISTINCT FROM p_mark THEN message.completed_hash END;
             RETURN;
         ELSIF FOUND THEN
             decision := 'IN_PROGRESS';
             free_in := message.claimed_until - moment;
+            stored_hash := CASE WHEN message.claimed_mark IS NOT DISTINCT FROM p_mark THEN message.claimed_hash END;
             RETURN;
         END IF;
         INSERT INTO processed_messages AS m
                (idempotency_key, message_id, message_type, status, started_at, expires_at, created_at, updated_at,
-                claimed_by, claimed_mark, claimed_until)
+                claimed_by, claimed_mark, claimed_hash, claimed_until)
         VALUES (p_key, p_message_id, p_message_type, 'processing', moment, moment + p_ttl, moment, moment,
-                p_token, p_mark, moment + p_ttl)
+                p_token, p_mark, p_hash, moment + p_ttl)
         ON CONFLICT (idempotency_key) DO UPDATE
            SET message_id    = EXCLUDED.message_id,
                message_type  = EXCLUDED.message_type,
@@ -1815,6 +1817,7 @@ BEGIN
                updated_at    = EXCLUDED.updated_at,
                claimed_by    = EXCLUDED.claimed_by,
                claimed_mark  = EXCLUDED.claimed_mark,
+               claimed_hash  = EXCLUDED.claimed_hash,
                claimed_until = EXCLUDED.claimed_until
          WHERE NOT processed_message_taken(m, p_token, p_mark, moment)
         -- The number is drawn when the row is written. One that VALUES drew would be older than the number of a run for
@@ -1843,9 +1846,11 @@ BEGIN
            updated_at      = moment,
            claimed_by      = NULL,
            claimed_mark    = NULL,
+           claimed_hash    = NULL,
            claimed_until   = NULL,
            completed_by    = p_token,
            completed_mark  = p_mark,
+           completed_hash  = m.claimed_hash,
            completed_until = moment + p_ttl,
            result          = p_result,
            result_until    = CASE WHEN p_result_ttl < p_ttl THEN moment + p_result_ttl END,
@@ -1872,19 +1877,22 @@ CREATE TABLE public.processed_messages (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     claimed_by text,
     claimed_mark bigint,
+    claimed_hash text,
     claimed_until timestamp with time zone,
     completed_by text,
     completed_mark bigint,
+    completed_hash text,
     completed_until timestamp with time zone,
     result text,
     result_until timestamp with time zone,
     failed_until timestamp with time zone,
-    CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_mark IS NULL) OR (claimed_by IS NOT NULL)))),
+    CONSTRAINT processed_messages_claim CHECK ((((claimed_by IS NULL) = (claimed_until IS NULL)) AND ((claimed_by IS NOT NULL) OR ((claimed_mark IS NULL) AND (claimed_hash IS NULL))))),
+    CONSTRAINT processed_messages_hash_length CHECK (((char_length(claimed_hash) <= 100) AND (char_length(completed_hash) <= 100))),
     CONSTRAINT processed_messages_id_length CHECK ((char_length(message_id) <= 256)),
     CONSTRAINT processed_messages_key_length CHECK (((char_length(idempotency_key) >= 1) AND (char_length(idempotency_key) <= 256))),
     CONSTRAINT processed_messages_lifetime CHECK ((expires_at = GREATEST(claimed_until, completed_until, failed_until))),
     CONSTRAINT processed_messages_marks CHECK (((claimed_mark >= 0) AND (completed_mark >= 0))),
-    CONSTRAINT processed_messages_record CHECK ((((completed_by IS NULL) = (completed_until IS NULL)) AND ((completed_by IS NOT NULL) OR ((completed_mark IS NULL) AND (result IS NULL))))),
+    CONSTRAINT processed_messages_record CHECK ((((completed_by IS NULL) = (completed_until IS NULL)) AND ((completed_by IS NOT NULL) OR ((completed_mark IS NULL) AND (completed_hash IS NULL) AND (result IS NULL))))),
     CONSTRAINT processed_messages_status CHECK ((status = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]))),
     CONSTRAINT processed_messages_type_length CHECK ((char_length(message_type) <= 100))
 );
@@ -1894,6 +1902,7 @@ COMMENT ON COLUMN public.processed_messages.started_at IS 'When the key was last
 COMMENT ON COLUMN public.processed_messages.completed_at IS 'When the key was last completed.';
 COMMENT ON COLUMN public.processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN public.processed_messages.completed_mark IS 'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
+COMMENT ON COLUMN public.processed_messages.completed_hash IS 'Hash of what the completed run was called with. The same key with another hash is a conflict. NULL: not checked.';
 COMMENT ON COLUMN public.processed_messages.result_until IS 'When the result expires, if that is before the end of the completion. NULL: with the completion.';
 CREATE FUNCTION public.processed_message_covers(m public.processed_messages, p_mark bigint, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -1920,6 +1929,7 @@ BEGIN
            updated_at    = EXCLUDED.updated_at,
            claimed_by    = NULL,
            claimed_mark  = NULL,
+           claimed_hash  = NULL,
            claimed_until = NULL,
            failed_until  = EXCLUDED.failed_until
      WHERE NOT processed_message_taken(m, p_token, p_mark, moment);
@@ -3242,8 +3252,8 @@ REVOKE ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bi
 GRANT ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.processed_messages TO grantwire_functions;

@@ -59,10 +59,10 @@ def test_entries_have_names_of_document_004(store: RedisStore, valkey: Redis) ->
     """C4: `idempotency:<key>` for the check and `idempotency:result:<key>` for the result, both with a TTL."""
     claim = claim_key(store, ttl=MINUTE)
     main, result = "idempotency:order:create:abc-123", "idempotency:result:order:create:abc-123"
-    assert entries(valkey) == {main: f"claim::{claim.token}"}
+    assert entries(valkey) == {main: f"claim:::{claim.token}"}
     assert 0 < valkey.pttl(main) <= 60_000
     store.store_result(claim, '{"id": 1}', 24 * HOUR)
-    assert entries(valkey) == {main: f"completed::{claim.token}", result: '{"id": 1}'}
+    assert entries(valkey) == {main: f"completed:::{claim.token}", result: '{"id": 1}'}
     assert all(23 * 3_600_000 < valkey.pttl(name) <= 24 * 3_600_000 for name in (main, result))
 
 
@@ -71,11 +71,11 @@ def test_failure_leaves_only_its_entry(store: RedisStore, valkey: Redis) -> None
     first = Key("entity", mark=1)
     store.store_result(claim_key(store, first), "one", HOUR)
     store.store_failure(claim_key(store, Key("other")), "no", HOUR)
-    assert entries(valkey, "*other*") == {"idempotency:other": "failed::no"}
+    assert entries(valkey, "*other*") == {"idempotency:other": "failed:::no"}
     store.store_failure(claim_key(store, Key("entity", mark=2)), "no", HOUR)
     claim = claim_key(store, Key("entity", mark=2))
     store.store_result(claim, None, HOUR)
-    assert entries(valkey, "*entity") == {"idempotency:entity": f"completed:2:{claim.token}"}
+    assert entries(valkey, "*entity") == {"idempotency:entity": f"completed:2::{claim.token}"}
 
 
 def test_claim_is_one_set_nx(store: RedisStore, valkey: Redis) -> None:
@@ -106,17 +106,17 @@ def test_main_entry_expires_last(store: RedisStore, valkey: Redis) -> None:
     store.store_result(claim_key(store, Key("a", mark=1)), "one", HOUR)
     short = claim_key(store, Key("a", mark=2), MINUTE)
     assert str(valkey.get("idempotency:a")).startswith("completed:1:")
-    assert valkey.get("idempotency:other:a") == f"reclaim:2:{short.token}"
+    assert valkey.get("idempotency:other:a") == f"reclaim:2::{short.token}"
     store.store_failure(short, "no", MINUTE)
-    assert valkey.get("idempotency:other:a") == "failed::no"
+    assert valkey.get("idempotency:other:a") == "failed:::no"
     long = claim_key(store, Key("a", mark=2), 2 * HOUR)
-    assert valkey.get("idempotency:a") == f"reclaim:2:{long.token}"
+    assert valkey.get("idempotency:a") == f"reclaim:2::{long.token}"
     assert str(valkey.get("idempotency:other:a")).startswith("completed:1:")
-    assert valkey.get("idempotency:third:a") == "failed::no"
+    assert valkey.get("idempotency:third:a") == "failed:::no"
     shorten(valkey, HOUR + MINUTE)
     assert isinstance(store.check(Key("a"), MINUTE), InProgress)
     store.store_result(long, None, HOUR)
-    assert entries(valkey) == {"idempotency:a": f"completed:2:{long.token}"}
+    assert entries(valkey) == {"idempotency:a": f"completed:2::{long.token}"}
 
 
 def test_failure_outlives_claim_and_completion(store: RedisStore, valkey: Redis) -> None:
@@ -124,7 +124,7 @@ def test_failure_outlives_claim_and_completion(store: RedisStore, valkey: Redis)
     store.store_result(claim_key(store, Key("a", mark=1)), "one", HOUR)
     store.store_failure(claim_key(store, Key("a", mark=2)), "dead", 9 * HOUR)
     assert claim_key(store, Key("a", mark=2), 2 * HOUR).last_error == "dead"
-    assert valkey.get("idempotency:a") == "failed::dead"
+    assert valkey.get("idempotency:a") == "failed:::dead"
     shorten(valkey, 3 * HOUR)
     assert store.get_result(Key("a")) == KeyState(KeyStatus.FAILED, error="dead")
     assert claim_key(store, Key("a")).last_error == "dead"

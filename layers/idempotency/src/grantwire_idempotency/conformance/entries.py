@@ -37,6 +37,21 @@ class EntryConformance(StoreTests):
         assert store.check(KEY, MINUTE) == Duplicate(KEY, result)
         assert store.get_result(KEY) == KeyState(KeyStatus.COMPLETED, result)
 
+    def test_content_hash_is_returned_while_the_run_works_and_afterwards(self, store: Store) -> None:
+        """C5: it is that of the run, not that of the check, and a run that has failed leaves none."""
+        one, two, bare = Key("k", content_hash="one"), Key("k", content_hash="2.two_-"), Key("k")
+        claim = claim_key(store, one)
+        for key in (one, two, bare):
+            check = store.check(key, MINUTE)
+            assert isinstance(check, InProgress)
+            assert check.content_hash == "one"
+        assert store.get_result(bare) == KeyState(KeyStatus.IN_PROGRESS, content_hash="one")
+        store.store_failure(claim, "no", DAY)
+        complete(store, two, "done")
+        for key in (one, two, bare):
+            assert store.check(key, MINUTE) == Duplicate(key, "done", "2.two_-")
+        assert store.get_result(bare) == KeyState(KeyStatus.COMPLETED, "done", content_hash="2.two_-")
+
     def test_claimed_key_is_in_progress_for_others(self, harness: Harness, store: Store) -> None:
         """The check result says how long at most."""
         claim_key(store, KEY, timedelta(minutes=30))

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from grantwire_idempotency._internal.stores.interface import MAX_MARK, Duplicate, Key, KeyState, KeyStatus
+from grantwire_idempotency._internal.stores.interface import (
+    MAX_MARK,
+    Duplicate,
+    InProgress,
+    Key,
+    KeyState,
+    KeyStatus,
+)
 from grantwire_idempotency.conformance.calls import DAY, KEY, MINUTE, StoreTests, claim_key, complete, outcome, version
 from grantwire_idempotency.errors import LeaseLostError
 
@@ -53,6 +60,19 @@ class VersionConformance(StoreTests):
         assert store.get_result(version(0)) == KeyState(KeyStatus.IN_PROGRESS, mark=4)
         store.store_result(claim, "four", DAY)
         assert store.check(version(3), MINUTE) == Duplicate(version(3), "four")
+
+    def test_content_hash_belongs_to_its_version(self, store: Store) -> None:
+        """C5: another version has other content, which is no conflict; the same version has the same content."""
+        complete(store, Key("order:42", mark=2, content_hash="two"), "two")
+        expected = {2: "two", 1: "", None: ""}
+        checks = {mark: store.check(Key("order:42", mark=mark), MINUTE) for mark in expected}
+        assert checks == {mark: Duplicate(Key("order:42", mark=mark), "two", text) for mark, text in expected.items()}
+        claim_key(store, Key("order:42", mark=4, content_hash="four"))
+        for mark, text in ((3, ""), (4, "four")):
+            check = store.check(version(mark), MINUTE)
+            assert isinstance(check, InProgress)
+            assert check.content_hash == text
+        assert store.check(version(2), MINUTE) == Duplicate(version(2), "two", "two")
 
     def test_failure_of_later_version_keeps_older_completion(self, store: Store) -> None:
         """The failed version is new again; the completed one is a duplicate."""

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_TTL
 from grantwire_idempotency._internal.foundation.forks import ForkSafeLock
 from grantwire_idempotency._internal.foundation.wiring import duration_rule, require, sync_store_rule
-from grantwire_idempotency._internal.stores.interface import Duplicate, InProgress, Key, KeyStatus
+from grantwire_idempotency._internal.stores.interface import (
+    Duplicate,
+    InProgress,
+    Key,
+    KeyStatus,
+    require_same_content,
+)
 from grantwire_idempotency.errors import InternalError, LeaseLostError, RequestInProgressError
 
 if TYPE_CHECKING:
@@ -52,9 +58,11 @@ class IdempotencyChecker:
         """Claim the key for `ttl`; return True if this caller must do the work, False if it is already done.
 
         The key of a caller that dies is free again after `ttl`; the key of a run that failed is free immediately.
-        Raises RequestInProgressError if another caller has claimed the key.
+        Raises RequestInProgressError if another caller has claimed the key, and KeyConflictError if the key was used
+        with another content hash.
         """
         check = self._store.check(_to_key(key), ttl)
+        require_same_content(check)
         if isinstance(check, InProgress):
             raise RequestInProgressError("another worker is processing this message; retry later")
         if isinstance(check, Duplicate):

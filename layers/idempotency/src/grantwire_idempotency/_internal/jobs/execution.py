@@ -30,7 +30,13 @@ from grantwire_idempotency._internal.jobs.late_records import LateRecords
 from grantwire_idempotency._internal.jobs.recording import Recorder
 from grantwire_idempotency._internal.jobs.work import describe
 from grantwire_idempotency._internal.metrics.interface import SafeMetrics, default_metrics
-from grantwire_idempotency._internal.stores.interface import MAX_KEY_LENGTH, Claim, Duplicate, InProgress
+from grantwire_idempotency._internal.stores.interface import (
+    MAX_KEY_LENGTH,
+    Claim,
+    Duplicate,
+    InProgress,
+    require_same_content,
+)
 from grantwire_idempotency.errors import (
     BadRequestError,
     InternalError,
@@ -91,12 +97,14 @@ class Execution:
         """Do the work, unless it is already done. The key is claimed for `lease`.
 
         If `recognise` returns an outcome for the claim, the work is not done and the key is released with the same
-        error. Raises RequestInProgressError if another run has claimed the key, and the error of the work if it fails.
+        error. Raises RequestInProgressError if another run has claimed the key, KeyConflictError if its content hash is
+        not that of the key's run, and the error of the work if it fails.
         """
         claim = Claim(self._scope_key(key))
         check = yield from self._check.check(claim, lease)
         if check is None:
             return (yield from self._run_unguarded(claim, work))
+        require_same_content(check)
         if isinstance(check, Duplicate):
             logger = self._logger
             logger.debug("duplicate task skipped", extra={"idempotency_key": check.key.value, "task_type": self.name})

@@ -14,6 +14,7 @@ docs/guide.md explains which guard to choose.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_LEASE, DEFAULT_ORDER_TTL, DEFAULT_TTL
@@ -40,6 +41,7 @@ from grantwire_idempotency._internal.foundation.wiring import (
 from grantwire_idempotency._internal.jobs.execution import Execution, Outcome
 from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
 from grantwire_idempotency._internal.jobs.work import LEASE_MARGIN, call_once, remaining_time, to_key
+from grantwire_idempotency._internal.keys.strategies import hash_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +63,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     store: Store | AsyncStore,
     *,
     key: Callable[..., Key | str | None],
+    content: Callable[..., Any] | None = None,
     ttl: timedelta = DEFAULT_TTL,
     lease: timedelta = DEFAULT_LEASE,
     order_ttl: timedelta = DEFAULT_ORDER_TTL,
@@ -76,6 +79,10 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     same key are the same call; "" or None means that the call runs without idempotency. The `name` is part of every
     stored key. It defaults to the name of the Lambda function, the module and the qualified name. Set it if two
     functions share their keys, or if the function may be renamed or moved to another Lambda function.
+
+    `content` is called like `key` and returns what a repeat must have in common with the first call, as JSON values: it
+    can be a key strategy. A call with the same key and other content raises KeyConflictError. Without `content`, it is
+    a repeat.
 
     For `ttl` after the work is done, a repeat returns the stored result without running. The result has been converted
     by the `serializer` and back: with JSON, the default, a tuple becomes a list. The first call returns the original
@@ -98,6 +105,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     require(
         store_rule(store),
         function_rule("key", key),
+        (True, "") if content is None else function_rule("content", content),
         duration_rule("ttl", ttl),
         duration_rule("lease", lease),
         duration_rule("order_ttl", order_ttl),
@@ -116,7 +124,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
             *job_rules("the decorated object", function, stored_name, is_async=is_async),
         )
         settings = ExecutionSettings(stored_name, ttl, chosen_mode, order_ttl, metrics, serializer, logger)
-        job = _Job(Execution(store, settings), function, key, lease, is_async, logger or default_logger)
+        job = _Job(Execution(store, settings), function, key, content, lease, is_async, logger or default_logger)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -131,41 +139,34 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     return decorate
 
 
+@dataclass(frozen=True, slots=True)
 class _Job:
     """A guarded function."""
 
-    def __init__(
-        self,
-        execution: Execution,
-        function: Callable[..., Any],
-        key: Callable[..., Key | str | None],
-        lease: timedelta,
-        is_async: bool,
-        logger: LibraryLogger,
-    ) -> None:
-        self._execution = execution
-        self._function = function
-        self._key = key
-        self._lease = lease
-        self._is_async = is_async
-        self._logger = logger
+    execution: Execution
+    function: Callable[..., Any]
+    key: Callable[..., Key | str | None]
+    content: Callable[..., Any] | None
+    lease: timedelta
+    is_async: bool
+    logger: LibraryLogger
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
         """Call the function, unless it was called with this key before."""
-        call_key = to_key(self._key(*args, **kwargs))
+        call_key = to_key(self.key(*args, **kwargs))
         if call_key is None:
-            logger = self._logger
-            logger.debug(
-                "no idempotency key, processing without idempotency", extra={"task_type": self._execution.name}
-            )
+            logger = self.logger
+            logger.debug("no idempotency key, processing without idempotency", extra={"task_type": self.execution.name})
             return (yield from self._work(args, kwargs))
+        if self.content is not None:
+            call_key = replace(call_key, content_hash=hash_json(self.content(*args, **kwargs)))
         remaining = remaining_time(*args, *kwargs.values())
-        lease = self._lease if remaining is None else remaining + LEASE_MARGIN
+        lease = self.lease if remaining is None else remaining + LEASE_MARGIN
         try:
-            outcome: Outcome = yield from self._execution.run(call_key, lease, lambda: self._work(args, kwargs))
+            outcome: Outcome = yield from self.execution.run(call_key, lease, lambda: self._work(args, kwargs))
         finally:
-            self._execution.flush()
+            self.execution.flush()
         return outcome.value
 
     def _work(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
-        return call_once(lambda: self._function(*args, **kwargs), is_async=self._is_async)
+        return call_once(lambda: self.function(*args, **kwargs), is_async=self.is_async)

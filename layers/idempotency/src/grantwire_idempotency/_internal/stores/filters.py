@@ -108,7 +108,7 @@ class FilteredStore:
         if self._filter.may_contain(key.value):
             state = self._store.get_result(key)
             if state is not None and state.status is KeyStatus.COMPLETED and key.is_covered_by(state.mark):
-                return Duplicate(key, state.result)
+                return Duplicate(key, state.result, state.content_hash if state.mark == key.mark else "")
         check = self._store.check(key, ttl, token)
         if isinstance(check, Duplicate):
             self._filter.add(key.value)

@@ -18,6 +18,9 @@ The token of a claim identifies the run. A check that is repeated with the same 
 whose response was lost does not block its key. Each claim has a *fencing number*, which is higher than that of every
 earlier claim on the key; it is 0 if the store draws none.
 
+A key can have a *content hash*: a hash of what the run was called with. The store keeps it with the claim and with the
+completion, and returns it to a check of the same mark. It does not compare it; `require_same_content` does.
+
 A claim is *lost* when another run has a live claim on the same key, or when a completion makes the key a duplicate.
 Only a live claim can be completed: one that has expired cannot, even if no other run has claimed the key since.
 """
@@ -32,7 +35,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from grantwire_idempotency._internal.foundation.validation import clean_text
-from grantwire_idempotency.errors import BadRequestError, LeaseLostError
+from grantwire_idempotency.errors import BadRequestError, KeyConflictError, LeaseLostError
 
 MAX_KEY_LENGTH = 256
 MAX_ERROR_LENGTH = 2_000
@@ -41,6 +44,7 @@ _MIN_TTL = timedelta(milliseconds=1)
 _MAX_TTL = timedelta(days=36_500)
 # NUL and lone surrogates, which PostgreSQL cannot store in a text column.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_CONTENT_HASH = re.compile(r"[0-9A-Za-z._-]{0,100}")
 # Redis compares marks as floating-point numbers, which are exact up to here. As microseconds, this is the year 2255.
 MAX_MARK = 2**53 - 1
 
@@ -51,6 +55,7 @@ class Key:
 
     A `mark` orders the messages that share a key. It is a version, or a time in microseconds. Only a mark above the
     last completed mark is new. `message_id` and `message_type` are stored for people who inspect the store.
+    `content_hash` is a hash of the message. If a run had the key with another one, its use is a KeyConflictError.
 
     Raises BadRequestError for a value that any of the stores could not hold.
     """
@@ -59,6 +64,7 @@ class Key:
     mark: int | None = None
     message_id: str = ""
     message_type: str = ""
+    content_hash: str = ""
 
     def __post_init__(self) -> None:
         """Validate all fields."""
@@ -71,6 +77,8 @@ class Key:
             clean_text("message id", self.message_id, max_length=MAX_KEY_LENGTH)
         if self.message_type:
             clean_text("message type", self.message_type, max_length=_MAX_TYPE_LENGTH)
+        if not _is_content_hash(self.content_hash):
+            raise BadRequestError("content hash must have at most 100 letters, digits, dots, dashes and underscores")
 
     def scoped(self, name: str) -> Key:
         """Return the key of the job `name`, which must be a valid name: nothing is validated again."""
@@ -79,6 +87,7 @@ class Key:
         object.__setattr__(key, "mark", self.mark)
         object.__setattr__(key, "message_id", self.message_id)
         object.__setattr__(key, "message_type", name)
+        object.__setattr__(key, "content_hash", self.content_hash)
         return key
 
     def is_covered_by(self, completed_mark: int | None) -> bool:
@@ -107,18 +116,26 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The work is already done; `result` is the stored result, or None."""
+    """The work is already done; `result` is the stored result, or None.
+
+    The content hash is that of the run that did it, if it had the same mark.
+    """
 
     key: Key
     result: str | None
+    content_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """Another run has claimed the key; its claim expires after `free_in` at the latest."""
+    """Another run has claimed the key; its claim expires after `free_in` at the latest.
+
+    The content hash is that of the other run, if it had the same mark.
+    """
 
     key: Key
     free_in: timedelta
+    content_hash: str = ""
 
 
 CheckResult = Claim | Duplicate | InProgress
@@ -136,14 +153,15 @@ class KeyStatus(StrEnum):
 class KeyState:
     """A snapshot of what a store knows about a key. It can be out of date as soon as it is returned.
 
-    A live claim takes precedence over a completion, and a completion over a failure. `mark` is the mark of the claim
-    or of the completion. A completion with an `error` means that a run with a later mark has failed.
+    A live claim takes precedence over a completion, and a completion over a failure. `mark` and `content_hash` are
+    those of the claim or of the completion. A completion with an `error` means that a run with a later mark has failed.
     """
 
     status: KeyStatus
     result: str | None = None
     error: str | None = None
     mark: int | None = None
+    content_hash: str = ""
 
 
 class Store(Protocol):
@@ -218,6 +236,17 @@ class AsyncStore(Protocol):
 
     async def cleanup(self) -> int:
         """See `Store`."""
+
+
+def require_same_content(check: CheckResult) -> None:
+    """Raise KeyConflictError if the key was used with other content. Without a hash on both sides, nothing is known."""
+    own, stored = check.key.content_hash, "" if isinstance(check, Claim) else check.content_hash
+    if own and stored and own != stored:
+        raise KeyConflictError("this idempotency key was used with other arguments; use a new key")
+
+
+def _is_content_hash(value: object) -> bool:
+    return isinstance(value, str) and bool(_CONTENT_HASH.fullmatch(value))
 
 
 def new_claim(key: Key, token: str | None) -> Claim:

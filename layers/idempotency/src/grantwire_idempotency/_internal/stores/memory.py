@@ -40,8 +40,13 @@ class _Entry:
     token: str
     mark: int | None
     text: str | None = None
+    content_hash: str = ""
     text_expires_at: float = math.inf
     stored_at: float = 0
+
+    def content_hash_for(self, key: Key) -> str:
+        """Return the content hash for a key that can be compared with it."""
+        return self.content_hash if self.mark == key.mark else ""
 
 
 class MemoryStore:
@@ -76,10 +81,10 @@ class MemoryStore:
             now = self._clock()
             completion, failure = self._get(self._completions, key), self._get(self._failures, key)
             if completion is not None and key.is_covered_by(completion.mark):
-                return Duplicate(key, _live_text(completion, now))
+                return Duplicate(key, _live_text(completion, now), completion.content_hash_for(key))
             live = self._live_claim(key, now)
             if live is not None and live.token != claim.token:
-                return InProgress(key, timedelta(seconds=live.expires_at - now))
+                return InProgress(key, timedelta(seconds=live.expires_at - now), live.content_hash_for(key))
             if len(self._claims) >= self._capacity:
                 self._delete_expired_claims(now)
             self._claims[key.value] = self._entry(claim, None, clamp_ttl(ttl))
@@ -128,9 +133,10 @@ class MemoryStore:
             completion, failure = self._get(self._completions, key), self._get(self._failures, key)
         error = None if failure is None else failure.text
         if claim is not None:
-            return KeyState(KeyStatus.IN_PROGRESS, mark=claim.mark)
+            return KeyState(KeyStatus.IN_PROGRESS, mark=claim.mark, content_hash=claim.content_hash)
         if completion is not None:
-            return KeyState(KeyStatus.COMPLETED, _live_text(completion, now), error, completion.mark)
+            text = _live_text(completion, now)
+            return KeyState(KeyStatus.COMPLETED, text, error, completion.mark, completion.content_hash)
         return None if failure is None else KeyState(KeyStatus.FAILED, error=error)
 
     def cleanup(self) -> int:
@@ -175,7 +181,8 @@ class MemoryStore:
         return len(expired)
 
     def _entry(self, claim: Claim, text: str | None, ttl: timedelta) -> _Entry:
-        return _Entry(self._clock() + ttl.total_seconds(), claim.token, claim.key.mark, text)
+        expires_at = self._clock() + ttl.total_seconds()
+        return _Entry(expires_at, claim.token, claim.key.mark, text, claim.key.content_hash)
 
 
 def _live_text(entry: _Entry, now: float) -> str | None:

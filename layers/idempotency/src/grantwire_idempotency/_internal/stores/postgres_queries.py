@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 CLEANUP_BATCH = 1_000
 
 _CHECK = """
-SELECT decision, stored_result, free_in, fence, last_error
-  FROM processed_message_check(%(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type)s, %(ttl)s, %(now)s)
+SELECT decision, stored_result, free_in, fence, last_error, stored_hash
+  FROM processed_message_check(
+         %(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type)s, %(ttl)s, %(now)s, %(content_hash)s)
 """
 
 _COMPLETE = """
@@ -65,7 +66,9 @@ SELECT CASE WHEN m.claimed_until > t.moment THEN 'processing'
        CASE WHEN coalesce(m.result_until, m.completed_until) > t.moment THEN m.result END,
        CASE WHEN m.failed_until > t.moment THEN m.error END,
        m.claimed_mark,
-       m.completed_mark
+       m.completed_mark,
+       m.claimed_hash,
+       m.completed_hash
   FROM (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS moment) t
   LEFT JOIN processed_messages m ON m.idempotency_key = %(key)s
 """
@@ -112,12 +115,16 @@ class Queries:
         claim = new_claim(key, token)
 
         def parse(row: tuple[Any, ...]) -> CheckResult:
-            decision, result, free_in, fence, last_error = row
+            decision, result, free_in, fence, last_error, stored_hash = row
             if decision == "NEW":
                 return replace(claim, fence=fence, last_error=last_error)
-            return Duplicate(key, result) if decision == "DUPLICATE" else InProgress(key, free_in)
+            content_hash = stored_hash or ""
+            if decision == "DUPLICATE":
+                return Duplicate(key, result, content_hash)
+            return InProgress(key, free_in, content_hash)
 
-        return Query(_CHECK, self._parameters(claim, clamp_ttl(ttl)), parse)
+        parameters = self._parameters(claim, clamp_ttl(ttl)) | {"content_hash": key.content_hash or None}
+        return Query(_CHECK, parameters, parse)
 
     def store_result(self, claim: Claim, result: str | None, ttl: timedelta, order_ttl: timedelta | None) -> Query:
         """Return the query that completes a claim."""
@@ -168,12 +175,12 @@ def _require_claim(row: tuple[Any, ...]) -> None:
 
 
 def _parse_state(row: tuple[Any, ...]) -> KeyState | None:
-    status, result, error, claimed_mark, completed_mark = row
+    status, result, error, claimed_mark, completed_mark, claimed_hash, completed_hash = row
     match status:
         case KeyStatus.IN_PROGRESS:
-            return KeyState(KeyStatus.IN_PROGRESS, mark=claimed_mark)
+            return KeyState(KeyStatus.IN_PROGRESS, mark=claimed_mark, content_hash=claimed_hash or "")
         case KeyStatus.COMPLETED:
-            return KeyState(KeyStatus.COMPLETED, result, error, completed_mark)
+            return KeyState(KeyStatus.COMPLETED, result, error, completed_mark, completed_hash or "")
         case KeyStatus.FAILED:
             return KeyState(KeyStatus.FAILED, error=error)
     return None

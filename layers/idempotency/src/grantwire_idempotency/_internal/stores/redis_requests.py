@@ -7,8 +7,8 @@ A key has up to three entries and a result. Each has its own time to live, and t
     <prefix>third:<key>    the entry that expires first
     <prefix>result:<key>   the stored result of the completion, unless it is None
 
-An entry is a claim, `claim:<mark>:<token>` (`reclaim` if there were other entries when the key was claimed), a
-completion, `completed:<mark>:<token>`, or a failure, `failed::<error>`.
+An entry is a claim, `claim:<mark>:<hash>:<token>` (`reclaim` if there were other entries when the key was claimed), a
+completion, `completed:<mark>:<hash>:<token>`, or a failure, `failed:::<error>`. The hash is that of the key's content.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _ENTRY_KINDS = ("", "other:", "third:", "result:")
 _ESCAPE = "key:"
 _RESERVED = (*_ENTRY_KINDS[1:], _ESCAPE)
 
-_ENTRY = re.compile(r"(claim|reclaim|completed|failed):(\d*):(.*)", re.DOTALL)
+_ENTRY = re.compile(r"(claim|reclaim|completed|failed):(\d*):([^:]*):(.*)", re.DOTALL)
 
 # The common start of all scripts: read the entries, and define how to write them.
 _READ_ENTRIES = """
-local mark, token = string.match(ARGV[1], '^(%d*):(.*)$')
+local mark, token = string.match(ARGV[1], '^(%d*):[^:]*:(.*)$')
 local ttl = tonumber(ARGV[2])
 local entries = {}
 for position = 1, 3 do
   local value = redis.call('GET', KEYS[position])
   if value then
-    local kind, entry_mark, text = string.match(value, '^(%a+):(%d*):(.*)$')
+    local kind, own, hash, text = string.match(value, '^(%a+):(%d*):([^:]*):(.*)$')
     local left = math.max(1, redis.call('PTTL', KEYS[position]))
-    entries[kind == 'reclaim' and 'claim' or kind] = {value = value, mark = entry_mark, text = text, left = left}
+    entries[kind == 'reclaim' and 'claim' or kind] = {value = value, mark = own, hash = hash, text = text, left = left}
   end
 end
 local claim, completion, failure = entries.claim, entries.completed, entries.failed
@@ -91,16 +91,17 @@ end
 
 # Most repeats are of a key without a mark, whose completion is the only entry.
 _FIND_DUPLICATE = """
-if string.sub(ARGV[1], 1, 1) == ':' and string.sub(redis.call('GET', KEYS[1]) or '', 1, 10) == 'completed:' then
-  return {'DUPLICATE', redis.call('GET', KEYS[4])}
+local entry = string.sub(ARGV[1], 1, 1) == ':' and redis.call('GET', KEYS[1]) or ''
+if string.sub(entry, 1, 10) == 'completed:' then
+  return {'DUPLICATE', string.match(entry, '^completed::([^:]*):') or '', redis.call('GET', KEYS[4])}
 end
 """
 
 _CHECK = """
 if covered then
-  return {'DUPLICATE', redis.call('GET', KEYS[4])}
+  return {'DUPLICATE', completion.mark == mark and completion.hash or '', redis.call('GET', KEYS[4])}
 elseif taken then
-  return {'IN_PROGRESS', claim.left}
+  return {'IN_PROGRESS', claim.mark == mark and claim.hash or '', claim.left}
 end
 local kind = (completion or failure) and 'reclaim:' or 'claim:'
 write_entries({value = kind .. ARGV[1], left = ttl}, completion, failure)
@@ -139,7 +140,7 @@ return 1
 _FAIL = """
 if not taken then
   redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
-  write_entries(completion, {value = 'failed::' .. ARGV[3], left = ttl})
+  write_entries(completion, {value = 'failed:::' .. ARGV[3], left = ttl})
 end
 """
 
@@ -194,7 +195,8 @@ class Requests:
         """
         if self._fences or claim.key.mark is not None or not self._expects_new_keys:
             return None
-        return self._names(claim.key, _ENTRY_KINDS[:1])[0], f"claim::{claim.token}", _milliseconds(ttl)
+        value = f"claim::{claim.key.content_hash}:{claim.token}"
+        return self._names(claim.key, _ENTRY_KINDS[:1])[0], value, _milliseconds(ttl)
 
     def check(self, claim: Claim, ttl: timedelta) -> Request:
         """Return the request that decides whether the key is new, and claims it then."""
@@ -207,9 +209,10 @@ class Requests:
             if decision == "NEW":
                 last_error = _text(details[1]) if len(details) > 1 else None
                 return Claim(key, claim.token, details[0], last_error)
+            content_hash = _text(details[0]) or ""
             if decision == "DUPLICATE":
-                return Duplicate(key, _text(details[0]) if details else None)
-            return InProgress(key, timedelta(milliseconds=details[0]))
+                return Duplicate(key, _text(details[1]) if len(details) > 1 else None, content_hash)
+            return InProgress(key, timedelta(milliseconds=details[1]), content_hash)
 
         script = _SCRIPTS["check and draw fence" if self._fences else "check"]
         return Request(script, self._names(key), _arguments(claim, ttl), parse)
@@ -218,7 +221,7 @@ class Requests:
         """Return the request that completes a claim without a mark, and returns false if it is not the only entry."""
         if claim.key.mark is not None:
             return None
-        arguments: list[str | int] = [claim.token, _milliseconds(ttl)]
+        arguments: list[str | int] = [f"{claim.key.content_hash}:{claim.token}", _milliseconds(ttl)]
         if validate_result(result) is not None:
             arguments.append(str(result))
         names = self._names(claim.key, _ENTRY_KINDS[::3])
@@ -265,21 +268,20 @@ def _require_claim(response: Any) -> None:
 def _parse_state(response: Any) -> KeyState | None:
     *values, result = map(_text, response)
     entries = dict(_parse_entry(value) for value in values if value is not None)
-    mark, _ = entries.get("claim", (None, None))
+    error = entries["failed"][2] if "failed" in entries else None
     if "claim" in entries:
-        return KeyState(KeyStatus.IN_PROGRESS, mark=mark)
-    _, error = entries.get("failed", (None, None))
+        return KeyState(KeyStatus.IN_PROGRESS, None, None, *entries["claim"][:2])
     if "completed" in entries:
-        return KeyState(KeyStatus.COMPLETED, result, error, entries["completed"][0])
+        return KeyState(KeyStatus.COMPLETED, result, error, *entries["completed"][:2])
     return None if error is None else KeyState(KeyStatus.FAILED, error=error)
 
 
-def _parse_entry(value: str) -> tuple[str, tuple[int | None, str]]:
-    """Return `claim`, `completed` or `failed`, with the mark and the text after it."""
+def _parse_entry(value: str) -> tuple[str, tuple[int | None, str, str]]:
+    """Return `claim`, `completed` or `failed`, with the mark, the content hash and the text after them."""
     match = _ENTRY.fullmatch(value)
     if match is None:
         raise InternalError("unknown entry in Redis; check that no other application uses the prefix of this store")
-    return match[1].removeprefix("re"), (int(match[2]) if match[2] else None, match[3])
+    return match[1].removeprefix("re"), (int(match[2]) if match[2] else None, match[3], match[4])
 
 
 @lru_cache(maxsize=64)
@@ -288,9 +290,9 @@ def _milliseconds(ttl: timedelta) -> int:
 
 
 def _arguments(claim: Claim, ttl: timedelta) -> list[str | int]:
-    """Return the arguments that all scripts begin with: `mark:token`, and the time to live."""
-    mark = claim.key.mark
-    return [f":{claim.token}" if mark is None else f"{mark}:{claim.token}", _milliseconds(ttl)]
+    """Return the arguments that all scripts begin with: `mark:hash:token`, and the time to live."""
+    mark = "" if claim.key.mark is None else claim.key.mark
+    return [f"{mark}:{claim.key.content_hash}:{claim.token}", _milliseconds(ttl)]
 
 
 def _text(value: Any) -> str | None:

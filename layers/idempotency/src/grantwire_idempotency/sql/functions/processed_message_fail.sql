@@ -21,6 +21,7 @@ BEGIN
            updated_at    = EXCLUDED.updated_at,
            claimed_by    = NULL,
            claimed_mark  = NULL,
+           claimed_hash  = NULL,
            claimed_until = NULL,
            failed_until  = EXCLUDED.failed_until
      WHERE NOT processed_message_taken(m, p_token, p_mark, moment);

@@ -42,9 +42,11 @@ CREATE TABLE processed_messages (
     updated_at      timestamptz NOT NULL DEFAULT now(),
     claimed_by      text,
     claimed_mark    bigint,
+    claimed_hash    text,
     claimed_until   timestamptz,
     completed_by    text,
     completed_mark  bigint,
+    completed_hash  text,
     completed_until timestamptz,
     result          text,
     result_until    timestamptz,
@@ -54,11 +56,15 @@ CREATE TABLE processed_messages (
     CONSTRAINT processed_messages_type_length CHECK (char_length(message_type) <= 100),
     CONSTRAINT processed_messages_status CHECK (status IN ('processing', 'completed', 'failed')),
     CONSTRAINT processed_messages_claim
-        CHECK ((claimed_by IS NULL) = (claimed_until IS NULL) AND (claimed_mark IS NULL OR claimed_by IS NOT NULL)),
+        CHECK ((claimed_by IS NULL) = (claimed_until IS NULL)
+               AND (claimed_by IS NOT NULL OR (claimed_mark IS NULL AND claimed_hash IS NULL))),
     CONSTRAINT processed_messages_record
         CHECK ((completed_by IS NULL) = (completed_until IS NULL)
-               AND (completed_by IS NOT NULL OR (completed_mark IS NULL AND result IS NULL))),
+               AND (completed_by IS NOT NULL
+                    OR (completed_mark IS NULL AND completed_hash IS NULL AND result IS NULL))),
     CONSTRAINT processed_messages_marks CHECK (claimed_mark >= 0 AND completed_mark >= 0),
+    CONSTRAINT processed_messages_hash_length
+        CHECK (char_length(claimed_hash) <= 100 AND char_length(completed_hash) <= 100),
     -- A cleanup deletes rows by expires_at (R3), so no live claim, completion or failure may outlast it.
     CONSTRAINT processed_messages_lifetime
         CHECK (expires_at = greatest(claimed_until, completed_until, failed_until))
@@ -75,6 +81,8 @@ COMMENT ON COLUMN processed_messages.completed_at IS 'When the key was last comp
 COMMENT ON COLUMN processed_messages.claimed_by IS 'Token of the claim. While the claim is live, only its holder can complete the key.';
 COMMENT ON COLUMN processed_messages.completed_mark IS
     'Version or time of the completion; only a later mark is new. NULL: every mark is a duplicate.';
+COMMENT ON COLUMN processed_messages.completed_hash IS
+    'Hash of what the completed run was called with. The same key with another hash is a conflict. NULL: not checked.';
 COMMENT ON COLUMN processed_messages.result_until IS
     'When the result expires, if that is before the end of the completion. NULL: with the completion.';
 
