@@ -263,6 +263,7 @@ def test_manage_clients_returns_the_token_but_does_not_log_it(
     logged = capsys.readouterr().out
     for token in (created["token"], rotated["token"]):
         assert token.rpartition("_")[2] not in logged
+    assert ACTOR_AND_REASON["reason"] not in logged  # G14: a reason is text of a person, kept in operator_actions only
     lines = [line for line in map(json.loads, logged.splitlines()) if line["message"] == "client command executed"]
     assert [(line["action"], line["client_id"]) for line in lines] == [
         (action, created["client_id"]) for action in ("create", "rotate", "revoke")

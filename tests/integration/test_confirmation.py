@@ -182,7 +182,10 @@ def test_events_that_left_by_age_are_published_again_if_they_did_not_arrive(flow
 
 
 def test_event_that_is_acknowledged_but_did_not_arrive_is_published_again(flow: LossyStream) -> None:
-    """W1: the acknowledgement floor proves nothing. Only after the recorder had the time to record a dead letter."""
+    """W1: the acknowledgement floor proves nothing. Only after the recorder had the time to record a dead letter.
+
+    G10: so an event comes back that the stolen credentials of a worker have acknowledged.
+    """
     events = flow.publish(users=2)
     flow.acknowledge_all()
     results = [flow.relay()["put_back"] for _ in range(3)]

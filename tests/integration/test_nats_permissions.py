@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
@@ -20,103 +18,26 @@ from nats.aio.client import Client
 from grantwire.errors import RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.publisher import Publisher
-from grantwire.jetstream.pull_consumer import temporary_consumer
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
-from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS, inbox_prefix, map_subject
 from tests.support.audit import audit_messages, audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
-from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
-from tests.support.plaintext import PLAINTEXT
+from tests.support.nats_deployment import API, NAMES, SILENCE_SECONDS, deployment, open_session, server
+from tests.support.nats_users import ADMIN, READER, NatsWithUsers
 from tests.support.read_model import ACTOR_AND_REASON
-from tests.support.servers import STATE, newest_postgres
+from tests.support.servers import newest_postgres
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.workers.relay_support import drain, enqueue, payload
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from tests.integration.conftest import Rows
 
-NAMES = Names()
-API = "$JS.API"
-# A denied request gets no response; an allowed one gets it within milliseconds.
-_SILENCE_SECONDS = 0.3
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[NatsWithUsers]:
-    """NATS with the lists of a deployment, and an unrestricted user to compare with."""
-    server = NatsWithUsers(STATE / "nats-permissions", NAMES)
-    server.start()
-    yield server
-    server.destroy()
-
-
-@pytest.fixture
-def deployment(database_url: str, server: NatsWithUsers) -> Iterator[dict[str, str]]:
-    """Environment of the workers, with the names of template.yaml."""
-    environ = {
-        **PLAINTEXT,
-        "DATABASE_URL": database_url,
-        "NATS_URL": server.url,
-        "ENTITLEMENT_NATS_SUBJECT": NAMES.subject,
-        "ENTITLEMENT_NATS_STREAM": NAMES.stream,
-        "ENTITLEMENT_NATS_READERS": READER,
-        "NOTIFICATION_NATS_STREAM": NAMES.stream,
-        "NOTIFICATION_NATS_DURABLE": NAMES.durable,
-        "NOTIFICATION_NATS_ADVISORY_STREAM": NAMES.advisory_stream,
-        "NATS_PUBLISH_TIMEOUT": "1s",
-    }
-    yield configured(environ)
-    asyncio.run(_delete_streams(server.url_for(ADMIN)))
-
-
-async def _delete_streams(url: str) -> None:
-    client = await nats.connect(url)
-    for info in await client.jetstream().streams_info():
-        await client.jetstream().delete_stream(str(info.config.name))
-    await client.close()
-
-
-class Session:
-    """A connection of one user, which records the permissions that the server denies."""
-
-    def __init__(self, client: Client, denied: list[str]) -> None:
-        self.client = client
-        self.denied = denied
-
-    async def request(self, subject: str, body: dict[str, Any], seconds: float = WAIT_SECONDS) -> dict[str, Any]:
-        """Send a request to JetStream and return the response; raises TimeoutError if there is none in time."""
-        data = json.dumps(body).encode() if body else b""
-        response = await self.client.request(subject, data, timeout=seconds)
-        parsed: dict[str, Any] = json.loads(response.data)
-        assert "error" not in parsed, parsed
-        return parsed
-
-    async def subscribe(self, subject: str) -> None:
-        """Subscribe, and wait until the server has decided."""
-        await self.client.subscribe(subject)
-        await self.client.flush()
-        await asyncio.sleep(0.02)
-
-
-@contextlib.asynccontextmanager
-async def _session(server: NatsWithUsers, user: str) -> Any:
-    denied: list[str] = []
-
-    async def record(error: Exception) -> None:
-        denied.append(str(error))
-
-    client = await nats.connect(
-        server.url_for(user), allow_reconnect=False, error_cb=record, inbox_prefix=inbox_prefix(user)
-    )
-    try:
-        yield Session(client, denied)
-    finally:
-        await client.close()
+__all__ = ["deployment", "server"]
 
 
 @newest_postgres
@@ -143,15 +64,16 @@ def test_all_functions_work_with_the_permissions_of_the_workers(deployment: dict
 def test_reader_consumes_and_acknowledges_through_its_consumer(
     deployment: dict[str, str], rows: Rows, server: NatsWithUsers
 ) -> None:
-    """G2: with a plain nats-py client that knows its stream and consumer."""
-    enqueue(rows, "u_1/item1", 1)
+    """G2, G10: with a plain nats-py client that knows its stream and consumer, several messages with one request."""
+    for version in (1, 2, 3):
+        enqueue(rows, "u_1/item1", version)
     drain(deployment)
 
     async def read() -> int:
-        async with _session(server, READER) as session:
+        async with open_session(server, READER) as session:
             consumer = await session.client.jetstream().pull_subscribe_bind(READER, NAMES.stream)
-            (message,) = await consumer.fetch(1, timeout=WAIT_SECONDS)
-            await message.ack_sync(timeout=WAIT_SECONDS)
+            for message in await consumer.fetch(3, timeout=WAIT_SECONDS):
+                await message.ack_sync(timeout=WAIT_SECONDS)
             info = await session.client.jetstream().consumer_info(NAMES.stream, READER)
             assert session.denied == []
             return int(info.num_ack_pending or 0) + int(info.num_pending or 0)
@@ -216,15 +138,16 @@ def test_request_is_denied(deployment: dict[str, str], server: NatsWithUsers, us
     requests = [REQUESTS[name] for name in DENIED_REQUESTS[user]]
 
     async def attempt() -> tuple[list[Any], str]:
-        async with _session(server, user) as session:
-            sent = [session.request(subject, body, _SILENCE_SECONDS) for subject, body in requests]
+        async with open_session(server, user) as session:
+            sent = [session.request(subject, body, SILENCE_SECONDS) for subject, body in requests]
             responses = await asyncio.gather(*sent, return_exceptions=True)
             return responses, "\n".join(session.denied).lower()
 
     responses, denied = asyncio.run(attempt())
     assert [response for response in responses if not isinstance(response, TimeoutError)] == []
     subjects = {subject for subject, _ in requests}
-    assert {subject for subject in subjects if f'for publish to "{subject.lower()}"' in denied} == subjects
+    named = {subject: f'for publish to "{map_subject(subject).lower()}"' for subject in subjects}
+    assert {subject for subject in subjects if named[subject] in denied} == subjects
 
 
 @newest_postgres
@@ -239,7 +162,7 @@ def test_unrestricted_user_can_send_every_denied_request(deployment: dict[str, s
             await Publisher(connection).publish(NAMES.subject, event_bytes(event_id), event_headers(event_id))
         await connection.close()
         # Reading comes first, and deleting last.
-        async with _session(server, ADMIN) as session:
+        async with open_session(server, ADMIN) as session:
             for name in [*READER_CHANGES, *WORKER_CHANGES, *reversed(STREAM_CHANGES)]:
                 subject, body = REQUESTS[name]
                 if name != "read the bridge's messages":
@@ -269,13 +192,13 @@ def test_publish_is_denied(deployment: dict[str, str], server: NatsWithUsers, us
     """G2: a reader cannot publish an event, and no user can forge an advisory, an acknowledgement or a response."""
 
     async def attempt(user: str) -> list[str]:
-        async with _session(server, user) as session:
+        async with open_session(server, user) as session:
             await session.client.publish(subject, b"x")
             await session.client.flush()
             await asyncio.sleep(0.02)  # nats-py calls the error callback in a task
             return list(session.denied)
 
-    assert [text for text in asyncio.run(attempt(user)) if subject.lower() in text.lower()]
+    assert [text for text in asyncio.run(attempt(user)) if map_subject(subject).lower() in text.lower()]
     assert asyncio.run(attempt(ADMIN)) == []
 
 
@@ -305,7 +228,6 @@ CONSUMER_ACTIONS = (
 )
 BRIDGE = (NAMES.stream, NAMES.durable)
 RECORDERS = [(NAMES.advisory_stream, name) for name in NAMES.recorder_durables]
-REBUILDS = [(NAMES.stream, name) for name in NAMES.rebuild_consumers]
 OUTSIDE = (NAMES.stream, READER)
 ADVISORY = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{NAMES.stream}.{NAMES.durable}"
 
@@ -322,7 +244,7 @@ def _ack_subjects(*consumers: tuple[str, str]) -> set[str]:
     return {f"$JS.ACK.{stream}.{name}.1.1.1.1.0" for stream, name in consumers}
 
 
-ALL_CONSUMERS = [BRIDGE, *RECORDERS, *REBUILDS, OUTSIDE, (NAMES.stream, "other"), ("OTHER", "other")]
+ALL_CONSUMERS = [BRIDGE, *RECORDERS, OUTSIDE, (NAMES.stream, "other"), ("OTHER", "other")]
 ALL_SUBJECTS = {
     NAMES.subject,
     ADVISORY,
@@ -344,7 +266,6 @@ ALLOWED_SUBJECTS = {
         *_stream_subjects(NAMES.stream, NAMES.advisory_stream, actions=("INFO",)),
         *_stream_subjects(NAMES.stream, actions=("MSG.GET",)),
         *_consumer_subjects(BRIDGE, *RECORDERS, actions=("INFO", "MSG.NEXT")),
-        *_consumer_subjects(*REBUILDS, actions=("CREATE", "MSG.NEXT", "DELETE")),
         *_ack_subjects(BRIDGE, *RECORDERS),
     },
     TOPOLOGY: {
@@ -363,13 +284,13 @@ def test_user_publishes_to_exactly_the_allowed_subjects(server: NatsWithUsers, u
 
     async def attempt(user: str) -> set[str]:
         """Return the subjects that the server denies. It needs no stream to decide."""
-        async with _session(server, user) as session:
+        async with open_session(server, user) as session:
             for subject in sorted(ALL_SUBJECTS):
                 await session.client.publish(subject)
             await session.client.flush()
             await asyncio.sleep(0.05)  # nats-py calls the error callback in a task
             text = "\n".join(session.denied).lower()
-            return {subject for subject in ALL_SUBJECTS if f'publish to "{subject.lower()}"' in text}
+            return {subject for subject in ALL_SUBJECTS if f'publish to "{map_subject(subject).lower()}"' in text}
 
     assert ALL_SUBJECTS - asyncio.run(attempt(user)) == ALLOWED_SUBJECTS[user]
 
@@ -385,7 +306,7 @@ def test_subscription_is_denied(server: NatsWithUsers, user: str) -> None:
 
     async def attempt(user: str) -> set[str]:
         """Return the subjects that the server denies."""
-        async with _session(server, user) as session:
+        async with open_session(server, user) as session:
             for subject in subjects:
                 await session.subscribe(subject)
             text = "\n".join(session.denied).lower()
@@ -414,7 +335,7 @@ async def _ignore(_error: Exception) -> None:
 
 
 ACTIONS: dict[str, Callable[[NatsConnection], Awaitable[object]]] = {
-    "read a stream": lambda connection: connection.last_sequence("OTHER"),
+    "read a stream": lambda connection: connection.sequences("OTHER"),
     "read a message": lambda connection: connection.get_message("OTHER", 1),
     "publish": lambda connection: Publisher(connection).publish("other", b"x", {}),
 }
@@ -435,26 +356,3 @@ def test_error_names_the_denied_permission(deployment: dict[str, str], action: s
             await connection.close()
 
     asyncio.run(attempt())
-
-
-@newest_postgres
-def test_third_rebuild_waits_for_a_free_consumer(deployment: dict[str, str]) -> None:
-    """G2, P2: the permission names two consumers, so two rebuilds can read the stream at the same time."""
-
-    async def create_three() -> None:
-        connection = NatsConnection(load(NatsSettings, deployment))
-        await connection.connect()
-        try:
-            async with (
-                temporary_consumer(connection, NAMES.stream, first=1),
-                temporary_consumer(connection, NAMES.stream, first=1),
-            ):
-                with pytest.raises(RetryableError, match="2 rebuilds read the stream"):
-                    async with temporary_consumer(connection, NAMES.stream, first=1):
-                        pass
-            async with temporary_consumer(connection, NAMES.stream, first=1):
-                pass
-        finally:
-            await connection.close()
-
-    asyncio.run(create_three())

@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from grantwire.errors import RetryableError
-from grantwire.jetstream import pull_consumer
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model import from_stream
@@ -113,7 +112,7 @@ def consumer_names(environ: dict[str, str]) -> list[str]:
 def test_empty_read_model_is_restored_without_other_effects(
     environ: dict[str, str], stream: Stream, rows: Rows, entitlements: list[Entitlement]
 ) -> None:
-    """P2: inbox, notifications and the bridge's consumer are not touched, and no consumer is left behind."""
+    """P2: inbox, notifications and the bridge's consumer are not touched, and no consumer is made."""
     rows.execute("DELETE FROM user_entitlements")
     before, delivered = bridge_rows(rows), stream.delivery_count()
     assert rebuild_from_stream(environ) == {
@@ -225,6 +224,28 @@ def test_rebuild_ends_with_last_message_at_its_start(
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS[:6]]
 
 
+def test_messages_that_left_the_stream_are_passed_over(
+    environ: dict[str, str], stream: Stream, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: the first ones, some in between, and a whole batch."""
+    monkeypatch.setattr(from_stream, "_BATCH_SIZE", 4)
+    stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
+    name, batches = environ["ENTITLEMENT_NATS_STREAM"], list[int]()
+    with jetstream(environ) as (runner, context):
+        for sequence in [*range(1, 6), 10, *range(14, 22), 30]:
+            runner.run(context.delete_msg(name, sequence))
+    with open_runtime(environ) as runtime:
+        report = runtime.execute(
+            RebuildCommand("stream", **ACTOR_AND_REASON),
+            OPERATOR.source,
+            on_batch=lambda report: batches.append(report.reached),
+        ).as_dict()
+    assert (report["events"], report["reached"], report["complete"]) == (15, 30, True)
+    assert batches[0] == 9  # it begins with the first message that is there
+    kept = {number for number in range(30) if number + 1 not in {*range(1, 6), 10, *range(14, 22), 30}}
+    assert read_model_rows(rows) == [entitlement(USERS[number], 1) for number in sorted(kept)]
+
+
 @pytest.mark.parametrize("from_sequence", [1, 5, 1000])
 def test_rebuild_of_empty_stream_is_complete(environ: dict[str, str], stream: Stream, from_sequence: int) -> None:
     """P2: nothing was published yet, all messages have left the stream, or from_sequence is past its end."""
@@ -237,7 +258,7 @@ def test_rebuild_of_empty_stream_is_complete(environ: dict[str, str], stream: St
 
 
 def test_concurrent_rebuilds_end_the_same(environ: dict[str, str], rows: Rows, entitlements: list[Entitlement]) -> None:
-    """P2: each has its own consumer and reads all events."""
+    """P2: each reads all events."""
     rows.execute("DELETE FROM user_entitlements")
     reports = run_concurrently(2, lambda _: rebuild_from_stream(environ))
     assert [report["events"] for report in reports] == [60, 60]
@@ -250,9 +271,6 @@ def test_nats_failure_names_sequence_to_continue_with(
 ) -> None:
     """P2: NATS is killed after a batch; projected events stay, and the rest is projected when NATS is back."""
     monkeypatch.setattr(from_stream, "_BATCH_SIZE", 10)
-    monkeypatch.setattr(
-        pull_consumer, "_GRACE_SECONDS", 0.3
-    )  # how long a pull waits for a server that does not respond
     environ |= {**PLAINTEXT, "DATABASE_URL": database_url, "NATS_URL": nats_server.url}
     with Stream(environ) as stream:
         stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
@@ -289,6 +307,26 @@ def test_database_failure_names_sequence_to_continue_with(
             runtime.execute(RebuildCommand("stream", **ACTOR_AND_REASON), OPERATOR.source, on_batch=end_sessions)
         assert runtime.execute(RebuildCommand("stream", from_sequence=11, **ACTOR_AND_REASON), OPERATOR.source).complete
     assert read_model_rows(rows) == [entitlement(user, 1) for user in USERS]
+
+
+def test_stream_that_disappears_is_an_error(
+    environ: dict[str, str], stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: its messages are not reported as read."""
+    monkeypatch.setattr(from_stream, "_BATCH_SIZE", 4)
+    stream.publish(*(event_for(entitlement(user, 1)) for user in USERS))
+
+    def delete(_report: StreamRebuildReport) -> None:
+        def run() -> None:
+            with jetstream(environ) as (runner, context):
+                runner.run(context.delete_stream(environ["ENTITLEMENT_NATS_STREAM"]))
+
+        with ThreadPoolExecutor(1) as pool:  # the event loop of this thread runs the rebuild
+            pool.submit(run).result()
+
+    command = RebuildCommand("stream", **ACTOR_AND_REASON)
+    with open_runtime(environ) as runtime, pytest.raises(RetryableError, match=r"stream not found.* from_sequence 5$"):
+        runtime.execute(command, OPERATOR.source, on_batch=delete)
 
 
 @pytest.mark.usefixtures("stream")

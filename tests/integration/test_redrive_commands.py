@@ -110,8 +110,10 @@ def test_dry_run_changes_nothing(environ: dict[str, str], client: Client, rows: 
         assert actions == [{"dry_run": True, "count": 1}]
 
 
-def test_actor_reason_and_time_are_recorded(runtime: RedriveRuntime, client: Client, rows: Rows) -> None:
-    """Q2: one row for each batch, in the transaction of the change."""
+def test_actor_reason_and_time_are_recorded(
+    runtime: RedriveRuntime, client: Client, rows: Rows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Q2: one row for each batch, in the transaction of the change. G14: the log does not have the reason."""
     failed = _failed_event(client, rows)
     selection = {"event_type": "EntitlementGranted", "user_id": "u_123", "error": "broken", "newer_than": "1h"}
     handle({"action": "redrive", "kind": "outbox", "filter": selection, "force": True, **OPERATOR}, runtime, "a test")
@@ -121,6 +123,9 @@ def test_actor_reason_and_time_are_recorded(runtime: RedriveRuntime, client: Cli
     assert (action["dead_letter_ids"], action["count"]) == ([failed], 1)
     assert action["selection"] == {"filter": selection, "force": True}
     assert (action["source"], action["client_id"]) == ("a test", None)
+    logged = capsys.readouterr().out
+    assert "dead letter command executed" in logged
+    assert "the decoder is repaired" not in logged
 
 
 def test_change_is_rolled_back_if_action_cannot_be_recorded(

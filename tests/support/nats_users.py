@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from grantwire.runtime.topology import ConfigurationRuntime
 from infra.local.servers.nats import NatsServer, NatsUsers
-from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, inbox_prefix, render_accounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,10 +33,9 @@ class UsersWithAdmin(NatsUsers):
         passwords = super().passwords
         return dict.fromkeys([*passwords, ADMIN], passwords[WORKERS])
 
-    def configuration(self) -> str:
-        """Return the configuration with ADMIN as the last user."""
-        users, end, rest = super().configuration().rpartition("  ]")
-        return f'{users}    {{ user: "{ADMIN}", password: "{self.passwords[ADMIN]}" }}\n{end}{rest}'
+    def accounts(self) -> str:
+        """Return the accounts of a deployment, with ADMIN in that of the streams."""
+        return render_accounts(self.names, self.passwords, administrator=ADMIN)
 
 
 class NatsWithUsers(NatsServer):

@@ -15,6 +15,7 @@ from grantwire.entrypoints.authorizer import AuthorizerHandler
 from grantwire.errors import UnauthenticatedError
 from grantwire.runtime.authentication import build_decisions
 from grantwire.runtime.clients import CallerRuntime
+from infra.local.deployment.template import load_template
 from tests.support.plaintext import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from grantwire.clients.authorizer import DecisionCache
 
+TEMPLATE = load_template()
 ARN = "arn:aws:execute-api:eu-central-1:123456789012:abcdef1234/prod/GET/v1/users/u/entitlements"
 
 
@@ -110,8 +112,36 @@ def test_refusal_without_lookup_is_401_and_counted(capsys: pytest.CaptureFixture
         send()
     assert str(refused.value) == "Unauthorized"
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["CallersRefused"] for line in lines if "CallersRefused" in line] == [[1.0]]
+    (counted,) = [line for line in lines if "RequestsRefused" in line]
+    assert (counted["caller"], counted["outcome"], counted["RequestsRefused"]) == (
+        "anonymous",
+        "UNAUTHENTICATED",
+        [1.0],
+    )
     assert not any("AuthorizerFailures" in line for line in lines)
+
+
+def test_invented_tokens_raise_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+    """G12: not by a metric of the authorizer, and its errors, which Lambda counts, are in no alarm."""
+    known_id = generate_client_id()
+    authorizer = Authorizer(make_lookup(FakeClients(known_id), [100.0]), "live")
+    handler = AuthorizerHandler("authorize_caller", lambda _: authorizer, lambda rt, *args: rt.authorize(*args))
+    tokens = [Token.mint("live", generate_client_id()) for _ in range(100)]
+    tokens += [Token.mint(environment, known_id) for environment in ("live", "dev") for _ in range(100)]
+    errors = 0
+    for token in tokens:
+        try:
+            handler({"authorizationToken": f"Bearer {token.text}", "methodArn": ARN}, None)
+        except UnauthenticatedError:
+            errors += 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    alarms = [item["Properties"] for item in TEMPLATE["Resources"].values() if item["Type"] == "AWS::CloudWatch::Alarm"]
+    watched = {alarm["MetricName"] for alarm in alarms if alarm.get("Namespace") == "Grantwire"}
+    assert {(name, sum(line[name])) for line in lines for name in watched & line.keys()} == {("CallersRefused", 0.0)}
+    assert errors == 99
+    queries = [query for alarm in alarms if "SUM(Errors)" in (query := json.dumps(alarm.get("Metrics")))]
+    assert queries
+    assert not any("AuthorizeCallerFunction" in query for query in queries)
 
 
 @pytest.mark.parametrize(

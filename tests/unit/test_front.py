@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from infra.local.servers.front import MAX_BODY_BYTES, Front
+from tests.support.waiting import WAIT_SECONDS
 
 PORT = 4566
 KEY = "0123456789abcdef0123456789abcdef"
@@ -121,6 +122,60 @@ def test_everything_else_needs_the_access_key(path: str) -> None:
         assert send(path, OWN_HOST | {"x-amz-security-token": wrong}) == (403, None)
     assert send(path, OWN_HOST | SIGNED) == (None, 0)
     assert send(path, OWN_HOST | {"x-amz-security-token": KEY}) == (None, 0)
+
+
+def test_unfinished_body_ends_the_request() -> None:
+    """G14: a caller without the access key cannot hold connections by bodies that never end."""
+    ended: list[str] = []
+
+    async def emulator(_scope: Any, receive: Any, _send: Any) -> None:
+        while (message := await receive())["type"] == "http.request":
+            pass
+        ended.append(message["type"])
+
+    async def send_half() -> None:
+        parts: list[Message] = [{"type": "http.request", "body": b"x", "more_body": True}]
+        never = asyncio.Event()
+
+        async def receive() -> Message:
+            if not parts:
+                await never.wait()
+            return parts.pop()
+
+        scope = {"type": "http", "path": API, "headers": [(b"host", OWN_HOST["host"].encode())]}
+        await Front(emulator, port=PORT, access_key=KEY, body_seconds=0.01)(scope, receive, _ignore)
+
+    asyncio.run(asyncio.wait_for(send_half(), WAIT_SECONDS))
+    assert ended == ["http.disconnect"]
+
+
+def test_caller_may_wait_for_the_response_for_longer() -> None:
+    """The limit is for the request: when its body is complete, the emulator only waits for the caller to disconnect."""
+    received: list[str] = []
+
+    async def emulator(_scope: Any, receive: Any, _send: Any) -> None:
+        received.extend([(await receive())["type"], (await receive())["type"]])
+
+    async def send_all() -> None:
+        parts: list[Message] = [
+            {"type": "http.response"},
+            {"type": "http.request", "body": b"x", "more_body": False},
+        ]
+
+        async def receive() -> Message:
+            if len(parts) == 1:
+                await asyncio.sleep(0.05)  # longer than the limit
+            return parts.pop()
+
+        scope = {"type": "http", "path": API, "headers": [(b"host", OWN_HOST["host"].encode())]}
+        await Front(emulator, port=PORT, access_key=KEY, body_seconds=0.01)(scope, receive, _ignore)
+
+    asyncio.run(send_all())
+    assert received == ["http.request", "http.response"]
+
+
+async def _ignore(_message: Any) -> None:
+    pass
 
 
 def test_websockets_need_the_access_key() -> None:

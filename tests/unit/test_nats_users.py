@@ -7,19 +7,19 @@ import re
 from typing import TYPE_CHECKING
 
 from grantwire.jetstream.settings import NatsSettings
-from grantwire.jetstream.topology import ADVISORY_SUBJECTS, REBUILD_CONSUMERS, AdvisorySettings
+from grantwire.jetstream.topology import ADVISORY_SUBJECTS, AdvisorySettings
 from grantwire.settings import variables
 from infra.local.deployment.template import declared_parameters, function_variables, load_template
 from infra.local.servers.nats import NatsUsers
 from infra.local.servers.nats_users import (
     ADVISORIES,
     INBOX_PREFIXES,
+    OWNER,
     TOPOLOGY,
     WORKERS,
     Names,
     list_users,
-    render_account,
-    render_users,
+    render_accounts,
 )
 from tests.support.paths import ROOT
 
@@ -32,7 +32,7 @@ def test_documented_configuration_is_the_generated_one() -> None:
     names = Names()
     page = (ROOT / "docs" / "deploy.md").read_text()
     blocks = re.findall(r"```\n(accounts \{\n.*?)```\n", page, re.DOTALL)
-    assert blocks == [render_account(names, {user.name: "…" for user in list_users(names)})]
+    assert blocks == [render_accounts(names, {user.name: "…" for user in list_users(names)})]
 
 
 def test_names_are_those_of_the_template_and_the_settings() -> None:
@@ -45,7 +45,6 @@ def test_names_are_those_of_the_template_and_the_settings() -> None:
         defaults["NOTIFICATION_NATS_ADVISORY_DURABLE"],
         defaults["NOTIFICATION_NATS_TERMINATED_ADVISORY_DURABLE"],
     )
-    assert names.rebuild_consumers == REBUILD_CONSUMERS
     assert tuple(ADVISORY_SUBJECTS) == ADVISORIES
 
 
@@ -77,6 +76,23 @@ def test_only_the_topology_user_changes_streams() -> None:
         assert all(subject.startswith("$JS.ACK.") for subject in user.publish if subject.endswith(">"))
 
 
+def test_every_account_imports_what_its_user_may_publish_and_no_other_account_may() -> None:
+    """G10: the account of the streams has no users. A subject of two users has one export for both."""
+    users = list_users(Names(readers=("billing", "search"), faults=True))
+    text = render_accounts(Names(readers=("billing", "search"), faults=True), {user.name: "…" for user in users})
+    owner, *accounts = re.split(r"^  (?=\S+ \{$)", text, flags=re.MULTILINE)[1:]
+    assert owner.startswith(f"{OWNER} {{")
+    assert "users" not in owner
+    exports = dict(re.findall(r'service: "(.+?)", (?:response: stream, )?accounts: \[(.+?)\]', owner))
+    for user, account in zip(users, accounts, strict=True):
+        assert account.startswith(f'"{user.name}" {{')
+        assert tuple(re.findall(rf'account: {OWNER}, subject: "(.+?)"', account)) == user.publish
+        assert {subject for subject, importers in exports.items() if f'"{user.name}"' in importers} == {*user.publish}
+    pulls = re.findall(r'service: "(\S+)", response: stream', owner)
+    assert {subject.rpartition(".")[2] for subject in pulls} >= {"billing", "search", "grantwire-bridge"}
+    assert all(".MSG.NEXT." in subject for subject in pulls)
+
+
 def test_passwords_are_random_and_kept(tmp_path: Path) -> None:
     """G2: each installation has its own, and a new reader does not change those of the others."""
     first = NatsUsers(tmp_path / "one", Names()).passwords
@@ -90,4 +106,4 @@ def test_passwords_are_random_and_kept(tmp_path: Path) -> None:
 def test_special_characters_are_quoted() -> None:
     """G2: a password cannot end its text, and keeps letters outside ASCII, which nats-server reads only as they are."""
     passwords = {user.name: 'a"b\\cö' for user in list_users(Names())}
-    assert r'password: "a\"b\\cö"' in render_users(Names(), passwords)
+    assert r'password: "a\"b\\cö"' in render_accounts(Names(), passwords)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any
 
 import pytest
@@ -48,6 +49,24 @@ def test_actions_are_pinned_by_hash(path: Any) -> None:
     uses = re.findall(r"uses: (.+)", path.read_text())
     assert uses
     assert [line for line in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflow_installs_by_hash_only(path: Any) -> None:
+    """G14: a package whose file was replaced in the index is not installed. A wheel built here needs no index."""
+    installs = re.findall(r"pip\S* install (.+)", path.read_text().replace("\\\n", " "))
+    allowed = ("--require-hashes --requirement requirements/", "--no-index --no-deps .grantwire/wheel/")
+    assert [command for command in installs if not command.startswith(allowed)] == []
+    assert installs
+
+
+def test_workflow_installs_every_extra_of_the_library() -> None:
+    """The conformance suite then tests each store."""
+    project = tomllib.loads((ROOT / "layers" / "idempotency" / "pyproject.toml").read_text())["project"]
+    extras = [requirement for extra in project["optional-dependencies"].values() for requirement in extra]
+    source = (ROOT / "requirements" / "library.in").read_text()
+    listed = [line for line in source.splitlines() if line and not line.startswith(("#", "-"))]
+    assert {re.split("[><=~]", requirement)[0] for requirement in extras} | {"pytest"} == set(listed)
 
 
 def test_workflow_runs_the_commands_of_the_readme() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 from infra.local.stack import selection, webhook
 from infra.local.toolchain.environments import command_path
@@ -22,6 +24,7 @@ Grantwire is up.
   PostgreSQL  {database}
   NATS        {nats}
               {nats_reader}  (reads events)
+  passwords   in {description}, which only you can read
   local AWS   {emulator}
   receiver    {receiver}
 
@@ -63,15 +66,22 @@ def up(arguments: Sequence[str], progress: Progress) -> int:
     progress.print_line(
         READY.format(
             api=stack.api_url,
-            database=stack.database_url,
-            nats=stack.nats_url,
-            nats_reader=stack.nats_reader_url,
+            database=without_password(stack.database_url),
+            nats=without_password(stack.nats_url),
+            nats_reader=without_password(stack.nats_reader_url),
+            description=relative_to_folder(stack.description),
             emulator=stack.emulator_url,
             command=relative_to_folder(command_path()),
             receiver=webhook.describe(stack.state),
         )
     )
     return 0
+
+
+def without_password(url: str) -> str:
+    """Return an address as it may be shown: a terminal keeps what it prints, and so does the log of a CI."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=re.sub(r":[^:@]*@", "@", parts.netloc)))
 
 
 def relative_to_folder(path: Path) -> Path:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 ACCESS_KEY_VARIABLE = "AWS_SESSION_TOKEN"  # the emulator passes it on to functions, and the SDK sends it
 MAX_BODY_BYTES = 10 * 1024 * 1024  # API Gateway's own limit
-KEEP_ALIVE_SECONDS = 75
+KEEP_ALIVE_SECONDS = 75  # also the limit for the headers of a request
+BODY_SECONDS = 30.0  # for the whole body, which a caller could otherwise send byte by byte; API Gateway's limit is 29
 
 # `@connections` is the emulator's interface to WebSocket APIs, not a path of an API.
 _API_PATH = re.compile(r"/_aws/execute-api/[A-Za-z0-9]+/[A-Za-z0-9_]+(?:/(?!@connections).*)?", re.DOTALL)
@@ -42,8 +43,11 @@ _OWN_PAGES = {b"none", b"same-origin"}  # of Sec-Fetch-Site, which browsers also
 class Front:
     """The ASGI application in front of the emulator."""
 
-    def __init__(self, emulator: Application, *, port: int, access_key: str) -> None:
+    def __init__(
+        self, emulator: Application, *, port: int, access_key: str, body_seconds: float = BODY_SECONDS
+    ) -> None:
         self._emulator = emulator
+        self._body_seconds = body_seconds
         self._access_key = access_key.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
@@ -59,7 +63,7 @@ class Front:
         elif _declared_length(scope) > MAX_BODY_BYTES:
             await _refuse(scope, send, 413, f"the body must have at most {MAX_BODY_BYTES} bytes")
         else:
-            await self._emulator(scope, _bounded(receive), send)
+            await self._emulator(scope, _bounded(receive, self._body_seconds), send)
 
     def _has_access_key(self, scope: Message) -> bool:
         """Return whether a request has the access key in its signature or as its session token."""
@@ -91,14 +95,20 @@ def _declared_length(scope: Message) -> int:
     return max(lengths, default=0)
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Return `receive`, which ends the request when a body without a declared length gets too long."""
-    received = 0
+def _bounded(receive: Receive, seconds: float) -> Receive:
+    """Return `receive`, which ends the request if its body gets too long, or is not complete after some seconds."""
+    received, is_complete = 0, False
+    deadline = asyncio.get_running_loop().time() + seconds
 
     async def receive_bounded() -> Message:
-        nonlocal received
-        message = await receive()
+        nonlocal received, is_complete
+        try:
+            async with asyncio.timeout_at(None if is_complete else deadline):
+                message = await receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
         received += len(message.get("body", b""))
+        is_complete = not message.get("more_body", False)
         return message if received <= MAX_BODY_BYTES else {"type": "http.disconnect"}
 
     return receive_bounded

@@ -10,7 +10,7 @@ import socket
 from typing import TYPE_CHECKING, ClassVar
 
 from infra.local.errors import CommandError
-from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, list_users, render_users
+from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names, list_users, render_accounts
 from infra.local.servers.server import Server
 from infra.local.system import files, programs
 from infra.local.system.ports import HOST
@@ -50,8 +50,11 @@ class NatsUsers:
 
     def configuration(self) -> str:
         """Return the configuration of the server."""
-        users = render_users(self.names, self.passwords, indent="  ")
-        return f"jetstream {{ sync_interval: {json.dumps(self.sync_interval)} }}\nauthorization {{\n{users}}}\n"
+        return f"jetstream {{ sync_interval: {json.dumps(self.sync_interval)} }}\n{self.accounts()}"
+
+    def accounts(self) -> str:
+        """Return the accounts of the server and their users."""
+        return render_accounts(self.names, self.passwords)
 
     def is_written(self) -> bool:
         """Return whether the file has the current configuration."""

@@ -1,8 +1,15 @@
-"""The users of NATS and the subjects that each may use: the only place where the permission lists are written.
+"""The users of NATS, their accounts, and the subjects that each may use: the only place where these lists are written.
 
 The local servers are configured with these lists, docs/deploy.md prints them, and tests run the workers with them.
-A user may publish and subscribe to the listed subjects and to nothing else. Responses arrive in an inbox whose prefix
-only its user may subscribe to, so that no user can read the responses of another one.
+
+The streams are in the account OWNER, which has no users. Each user has an account of its own, which imports exactly the
+subjects that the user may publish to. NATS does not check the reply subject of a request, and JetStream responds there
+with the rights of the server; from an account of its own, a response reaches nothing of the account OWNER (G10). In
+its account, a user may publish and subscribe to the listed subjects and to nothing else, so that a missing entry is an
+error that names the subject.
+
+An account without JetStream responds to requests below API itself, that it has none. So each account maps them to other
+subjects, and imports these. Clients notice nothing.
 
 Standard library only, like the other modules of the servers.
 """
@@ -14,13 +21,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+OWNER = "GRANTWIRE"  # storage belongs to an account: the streams of a renamed one are gone
 WORKERS = "grantwire-workers"
 TOPOLOGY = "grantwire-topology"
 FAULTS = "grantwire-faults"
 INBOX_PREFIXES = {WORKERS: "_INBOX_WORKERS", TOPOLOGY: "_INBOX_TOPOLOGY"}
 API = "$JS.API"
+MAPPED_API = "GRANTWIRE.API"
 ADVISORIES = ("MAX_DELIVERIES", "MSG_TERMINATED")
 
 
@@ -37,7 +46,6 @@ class Names:
     durable: str = "grantwire-bridge"
     advisory_stream: str = "ENTITLEMENTS_ADVISORIES"
     recorder_durables: tuple[str, str] = ("max-deliveries-recorder", "terminated-recorder")
-    rebuild_consumers: tuple[str, ...] = ("grantwire-rebuild-1", "grantwire-rebuild-2")
     readers: tuple[str, ...] = ("reader",)
     faults: bool = False
 
@@ -49,7 +57,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of NATS, and the subjects that it may publish to."""
+    """A user of NATS, whose account has the same name, and the subjects that it may publish to."""
 
     name: str
     inbox_prefix: str
@@ -58,12 +66,13 @@ class User:
 
 def list_users(names: Names) -> list[User]:
     """Return every user with its permissions."""
-    return [
-        User(WORKERS, INBOX_PREFIXES[WORKERS], tuple(_worker_subjects(names))),
-        User(TOPOLOGY, INBOX_PREFIXES[TOPOLOGY], tuple(_topology_subjects(names))),
-        *(User(name, inbox_prefix(name), tuple(_reader_subjects(names.stream, name))) for name in names.readers),
-        *([User(FAULTS, inbox_prefix(FAULTS), tuple(_fault_subjects(names)))] if names.faults else []),
-    ]
+    subjects = {
+        WORKERS: _worker_subjects(names),
+        TOPOLOGY: _topology_subjects(names),
+        **{name: _reader_subjects(names.stream, name) for name in names.readers},
+        **({FAULTS: _fault_subjects(names)} if names.faults else {}),
+    }
+    return [User(name, inbox_prefix(name), tuple(dict.fromkeys(allowed))) for name, allowed in subjects.items()]
 
 
 def inbox_prefix(user: str) -> str:
@@ -71,17 +80,19 @@ def inbox_prefix(user: str) -> str:
     return INBOX_PREFIXES.get(user, f"_INBOX_{user}")
 
 
+def map_subject(subject: str) -> str:
+    """Return the subject of a request in the account of a user, as permissions and errors name it."""
+    return MAPPED_API + subject.removeprefix(API) if subject.startswith(f"{API}.") else subject
+
+
 def _worker_subjects(names: Names) -> Iterator[str]:
     """Yield the subjects of relay, bridge, recorder, redrive and rebuild."""
     yield names.subject
     for stream in (names.stream, names.advisory_stream):
         yield f"{API}.STREAM.INFO.{stream}"
-    yield f"{API}.STREAM.MSG.GET.{names.stream}"  # the recorder copies the message of an advisory
+    yield f"{API}.STREAM.MSG.GET.{names.stream}"  # the recorder copies the message of an advisory; a rebuild reads all
     for stream, consumer in names.consumers:
         yield from _reader_subjects(stream, consumer)
-    for consumer in names.rebuild_consumers:
-        for action in ("CREATE", "MSG.NEXT", "DELETE"):  # a rebuild from the stream
-            yield f"{API}.CONSUMER.{action}.{names.stream}.{consumer}"
 
 
 def _topology_subjects(names: Names) -> Iterator[str]:
@@ -111,23 +122,51 @@ def _fault_subjects(names: Names) -> Iterator[str]:
     yield f"{API}.STREAM.MSG.DELETE.{names.stream}"
 
 
-def render_users(names: Names, passwords: Mapping[str, str], *, indent: str = "") -> str:
-    """Return the `users` list of a nats-server configuration."""
-    lines = ["users: ["]
-    for user in list_users(names):
-        lines += [f"  {{ user: {_quote(user.name)}, password: {_quote(passwords[user.name])}, permissions: {{"]
-        lines += ["    publish: { allow: ["]
-        lines += [f"      {_quote(subject)}" for subject in user.publish]
-        lines += ["    ] }", f"    subscribe: {{ allow: [{_quote(user.inbox_prefix + '.>')}] }}", "  } }"]
-    return "".join(f"{indent}{line}\n" for line in [*lines, "]"])
+def render_accounts(names: Names, passwords: Mapping[str, str], *, administrator: str = "") -> str:
+    """Return the accounts of a nats-server configuration, as docs/deploy.md prints them.
+
+    `administrator` is an unrestricted user of the account OWNER.
+    """
+    users = list_users(names)
+    lines = ["accounts {", f"  {OWNER} {{", "    jetstream: enabled"]
+    if administrator:
+        lines.append(f"    users: [{{ user: {_quote(administrator)}, password: {_quote(passwords[administrator])} }}]")
+    lines += ["    exports: [", *_export_lines(users), "    ]", "  }"]
+    for user in users:
+        mapping = f"    mappings: {{ {_quote(f'{API}.>')}: {_quote(f'{MAPPED_API}.>')} }}"
+        lines += [f"  {_quote(user.name)} {{", mapping, "    imports: [", *map(_to_import, user.publish), "    ]"]
+        lines += [*_user_lines(user, passwords), "  }"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _to_import(subject: str) -> str:
+    mapped = map_subject(subject)
+    target = "" if mapped == subject else f", to: {_quote(mapped)}"
+    return f"      {{ service: {{ account: {OWNER}, subject: {_quote(subject)} }}{target} }}"
+
+
+def _user_lines(user: User, passwords: Mapping[str, str]) -> Iterator[str]:
+    yield f"    users: [{{ user: {_quote(user.name)}, password: {_quote(passwords[user.name])}, permissions: {{"
+    yield "      publish: { allow: ["
+    yield from (f"        {_quote(map_subject(subject))}" for subject in user.publish)
+    yield "      ] }"
+    yield f"      subscribe: {{ allow: [{_quote(user.inbox_prefix + '.>')}] }}"
+    yield "    } }]"
+
+
+def _export_lines(users: Sequence[User]) -> Iterator[str]:
+    """Yield one export for each subject, for the accounts that import it and for no other account."""
+    for subject in dict.fromkeys(subject for user in users for subject in user.publish):
+        accounts = ", ".join(_quote(user.name) for user in users if subject in user.publish)
+        response = "response: stream, " if is_pull(subject) else ""
+        yield f"      {{ service: {_quote(subject)}, {response}accounts: [{accounts}] }}"
+
+
+def is_pull(subject: str) -> bool:
+    """Return whether a request to this subject gets several responses: the messages of a consumer."""
+    return subject.startswith(f"{API}.CONSUMER.MSG.NEXT.")
 
 
 def _quote(text: str) -> str:
     """Return a quoted text. nats-server does not accept the escapes of JSON for characters outside ASCII."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def render_account(names: Names, passwords: Mapping[str, str]) -> str:
-    """Return an account for Grantwire alone, as docs/deploy.md prints it."""
-    users = render_users(names, passwords, indent="    ")
-    return f"accounts {{\n  GRANTWIRE {{\n    jetstream: enabled\n{users}  }}\n}}\n"

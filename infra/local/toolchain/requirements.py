@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# In this order: the development environment takes the layer's versions.
+# In this order: the development environment takes the layer's versions, and the library's tests take its versions.
 SOURCES = (
     "layers/core/python/requirements.in",
     "requirements/uv.in",
     "requirements/development.in",
+    "requirements/library.in",
     "requirements/emulator.in",
     "requirements/audit.in",
 )

@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,6 +102,50 @@ def test_export_whose_part_is_shorter_than_its_position_begins_again(
     assert grantwire("export", str(home / "all.jsonl"), "--json").json["entitlements"] == 30
     lines = (home / "all.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == entitlements(0, 30)
+
+
+# What a spreadsheet would execute, and texts that only look like it; all are valid ids.
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "a;=1+1", "'=1", "a=1", "a;b", "'", "it's"]
+
+
+@pytest.mark.parametrize("extension", ["csv", "jsonl"])
+def test_exported_cell_is_no_formula(grantwire: Run, api: FakeApi, home: Path, extension: str) -> None:
+    """G14: neither as a cell, nor as a part of one after a semicolon; the original can be restored."""
+    rows = [{**item, "user_id": text} for item, text in zip(entitlements(0, len(FORMULAS)), FORMULAS, strict=True)]
+    api.routes[("GET", "/v1/snapshot")] = lambda _: Reply(200, {"entitlements": rows, "changes_after": "cursor"})
+    file = home / f"all.{extension}"
+    assert grantwire("export", str(file)).code == 0
+    if extension == "jsonl":
+        assert [json.loads(line)["user_id"] for line in file.read_text().splitlines()] == FORMULAS
+        return
+    cells = [row["user_id"] for row in csv.DictReader(io.StringIO(file.read_text()))]
+    assert [part for cell in cells for part in cell.split(";") if part[0] in "=+-@\uff1d"] == []
+    assert [re.sub("(^|;)'", r"\1", cell) for cell in cells] == FORMULAS
+    assert cells[FORMULAS.index("a;b")] == "a;b"
+
+
+@pytest.mark.parametrize("name", ["all.csv.part", "all.csv.part.json"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "writable by others", "named pipe"])
+def test_export_does_not_continue_what_another_account_may_have_made(
+    grantwire: Run, snapshot: FakeApi, home: Path, name: str, kind: str
+) -> None:
+    """G14: in a shared folder, it would write into the file that the link names, or export what another one wrote."""
+    target, found = home / "target", home / name
+    target.write_text("valuable")
+    if kind == "link":
+        found.symlink_to(target)
+    elif kind == "hard link":
+        found.hardlink_to(target)
+    elif kind == "named pipe":
+        os.mkfifo(found)
+    else:
+        found.write_text("{}")
+        found.chmod(0o666)
+    result = grantwire("export", str(home / "all.csv"), "--json")
+    assert (result.code, result.error["code"]) == (4, "UNSAFE_FILE")
+    assert name in result.error["message"]
+    assert target.read_text() == "valuable"
+    assert snapshot.calls == []
 
 
 def change(number: int) -> dict[str, object]:

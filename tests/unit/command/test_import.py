@@ -46,6 +46,17 @@ def purchases(home: Path) -> Path:
     return path
 
 
+def test_result_file_is_not_written_through_a_link(grantwire: Run, api: FakeApi, purchases: Path) -> None:
+    """G14: nothing is sent either."""
+    target = purchases.with_name("target")
+    target.write_text('{"line": ')  # the beginning of a result, which would be cut off
+    purchases.with_name(f"{purchases.name}.results.jsonl").symlink_to(target)
+    result = grantwire("import", str(purchases), "--yes", "--json")
+    assert (result.code, result.error["code"]) == (4, "UNSAFE_FILE")
+    assert target.read_text() == '{"line": '
+    assert api.calls == []
+
+
 def results_of(path: Path) -> list[dict[str, Any]]:
     """Return the results of an import."""
     return [json.loads(line) for line in path.with_name(f"{path.name}.results.jsonl").read_text().splitlines()]

@@ -1,11 +1,15 @@
-"""Files with secrets: written with mode 0600, and refused if another account can read them or owns them."""
+"""Files of this account: those with secrets, which no other account may read, and those that a command continues.
+
+A file is never written through a link: another account can put one into a shared folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from grantwire_cli.errors import AccessError, CommandError
 
@@ -36,6 +40,40 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if status.st_mode & OTHERS:
         problem = f"{path} contains tokens, and other accounts can access it (mode {stat.S_IMODE(status.st_mode):04o})."
         raise AccessError(problem, hint=f"Make it private: chmod 600 {path}", code="UNSAFE_FILE")
+
+
+def open_own(path: Path, *, create: bool = True) -> BinaryIO:
+    """Open a file of this account to continue it; with `create`, make it with mode 0600 if there is none.
+
+    Raises AccessError for a link, for what is no file, and for a file that another account owns or may write.
+    Raises OSError if it cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _not_own(path, "is a link") from error
+        raise
+    try:
+        _check_own(path, os.fstat(descriptor))
+    except AccessError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "r+b")
+
+
+def _check_own(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_own(path, "is not a file")
+    if status.st_nlink > 1:
+        raise _not_own(path, "has a second name (a hard link)")
+    if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
+        raise _not_own(path, "can be changed by another account")
+
+
+def _not_own(path: Path, problem: str) -> AccessError:
+    return AccessError(f"{path} {problem}, so it is not used.", hint="Delete it.", code="UNSAFE_FILE")
 
 
 def write_private(path: Path, text: str) -> None:

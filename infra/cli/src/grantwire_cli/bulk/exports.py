@@ -2,6 +2,8 @@
 
 An export to a file writes `FILE.part` and, after each page, `FILE.part.json` with the position. An interrupted export
 continues there. The complete file gets its name at the end, so that a file of that name is always complete.
+
+A spreadsheet executes a cell that begins like a formula. In CSV such a cell therefore gets an apostrophe before it.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import csv
 import io
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.bulk.lines import Format
 from grantwire_cli.errors import CommandError
+from grantwire_cli.files import open_own, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 PATH = "/v1/snapshot"
 PAGE_SIZE = 1000
 COLUMNS = ("user_id", "stock_keeping_unit", "status", "version", "updated_at", "starts_at", "expires_at")
+
+# Where a formula can begin: in a cell, and after a semicolon, at which some languages separate cells. The letters are
+# those that spreadsheets accept, also in full width. An apostrophe is in the list so that the original can be restored.
+_FORMULA = re.compile(r"(^|;)(?=[=+\-@\t\r\uff1d\uff0b\uff0d\uff20'])")
 
 
 def pages(api: Api, after: str | None = None) -> Iterator[Mapping[str, Any]]:
@@ -44,8 +52,13 @@ def encode(format_: Format, entitlements: Sequence[Mapping[str, Any]], *, headin
     writer = csv.writer(text, lineterminator="\n")
     if heading:
         writer.writerow(COLUMNS)
-    writer.writerows([item.get(column) for column in COLUMNS] for item in entitlements)
+    writer.writerows([_to_cell(item.get(column)) for column in COLUMNS] for item in entitlements)
     return text.getvalue()
+
+
+def _to_cell(value: object) -> object:
+    """Return a value that no spreadsheet takes for a formula."""
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 
 
 class ExportFile:
@@ -63,7 +76,7 @@ class ExportFile:
         position = self._read_position()
         count, cursor = int(position["count"]), ""
         try:
-            with os.fdopen(os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+            with open_own(self._part) as file:
                 file.truncate(int(position["bytes"]))
                 file.seek(0, os.SEEK_END)
                 on_lines(count)
@@ -86,7 +99,8 @@ class ExportFile:
         """Return where an interrupted export of the same kind stopped; the beginning if there is none."""
         beginning = {"after": None, "bytes": 0, "count": 0}
         try:
-            position = json.loads(self._position.read_text())
+            with open_own(self._position, create=False) as file:
+                position = json.load(file)
             same = (position["source"], position["format"]) == (self._source, self._format.value)
             complete = self._part.stat().st_size >= position["bytes"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -94,7 +108,5 @@ class ExportFile:
         return position if same and complete and position.get("after") else beginning
 
     def _write_position(self, *, after: str | None, size: int, count: int) -> None:
-        new = self._position.with_name(f"{self._position.name}.new")
         position = {"after": after, "bytes": size, "count": count, "format": self._format.value, "source": self._source}
-        new.write_text(json.dumps(position))
-        new.replace(self._position)
+        write_private(self._position, json.dumps(position))

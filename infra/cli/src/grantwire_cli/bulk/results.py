@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from grantwire_cli.errors import CommandError
+from grantwire_cli.files import open_own
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ class ResultFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file: BinaryIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+            self._file: BinaryIO = open_own(path)
         except OSError as error:
             raise CommandError(f"Could not open the result file {path}: {error.strerror}.") from error
         self.counts = {"applied": 0, "replayed": 0, "refused": 0}

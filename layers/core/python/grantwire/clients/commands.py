@@ -107,7 +107,6 @@ class ClientCommand:
             action=self.action,
             client_id=client_id,
             actor=operator.actor,
-            reason=operator.reason,
             **fields,
         )
 

@@ -137,7 +137,6 @@ class DeadLetters:
                 "dead letter command executed",
                 action_id=str(execution.action.action_id),
                 actor=command.actor,
-                reason=command.reason,
                 **report.counts(),
             )
         return report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from grantwire.clients.authorizer import allows
+from grantwire.clients.scopes import ANONYMOUS
 from grantwire.entrypoints.refusals import REFUSED
 from grantwire.errors import UnauthenticatedError
 from grantwire.observability import begin_invocation, logger, metrics
@@ -21,6 +22,9 @@ class AuthorizerHandler(Generic[R]):
 
     It raises every error. API Gateway then denies the request, responds with 500 or the template's gateway response
     for it, and does not cache the result.
+
+    The metrics AuthorizerFailures and CallersRefused have alarms. Callers without a genuine token count in neither, so
+    that a stranger cannot raise an alarm (G12); they are in RequestsRefused, as `anonymous`.
     """
 
     def __init__(
@@ -37,23 +41,25 @@ class AuthorizerHandler(Generic[R]):
             method_arn = str(event["methodArn"])
             policy = self._authorize(self._runtime.get(), str(event.get("authorizationToken") or ""), method_arn)
         except UnauthenticatedError:
-            # Not a failure: API Gateway responds with 401 and does not cache it.
-            self._write_metric("CallersRefused", 1)
+            # Not a failure: API Gateway responds with 401 and does not cache it. Lambda counts an error, so the alarm
+            # FunctionErrors does not watch this function.
+            self._write_metric("CallersRefused", 0, ANONYMOUS, "UNAUTHENTICATED")
             raise
         except Exception:
             logger.exception("authorizer failed, denying request")
             self._write_metric("AuthorizerFailures", 1)
             raise
+        caller = policy["principalId"]
         is_denied = policy["policyDocument"]["Statement"][0]["Effect"] == "Deny"
-        refused = None if allows(policy, method_arn) else policy["principalId"]
-        self._write_metric("CallersRefused", int(is_denied), refused)
+        refused = None if allows(policy, method_arn) else caller
+        self._write_metric("CallersRefused", int(is_denied and caller != ANONYMOUS), refused)
         return policy
 
-    def _write_metric(self, name: str, value: int, refused: str | None = None) -> None:
-        """Write one document. `refused` is the caller whose request API Gateway will refuse."""
+    def _write_metric(self, name: str, value: int, refused: str | None = None, outcome: str = "FORBIDDEN") -> None:
+        """Write one document. `refused` is the caller whose request API Gateway will refuse, with this outcome."""
         metrics.write_document(
             {name: {"Unit": "Count", "Value": [float(value)]}},
             dimensions={"worker": self.name, "service": str(metrics.service)},
-            metadata={} if refused is None else {"caller": refused, "outcome": "FORBIDDEN"},
+            metadata={} if refused is None else {"caller": refused, "outcome": outcome},
             counted={} if refused is None else REFUSED,
         )

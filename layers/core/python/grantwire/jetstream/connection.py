@@ -141,10 +141,11 @@ class NatsConnection:
             except NotFoundError:
                 return None
 
-    async def last_sequence(self, stream: str) -> int:
-        """Return the sequence of the last message in a stream."""
+    async def sequences(self, stream: str) -> range:
+        """Return the sequences from the first to the last message in a stream; messages in between may be deleted."""
         with self.wrap_exceptions():
-            return (await self.jetstream.stream_info(stream)).state.last_seq
+            state = (await self.jetstream.stream_info(stream)).state
+        return range(state.first_seq, state.last_seq + 1)
 
     async def _notify_closed(self) -> None:
         for callback in self._closed_callbacks:

@@ -51,11 +51,6 @@ class Message:
         return self.msg.metadata.sequence.stream
 
     @property
-    def consumer_sequence(self) -> int:
-        """The sequence of this delivery in the consumer."""
-        return self.msg.metadata.sequence.consumer
-
-    @property
     def delivery_count(self) -> int:
         """The number of deliveries of the message, including this one."""
         return self.msg.metadata.num_delivered

@@ -10,21 +10,14 @@ responds too late, the messages are kept for the next pull.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
-import uuid
 from typing import TYPE_CHECKING, Any
-
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from grantwire.errors import RetryableError
 from grantwire.jetstream.message import Message
-from grantwire.jetstream.topology import REBUILD_CONSUMERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
@@ -32,10 +25,6 @@ if TYPE_CHECKING:
 
 # A server that exceeds the end of a request by this much has stopped responding.
 _GRACE_SECONDS = 2.0
-# The server deletes a temporary consumer that no client has used for this long.
-_INACTIVE_THRESHOLD_SECONDS = 60.0
-
-_CONSUMER_EXISTS_CODE = 10148
 _NO_MESSAGES_STATUSES = {"404", "408"}
 _HEARTBEAT_STATUS = "100"
 
@@ -142,52 +131,3 @@ class PullConsumer:
             self._response.set_result(None)
         else:
             self._response.set_exception(error)
-
-
-@contextlib.asynccontextmanager
-async def temporary_consumer(connection: NatsConnection, stream: str, *, first: int) -> AsyncIterator[PullConsumer]:
-    """Create a consumer that starts at sequence `first` and needs no acknowledgements; delete it at the end.
-
-    It has the first free name of REBUILD_CONSUMERS. Raises RetryableError if all of them exist; the server deletes one
-    that was not used for a minute.
-    """
-    name = await _create_temporary(connection, stream, first)
-    consumer = PullConsumer(connection, stream, name)
-    try:
-        await consumer.open()
-        yield consumer
-    finally:
-        with contextlib.suppress(RetryableError), connection.wrap_exceptions():
-            await connection.jetstream.delete_consumer(stream, name)
-
-
-async def _create_temporary(connection: NatsConnection, stream: str, first: int) -> str:
-    """Create a temporary consumer and return its name.
-
-    nats-py's `add_consumer` would update an existing consumer, so that two rebuilds would share it.
-    """
-    timeout = connection.settings.publish_timeout.total_seconds()
-    for name in REBUILD_CONSUMERS:
-        config = ConsumerConfig(
-            name=name,
-            description=f"rebuilds the read model, {uuid.uuid4()}",  # an equal configuration would not be refused
-            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=first,
-            ack_policy=AckPolicy.NONE,
-            inactive_threshold=_INACTIVE_THRESHOLD_SECONDS,
-            num_replicas=1,
-            mem_storage=True,
-        )
-        request = {"stream_name": stream, "config": config.as_dict(), "action": "create"}
-        with connection.wrap_exceptions():
-            response = await connection.client.request(
-                f"$JS.API.CONSUMER.CREATE.{stream}.{name}", json.dumps(request).encode(), timeout=timeout
-            )
-        error = json.loads(response.data).get("error")
-        if error is None:
-            return name
-        if error.get("err_code") != _CONSUMER_EXISTS_CODE:
-            raise RetryableError(f"JetStream: {error.get('description')}")
-    raise RetryableError(
-        f"{len(REBUILD_CONSUMERS)} rebuilds read the stream, or were killed less than a minute ago; try again later"
-    )

@@ -40,8 +40,6 @@ ADVISORY_SUBJECTS = {
     "MAX_DELIVERIES": f"{_ADVISORY_PREFIX}MAX_DELIVERIES.{{stream}}.{{durable}}",
     "MSG_TERMINATED": f"{_ADVISORY_PREFIX}MSG_TERMINATED.{{stream}}.{{durable}}",
 }
-# The temporary consumers of rebuilds, one for each that runs. The names are fixed, so that a permission can list them.
-REBUILD_CONSUMERS = ("grantwire-rebuild-1", "grantwire-rebuild-2")
 
 _REPAIR = "invoke configure_streams"
 _FILTERS = ("filter_subject", "filter_subjects")

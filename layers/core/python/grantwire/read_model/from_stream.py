@@ -1,8 +1,9 @@
 """Rebuild of the read model from the events that JetStream still has (P2).
 
-The rebuild reads with a temporary consumer. It does not touch the bridge's consumer, the inbox or notifications. It is
-safe at any time, because the projection ignores an event that is not newer than the row. Like the bridge, it applies
-genuine events only (G1). Each batch is a transaction with its row in `operator_actions`.
+The rebuild reads each message by its sequence, so it needs no consumer and no permission to create one (G10). It does
+not touch the bridge's consumer, the inbox or notifications. It is safe at any time, because the projection ignores an
+event that is not newer than the row. Like the bridge, it applies genuine events only (G1). Each batch is a transaction
+with its row in `operator_actions`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import RejectedError, RetryableError
-from grantwire.jetstream.pull_consumer import temporary_consumer
+from grantwire.jetstream.stream_state import read_messages
 from grantwire.observability import logger
 from grantwire.operator_actions import OperatorAction, record_rebuild
 from grantwire.read_model.genuine import NOT_GENUINE, find_genuine, message_digest
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
     from grantwire.database import Connection, Database
     from grantwire.jetstream.connection import NatsConnection
-    from grantwire.jetstream.message import Message
-    from grantwire.jetstream.pull_consumer import PullConsumer
+    from grantwire.jetstream.message import StoredMessage
     from grantwire.operator_actions import Operator
     from grantwire.workers.budget import Budget
 
@@ -108,45 +108,36 @@ class StreamRebuild:
         await self._nats.connect()
         selection = {"source": "stream", "stream": self._stream, "from_sequence": first}
         action = None if operator is None else OperatorAction(operator, "rebuild", "read_model", selection)
-        report = StreamRebuildReport(action, first, await self._nats.last_sequence(self._stream), first - 1)
+        stored = await self._nats.sequences(self._stream)
+        report = StreamRebuildReport(action, first, stored.stop - 1, max(first, stored.start) - 1)
         try:
-            if not report.complete:
-                async with temporary_consumer(self._nats, self._stream, first=first) as consumer:
-                    await self._read(consumer, report, budget, on_batch)
+            await self._read(report, budget, on_batch)
         except RetryableError as error:
             raise RetryableError(f"{error}; continue with from_sequence {report.reached + 1}") from error
         return report
 
     async def _read(
-        self,
-        consumer: PullConsumer,
-        report: StreamRebuildReport,
-        budget: Budget,
-        on_batch: Callable[[StreamRebuildReport], None],
+        self, report: StreamRebuildReport, budget: Budget, on_batch: Callable[[StreamRebuildReport], None]
     ) -> None:
-        delivered = 0
         while not report.complete and not budget.is_over():
-            messages = await consumer.pull(_BATCH_SIZE, 0)
-            if not messages:
-                # The remaining messages have been deleted from the stream meanwhile.
-                report.reached = report.last
-                return
-            for message in messages:
-                delivered += 1
-                if message.consumer_sequence != delivered:
-                    raise RetryableError("messages were lost between JetStream and the rebuild")
-            await self._apply(messages, report)
+            last = min(report.reached + _BATCH_SIZE, report.last)
+            sequences = range(report.reached + 1, last + 1)
+            messages = await read_messages(self._nats, self._stream, sequences)
+            present = {sequence: message for sequence, message in zip(sequences, messages, strict=True) if message}
+            if present:
+                await self._apply(present, report)
+            else:  # they have left the stream, or there is no stream any more, which is an error
+                last = max(last, (await self._nats.sequences(self._stream)).start - 1)
+            report.reached = min(last, report.last)
             on_batch(report)
 
-    async def _apply(self, messages: Sequence[Message], report: StreamRebuildReport) -> None:
-        """Project a batch in one statement.
+    async def _apply(self, messages: Mapping[int, StoredMessage], report: StreamRebuildReport) -> None:
+        """Project a batch, messages by their sequences, in one statement.
 
         Messages that are invalid or not genuine, or that the database refuses, are logged and skipped.
         """
-        relevant = [message for message in messages if message.stream_sequence <= report.last]
         events: list[_StreamEvent] = []
-        for message in relevant:
-            sequence = message.stream_sequence
+        for sequence, message in messages.items():
             try:
                 events.append(_StreamEvent(sequence, self._decode(message.data), message_digest(message.data)))
             except RejectedError as error:
@@ -156,7 +147,6 @@ class StreamRebuild:
             report.events += len(genuine)
         else:
             await asyncio.to_thread(self._project, genuine, report, report.action)
-        report.reached = relevant[-1].stream_sequence if len(relevant) == len(messages) else report.last
 
     def _select_genuine(self, events: Sequence[_StreamEvent], report: StreamRebuildReport) -> list[_StreamEvent]:
         """Return the genuine events, and count the others as skipped."""
