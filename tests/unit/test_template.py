@@ -251,7 +251,10 @@ def test_every_function_has_a_description_and_an_example_event(name: str) -> Non
 @pytest.mark.parametrize("name", RESOURCES)
 def test_environment_of_a_function_matches_its_settings(name: str) -> None:
     """A function has every required variable, and no variable that it does not read."""
-    provided = set(RESOURCES[name]["Environment"]["Variables"]) - {"POWERTOOLS_LOG_LEVEL"}  # Powertools reads it
+    provided = set(RESOURCES[name]["Environment"]["Variables"]) - {
+        "POWERTOOLS_LOG_LEVEL",
+        "POWERTOOLS_SERVICE_NAME",
+    }  # Powertools reads them
     if name in WITHOUT_DATABASE:  # Globals sets them for every function
         provided = {variable for variable in provided if not variable.startswith("DATABASE_")}
     if name in PUBLIC:  # Globals sets it for every function
@@ -341,7 +344,7 @@ def test_every_alarm_watches_a_function_of_the_template() -> None:
     }
     for alarm in alarms:
         dimensions = {dimension["Name"]: dimension["Value"] for dimension in alarm["Dimensions"]}
-        assert dimensions["service"] == "grantwire"
+        assert dimensions["service"] == {"Ref": "AWS::StackName"}
         anywhere = {"DependencyUnavailable", "LimitsReached", "ChangeFeedLag"}
         workers = {None} if alarm["MetricName"] in anywhere else {*SCHEDULED, "authorize_caller"}
         assert dimensions.get("worker") in workers
