@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
@@ -232,5 +233,5 @@ def _of_stack(value: Any) -> str:
 
 
 def _parse_threshold(threshold: Any) -> float:
-    """Return a threshold, or the default of the parameter that it refers to."""
-    return float(TEMPLATE["Parameters"][threshold["Ref"]]["Default"] if isinstance(threshold, dict) else threshold)
+    """Return a threshold with the defaults of the parameters."""
+    return float(ConditionEvaluator(TEMPLATE, {}).text(threshold) or "nan")
