@@ -1,5 +1,6 @@
 -- The two roles whose privileges the functions have (E6, A1, G3; ADR 0019). Neither can log in: the functions
--- log in with members of them, and the owner of this schema is another role.
+-- log in with members of them, and the owner of this schema is another role. In a deployment administrator.sql has
+-- created them; an owner with CREATEROLE creates them here.
 --
 -- grantwire_functions can neither change the schema nor change or delete audit rows, and only reads clients.
 -- grantwire_clients manages clients: a stolen login of the functions that serve requests cannot give itself a token.

@@ -18,6 +18,7 @@ from tests.bench.rounds import Spread
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from infra.local.progress import Progress
@@ -109,11 +110,18 @@ class BuiltFunctions:
         """Every function, and the empty handler."""
         return list(self._folders)
 
-    def start(self, name: str, number: int) -> lambda_runtime.ColdStart:
-        """Start a function in round `number`. Raises RuntimeError if it does not succeed."""
+    def start(
+        self, name: str, number: int, event: Mapping[str, Any] | None = None, *, requests: int = 1
+    ) -> lambda_runtime.ColdStart:
+        """Start a function in round `number`, with its example event or another one.
+
+        Raises RuntimeError if it does not succeed.
+        """
         environ = self._environ | {"AWS_LAMBDA_FUNCTION_NAME": name} | self._own_environ.get(name, {})
-        event = {} if name == EMPTY else self._event(name, number)
-        start = lambda_runtime.start_function(self._folders[name], [self.layer, self._runtime], environ, event)
+        if event is None:
+            event = {} if name == EMPTY else self._event(name, number)
+        path = [self.layer, self._runtime]
+        start = lambda_runtime.start_function(self._folders[name], path, environ, event, requests=requests)
         response = start.response
         if "errorMessage" in response or response.get("statusCode", 200) != 200 or '"Deny"' in json.dumps(response):
             raise RuntimeError(f"{name} failed: {response}")

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from importlib.util import find_spec
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
 _DISTRIBUTIONS = ("awslambdaric", "simplejson", "snapshot-restore-py")
 _INVOCATIONS = "/2015-03-31/functions/function/invocations"
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 90.0  # longer than the whole minute of a worker
 _READY = re.compile(r"INIT REPORT\(durationMs: ([\d.]+)\)")
+_BILLED = re.compile(r"REPORT .*Billed Duration: ([\d.]+) ms")
 _DONE = re.compile(r"INVOKE RTDONE\(status: success,.* duration: ([\d.]+)ms\)")
 # The environment that Lambda gives to every function.
 _ENVIRON = {
@@ -45,11 +47,15 @@ _ENVIRON = {
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """Cold start of a function: the init phase, the first request, and its response."""
+    """Cold start of a function: the init phase, the first request, and its response.
+
+    `billed_ms` is the billed time of the last request, as its REPORT line says.
+    """
 
     init_ms: float
     first_request_ms: float
     response: Any
+    billed_ms: float
 
 
 def install(folder: Path) -> Path:
@@ -71,35 +77,46 @@ def install(folder: Path) -> Path:
     return folder
 
 
-def start_function(function: Path, path: list[Path], environ: Mapping[str, str], event: Mapping[str, Any]) -> ColdStart:
-    """Start the handler in the folder `function`, send it one event, and kill it. It imports from `path` only.
+def start_function(
+    function: Path, path: list[Path], environ: Mapping[str, str], event: Mapping[str, Any], *, requests: int = 1
+) -> ColdStart:
+    """Start the handler in the folder `function`, send it an event, and kill it. It imports from `path` only.
 
-    Raises RuntimeError if the init phase or the request fails.
+    The event is sent `requests` times, one after the other; the response is that of the last one. Raises RuntimeError
+    if the init phase or the request fails.
     """
     port, api = find_free_port(), find_free_port()
     addresses = (
         *("--runtime-interface-emulator-address", f"{HOST}:{port}"),
         *("--runtime-api-address", f"{HOST}:{api}"),
     )
-    emulator = subprocess.Popen(
-        # -S: no site-packages. -B: write no byte code, because layers are read-only on Lambda.
-        [_emulator(), *addresses, sys.executable, "-S", "-B", "-m", "awslambdaric", "handler.handler"],
-        cwd=function,
-        env={**_ENVIRON, **environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "LAMBDA_TASK_ROOT": str(function)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        response = _invoke(port, event)
-    finally:
-        os.killpg(emulator.pid, signal.SIGKILL)
-        _, log = emulator.communicate()
+    with tempfile.TemporaryFile("w+") as output:  # of the function, with the REPORT lines
+        emulator = subprocess.Popen(
+            # -S: no site-packages. -B: write no byte code, because layers are read-only on Lambda.
+            [_emulator(), *addresses, sys.executable, "-S", "-B", "-m", "awslambdaric", "handler.handler"],
+            cwd=function,
+            env={
+                **_ENVIRON,
+                **environ,
+                "PYTHONPATH": os.pathsep.join(map(str, path)),
+                "LAMBDA_TASK_ROOT": str(function),
+            },
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            response = [_invoke(port, event) for _ in range(requests)][-1]
+        finally:
+            os.killpg(emulator.pid, signal.SIGKILL)
+            _, log = emulator.communicate()
+        output.seek(0)
+        billed = _BILLED.findall(output.read())
     ready, done = _READY.search(log), _DONE.search(log)
-    if ready is None or done is None:
+    if ready is None or done is None or not billed:
         raise RuntimeError(f"{function} failed with {response}:\n{log}")
-    return ColdStart(float(ready[1]), float(done[1]), response)
+    return ColdStart(float(ready[1]), float(done[1]), response, float(billed[-1]))
 
 
 def _invoke(port: int, event: Mapping[str, Any]) -> Any:

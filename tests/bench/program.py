@@ -47,6 +47,7 @@ SECTIONS = {
     "changes": "tests.bench.paths.changes",
     "growth": "tests.bench.growth",
     "cold_start": "tests.bench.cold_start",
+    "idle": "tests.bench.idle",
     "end_to_end": "tests.bench.end_to_end",
     "alternatives": "tests.bench.alternatives",
 }

@@ -42,6 +42,8 @@ TARGETS = (
     "settled_through, .* rows",
     "grant with the index of the feed: .* of the limit",
     "grant, import time above empty handler",
+    "idle, always-on",
+    "idle, economical",
 )
 TIMEOUT_SECONDS = 300.0
 

@@ -18,7 +18,6 @@ from psycopg import sql
 
 from infra.local.commands.logs import FunctionLogs
 from infra.local.deployment.sam import STACK_NAME
-from infra.local.stack.database import FUNCTIONS_ROLE
 from infra.local.system.processes import HAS_PROC, PROC, wait_until
 from tests.e2e.aws import client, invoke
 from tests.e2e.http import Http
@@ -96,7 +95,7 @@ def test_function_reads_its_secret_and_follows_a_rotation(stack: EmbeddedStack, 
     path = SUMMARY.replace("{user_id}", "u_rotation")
     with psycopg.connect(stack.postgres.url("grantwire"), autocommit=True) as admin:
         name = f"rotating_{uuid.uuid4().hex[:8]}"
-        role = {"role": sql.Identifier(name), "functions": sql.Identifier(FUNCTIONS_ROLE)}
+        role = {"role": sql.Identifier(name), "functions": sql.Identifier("grantwire_functions")}
         admin.execute(sql.SQL("CREATE ROLE {role} LOGIN PASSWORD 'first' IN ROLE {functions}").format(**role))
         admin.execute(sql.SQL("GRANT CONNECT ON DATABASE grantwire TO {role}").format(**role))
         manager = client(stack, "secretsmanager")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import load_template
 from tests.support.concurrency import run_concurrently
 from tests.support.invocations import UNTIL_IDLE, Functions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Rows
 
 TEMPLATE = load_template()
+STACK = "grantwire-test"  # the service of its metrics
 # Alarms with a threshold above the few causes of this test.
 MANY_CAUSES = {"CallersRefusedAlarm", "ConsumerLagAlarm", "PartitionsMissingAlarm"}
 QUERY = json.loads((ROOT / "infra/events/query.json").read_text())
@@ -45,7 +47,11 @@ def test_each_alarm_watches_a_metric_that_its_cause_emits(environ: dict[str, str
     Each function runs in its own process, with the faults that its alarms watch for. The test reads the metrics from
     its output as CloudWatch does.
     """
-    environ |= {"TOKEN_ENVIRONMENT": "dev", "NOTIFICATION_SENDER_BREAKER_FAILURES": "1"}
+    environ |= {
+        "POWERTOOLS_SERVICE_NAME": STACK,
+        "TOKEN_ENVIRONMENT": "dev",
+        "NOTIFICATION_SENDER_BREAKER_FAILURES": "1",
+    }
     _create_causes(environ, rows)
 
     with Receiver(_respond) as receiver:
@@ -212,7 +218,7 @@ def _alarms() -> dict[str, tuple[Metric, float]]:
         if resource["Type"] == "AWS::CloudWatch::Alarm" and resource["Properties"].get("Namespace") == "Grantwire":
             alarm = resource["Properties"]
             assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
-            dimensions = frozenset((item["Name"], item["Value"]) for item in alarm["Dimensions"])
+            dimensions = frozenset((item["Name"], _of_stack(item["Value"])) for item in alarm["Dimensions"])
             alarms[name] = (
                 Metric(alarm["Namespace"], alarm["MetricName"], dimensions),
                 _parse_threshold(alarm["Threshold"]),
@@ -221,6 +227,11 @@ def _alarms() -> dict[str, tuple[Metric, float]]:
     return alarms
 
 
+def _of_stack(value: Any) -> str:
+    """Return the value of a dimension: a literal, or the name of the stack."""
+    return STACK if value == {"Ref": "AWS::StackName"} else str(value)
+
+
 def _parse_threshold(threshold: Any) -> float:
-    """Return a threshold, or the default of the parameter that it refers to."""
-    return float(TEMPLATE["Parameters"][threshold["Ref"]]["Default"] if isinstance(threshold, dict) else threshold)
+    """Return a threshold with the defaults of the parameters."""
+    return float(ConditionEvaluator(TEMPLATE, {}).text(threshold) or "nan")

@@ -12,7 +12,7 @@ import pytest
 
 from grantwire.errors import RetryableError
 from grantwire.operations.advice import ADVICE
-from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings
+from grantwire.operations.problems import WORKERS, ProblemSettings
 from grantwire.operations.status import Statuses
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.delivery import DeliveryRuntime
@@ -39,7 +39,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def ops(database_url: str, rows: Rows) -> Iterator[OpsClient]:
     """Caller of the operations API, of an installation whose workers have all reported."""
-    for worker in LATE_AFTER_SECONDS:
+    for worker in WORKERS:
         beat(rows, worker)
     with OpsClient(database_url) as client:
         yield client

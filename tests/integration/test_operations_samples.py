@@ -9,6 +9,8 @@ import pytest
 
 from grantwire.observability import metrics
 from grantwire.operations.samples import Samples
+from grantwire.settings import load
+from grantwire.workers.schedule import ScheduleSettings
 from tests.support.concurrency import run_concurrently
 from tests.support.operations import OpsClient
 from tests.support.servers import newest_postgres
@@ -43,7 +45,7 @@ def test_sample_has_the_numbers_of_the_status(ops: OpsClient, client: Client, ro
         "INSERT INTO worker_heartbeats VALUES ('bridge_events', now(), now(), 'OK', NULL, %s, 0, NULL)",
         ('{"consumer_lag": 7}',),
     )
-    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    assert Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due()
     (sample,) = ops.get(SAMPLES).json["samples"]
     assert {name: sample[name] for name in ("outbox_pending", "outbox_failed", "dead_letters", "published")} == {
         "outbox_pending": 2,
@@ -57,7 +59,7 @@ def test_sample_has_the_numbers_of_the_status(ops: OpsClient, client: Client, ro
 
 def test_sample_is_written_with_its_metrics(ops: OpsClient) -> None:
     """T7: also if a number is zero, so that the dashboard shows it."""
-    Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due()
     assert set(metrics.metric_set) == {
         *("OutboxPending", "OutboxFailed", "NotificationsPending", "DeadLettersOpen", "LeasesExpired"),
         *("PartitionsMissing", "WorkersLate", "SettledAge"),
@@ -69,11 +71,11 @@ def test_each_minute_has_one_sample(ops: OpsClient, database_url: str, rows: Row
 
     def take(_: int) -> bool:
         with OpsClient(database_url) as client:
-            return Samples(client.runtime.database, client.runtime.times).take_if_due(NOON)
+            return Samples(client.runtime.database, client.runtime.times, load(ScheduleSettings, {})).take_if_due(NOON)
 
     assert sum(run_concurrently(5, take)) == 1
     times = iter([0.0, 30.0, 59.0, 60.0])
-    samples = Samples(ops.runtime.database, ops.runtime.times, clock=lambda: next(times))
+    samples = Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {}), clock=lambda: next(times))
     later = NOON + timedelta(minutes=1)
     assert [samples.take_if_due(later) for _ in range(4)] == [True, False, False, False]
     assert len(rows.execute("SELECT FROM status_samples").fetchall()) == 2
@@ -107,4 +109,4 @@ def test_invalid_hours_are_refused(ops: OpsClient, hours: str) -> None:
 def test_sample_that_cannot_be_taken_delays_nothing(ops: OpsClient, rows: Rows) -> None:
     """T8: the failure is logged, and the worker continues with its commands."""
     rows.execute("DROP TABLE status_samples CASCADE")
-    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due() is False
+    assert Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due() is False

@@ -14,7 +14,7 @@ from grantwire.clients.scopes import ROUTES
 from grantwire.database import DatabaseSettings
 from grantwire.database.migrations import read_schema
 from grantwire.observability import metrics
-from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings
+from grantwire.operations.problems import WORKERS, ProblemSettings
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
 from grantwire.runtime.bridge import BridgeRuntime
@@ -22,6 +22,7 @@ from grantwire.runtime.relay import RelayRuntime
 from grantwire.runtime.sweep import SweepRuntime
 from grantwire.settings import load
 from grantwire.workers.heartbeats import Heartbeats, Run
+from grantwire.workers.schedule import ScheduleSettings
 from tests.support.dead_letters import budget
 from tests.support.nats_users import configured
 from tests.support.operations import OpsClient
@@ -66,13 +67,13 @@ def beat(rows: Rows, worker: str, ago: str = "1 second", **columns: Any) -> None
 
 def test_status_of_a_healthy_system_has_no_problem(ops: OpsClient, rows: Rows) -> None:
     """T1: every worker has reported, and nothing waits."""
-    for worker in LATE_AFTER_SECONDS:
+    for worker in WORKERS:
         beat(rows, worker)
     status = ops.get(STATUS).json
     assert (status["state"], status["problems"]) == ("OK", [])
     assert status["schema"] == {"version": read_schema().version, "expected": read_schema().version, "matches": True}
     assert status["partitions"]["months_ahead"] == 3
-    assert [worker["worker"] for worker in status["workers"]] == sorted(LATE_AFTER_SECONDS)
+    assert [worker["worker"] for worker in status["workers"]] == sorted(WORKERS)
 
 
 def test_status_counts_each_state(ops: OpsClient, client: Client, rows: Rows) -> None:
@@ -174,7 +175,7 @@ def test_consumer_lag_is_unknown_rather_than_old(
     assert stream["consumer_lag"] == lag
     known, unknown = (measured_at, None) if lag is not None else (None, measured_at or "2026-01-08T07:10:00.000000Z")
     assert (stream["measured_at"], stream["unknown_since"]) == (known, unknown)
-    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    assert Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due()
     assert rows.execute("SELECT consumer_lag FROM status_samples").fetchall() == [{"consumer_lag": lag}]
 
 
@@ -273,7 +274,7 @@ def test_worker_that_runs_again_is_not_late(environ: dict[str, str], ops: OpsCli
     again = Heartbeats(load(DatabaseSettings, environ), "deliver_notifications")  # the run was killed
     again.report(Run(0.1, {}, is_over=False), {})
     assert is_late()
-    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    assert Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due()
     assert metrics.metric_set["WorkersLate"]["Value"] == [1]
 
 

@@ -19,6 +19,8 @@ from grantwire.operations.samples import Samples
 from grantwire.runtime.bridge import BridgeRuntime
 from grantwire.runtime.delivery import DeliveryRuntime
 from grantwire.runtime.relay import RelayRuntime
+from grantwire.settings import load
+from grantwire.workers.schedule import ScheduleSettings
 from infra.local.system.processes import wait_until
 from tests.support.dead_letters import budget
 from tests.support.operations import OpsClient
@@ -75,7 +77,7 @@ def test_change_holds_it_back_at_each_stage_until_it_is_sent(
     found = ops.get(STATUS).json["settled"]
     assert (found["held_back_by"], set(found["oldest"].values())) == (None, {None})
     assert datetime.fromisoformat(found["through"]) > changed_at
-    assert Samples(ops.runtime.database, ops.runtime.times).take_if_due()
+    assert Samples(ops.runtime.database, ops.runtime.times, load(ScheduleSettings, {})).take_if_due()
     (sample,) = ops.get("/v1/ops/samples").json["samples"]
     assert sample["settled_through"] > found["through"]
     assert metrics.metric_set["SettledAge"]["Value"] == [sample["settled_age_seconds"]]

@@ -31,7 +31,17 @@ def test_default_budget_overlaps_the_next_invocation() -> None:
 def test_event_may_set_budget_and_until() -> None:
     """The event files for `sam local invoke` do this."""
     budget = Budget.from_event({"budget": "3s", "until": "idle"}, Context(75_000), clock=lambda: 1000.0)
-    assert (budget.remaining(), budget.until_idle) == (3.0, True)
+    assert (budget.remaining(), budget.until_idle, budget.retries) == (3.0, True, False)
+    assert budget.longest_wait(1.0) == 0.0
+
+
+def test_scheduled_worker_lingers_and_retries() -> None:
+    """X1: a schedule says how long a worker waits for more work; an outage does not end it."""
+    budget = Budget.from_event({"until": "idle", "idle": "3s"}, Context(75_000), clock=lambda: 1000.0)
+    assert (budget.remaining(), budget.linger, budget.retries) == (63.0, 3.0, True)
+    assert budget.longest_wait(1.0) == 1.0
+    assert Budget.from_event({"until": "idle", "idle": "0s"}, None).retries
+    assert Budget.from_event({"until": "idle", "idle": "0s"}, None).longest_wait(1.0) == 0.0
 
 
 def test_budget_ends_five_seconds_before_the_function_timeout() -> None:
@@ -51,7 +61,7 @@ def test_budget_is_over_after_its_deadline() -> None:
     assert budget.remaining() == 0.0
 
 
-@pytest.mark.parametrize("event", [{"budget": "3"}, {"budget": 3}, {"until": "tomorrow"}])
+@pytest.mark.parametrize("event", [{"budget": "3"}, {"budget": 3}, {"idle": "soon"}, {"until": "tomorrow"}])
 def test_invalid_event_is_rejected(event: dict[str, Any]) -> None:
     """The error names the allowed values."""
     with pytest.raises(BadRequestError, match="must be"):

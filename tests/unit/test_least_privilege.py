@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +60,13 @@ def test_policies_of_a_function_name_their_resources(name: str) -> None:
     assert "Role" not in FUNCTIONS[name]
     for statement in _statements(FUNCTIONS[name].get("Policies", [])):
         assert statement["Effect"] == "Allow"
-        assert all(set(resource) == {"Ref"} for resource in _as_list(statement["Resource"])), statement
+        resources = _as_list(statement["Resource"])
+        if statement["Action"] == "rds-db:connect":  # one user of one database
+            assert all(re.search(r":dbuser:\$\{DatabaseResourceId\}/\w+$", one["Fn::Sub"]) for one in resources), (
+                statement
+            )
+        else:
+            assert all(set(resource) == {"Ref"} for resource in resources), statement
         assert all("*" not in action for action in _as_list(statement["Action"])), statement
 
 
@@ -149,7 +156,8 @@ def test_only_the_administration_of_clients_may_read_their_secret(administration
     environment = manage_clients["Environment"]["Variables"]
     assert environment["DATABASE_URL"] == {"Ref": "ClientsDatabaseUrl"}
     assert environment["DATABASE_SECRET_ARN"] == {"Ref": "ClientsDatabaseSecretArn"}
-    (statement,) = _statements(manage_clients["Policies"])
+    (statement, login) = _statements(manage_clients["Policies"])
+    assert login["Resource"]["Fn::Sub"].endswith("/grantwire_clients_service")
     assert (statement["Action"], statement["Resource"]) == (
         "secretsmanager:GetSecretValue",
         {"Ref": "ClientsDatabaseSecretArn"},

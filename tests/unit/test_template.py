@@ -22,7 +22,8 @@ from grantwire.entrypoints.request import Request
 from grantwire.errors import ConfigError, UnauthenticatedError
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.notifications.senders import SenderSettings
-from grantwire.operations.problems import LATE_AFTER_SECONDS
+from grantwire.operations.problems import WORKERS as STATUS_WORKERS
+from grantwire.operations.problems import late_after
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.api import ApiSettings
 from grantwire.runtime.authentication import AuthenticationSettings
@@ -47,6 +48,7 @@ from grantwire.runtime.sweep import SweepSettings
 from grantwire.runtime.topology import ConfigurationSettings
 from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
+from grantwire.workers.schedule import ScheduleSettings
 from infra.local.deployment.conditions import ConditionEvaluator
 from infra.local.deployment.template import api_routes, functions, load_template
 from infra.local.stack.deployed import WORKERS
@@ -134,14 +136,15 @@ TUNED = {
         "terminated-advisory.max-age": "2d",
     },
 }
-SCHEDULED = {
-    "relay_outbox": "RelaySchedule",
-    "bridge_events": "BridgeSchedule",
-    "deliver_notifications": "DeliverySchedule",
-    "record_advisories": "RecorderSchedule",
-    "expire_entitlements": "ExpirySchedule",
-    "sweep_retention": "SweepSchedule",
-    "run_operator_commands": "CommandSchedule",
+# The parameter or the mapping that has the schedule of each worker, and how long it waits for more work before it ends.
+FLOW = {"relay_outbox": "0s", "bridge_events": "3s", "deliver_notifications": "5s"}
+IDLE = {"record_advisories": "0s", "expire_entitlements": "0s", "run_operator_commands": "0s"}
+SCHEDULED = {*FLOW, *IDLE, "sweep_retention"}
+MODES = {
+    "always-on": {"WorkerMode": "always-on"},
+    "economical": {"WorkerMode": "economical"},
+    "every five minutes": {"WorkerMode": "economical", "WorkerMinutes": "5"},
+    "local": {"Stage": "local"},
 }
 
 
@@ -251,7 +254,10 @@ def test_every_function_has_a_description_and_an_example_event(name: str) -> Non
 @pytest.mark.parametrize("name", RESOURCES)
 def test_environment_of_a_function_matches_its_settings(name: str) -> None:
     """A function has every required variable, and no variable that it does not read."""
-    provided = set(RESOURCES[name]["Environment"]["Variables"]) - {"POWERTOOLS_LOG_LEVEL"}  # Powertools reads it
+    provided = set(RESOURCES[name]["Environment"]["Variables"]) - {
+        "POWERTOOLS_LOG_LEVEL",
+        "POWERTOOLS_SERVICE_NAME",
+    }  # Powertools reads them
     if name in WITHOUT_DATABASE:  # Globals sets them for every function
         provided = {variable for variable in provided if not variable.startswith("DATABASE_")}
     if name in PUBLIC:  # Globals sets it for every function
@@ -293,30 +299,77 @@ def test_rebuild_ends_before_its_function_does() -> None:
     assert RebuildCommand("stream").budget + timedelta(minutes=1) < timedelta(seconds=function["Timeout"])
 
 
-@pytest.mark.parametrize("name", SCHEDULED)
-def test_schedule_of_a_worker_is_a_parameter(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(SCHEDULED))
+def test_worker_starts_on_a_schedule(name: str) -> None:
     """O7: an EventBridge rule without asynchronous retries or old events. The timeout is longer than the budget."""
     (event,) = _events(name)
     assert event["Type"] == "Schedule"
-    assert event["Properties"]["Schedule"] == {"Ref": SCHEDULED[name]}
-    assert re.fullmatch(r"rate\(1 (minute|hour)\)", PARAMETERS[SCHEDULED[name]]["Default"])
     assert RESOURCES[name]["EventInvokeConfig"] == {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
     assert RESOURCES[name]["Timeout"] >= 75
-    budget = Budget.from_event(json.loads(event["Properties"].get("Input", "{}")), None, clock=lambda: 0.0)
-    assert budget.remaining() + 10 <= RESOURCES[name]["Timeout"]
+    for parameters in MODES.values():
+        budget = _schedule(name, **parameters)[1]
+        assert budget.remaining() + 10 <= RESOURCES[name]["Timeout"]
 
 
-def test_status_knows_every_worker_and_its_schedule() -> None:
+def test_workers_end_when_idle_as_the_mode_says() -> None:
+    """X1: recorder, expiry and commands always; relay, bridge and delivery in the mode economical only."""
+    for mode, parameters in MODES.items():
+        for name, linger in (FLOW | IDLE).items():
+            schedule, budget = _schedule(name, **parameters)
+            ends = mode in {"economical", "every five minutes"} or (name in IDLE and mode != "local")
+            expected = (True, True, parse_duration(linger).total_seconds()) if ends else (False, True, 0.0)
+            assert (budget.until_idle, budget.retries, budget.linger) == expected, (mode, name)
+            minutes = "0/5" if mode == "every five minutes" else "*"
+            assert schedule == (f"cron({minutes} * * * ? *)" if ends else "rate(1 minute)"), (mode, name)
+    assert _schedule("sweep_retention")[0] == "rate(1 hour)"
+
+
+def test_limits_of_the_status_and_of_alarms_follow_the_mode() -> None:
+    """W4, X1: a worker that waits for its next start is not late, and no alarm fires without a fault."""
+    for mode, parameters in MODES.items():
+        for name in ("operations", "run_operator_commands"):
+            settings = load(ScheduleSettings, _resolved(name, "WORKER_MODE", "WORKER_INTERVAL", **parameters))
+            for worker in FLOW | IDLE:
+                schedule, budget = _schedule(worker, **parameters)
+                seconds = 300 if "0/5" in schedule else 60
+                assert settings.interval_seconds(worker) == seconds
+                assert settings.delay_seconds(worker) == (seconds if budget.until_idle else 0), (mode, worker)
+                assert late_after(settings)[worker] == 4 * seconds
+        evaluate = ConditionEvaluator(TEMPLATE, parameters).text
+        alarms = {name: one["Properties"] for name, one in TEMPLATE["Resources"].items() if name.endswith("Alarm")}
+        slow = mode == "every five minutes"
+        assert evaluate(alarms["SettledAgeAlarm"]["Threshold"]) == ("360" if slow else "120")
+        assert evaluate(alarms["OldestPendingEventAlarm"]["Threshold"]) == ("360" if slow else "120")
+        for name in ("ConsumerLag", "OldestPendingEvent", "SettledAge", "WorkersLate", "DependencyUnavailable"):
+            assert evaluate(alarms[f"{name}Alarm"]["Period"]) == ("300" if slow else "60"), (mode, name)
+    set_by_hand = ConditionEvaluator(TEMPLATE, {"SettledAgeSeconds": "7", "OldestPendingSeconds": "9"}).text
+    assert set_by_hand(TEMPLATE["Resources"]["SettledAgeAlarm"]["Properties"]["Threshold"]) == "7"
+    assert set_by_hand(TEMPLATE["Resources"]["OldestPendingEventAlarm"]["Properties"]["Threshold"]) == "9"
+
+
+def test_status_knows_every_worker() -> None:
     """T1: the status reports a worker that does not run."""
-    assert LATE_AFTER_SECONDS.keys() == SCHEDULED.keys()
-    for name, schedule in SCHEDULED.items():
-        interval = {"rate(1 minute)": 60, "rate(1 hour)": 3600}[PARAMETERS[schedule]["Default"]]
-        assert 2 * interval < LATE_AFTER_SECONDS[name]
+    assert set(STATUS_WORKERS) == SCHEDULED
+
+
+def _schedule(name: str, **parameters: str) -> tuple[str, Budget]:
+    """Return the schedule of a worker and the budget of its invocations."""
+    (event,) = _events(name)
+    evaluate = ConditionEvaluator(TEMPLATE, parameters).text
+    event_input = json.loads(evaluate(event["Properties"].get("Input", "{}")) or "{}")
+    return evaluate(event["Properties"]["Schedule"]) or "", Budget.from_event(event_input, None, clock=lambda: 0.0)
+
+
+def _resolved(name: str, *variables: str, **parameters: str) -> dict[str, str]:
+    """Return the values of some variables of a function."""
+    evaluate = ConditionEvaluator(TEMPLATE, parameters).text
+    environment = RESOURCES[name]["Environment"]["Variables"]
+    return {variable: evaluate(environment[variable]) or "" for variable in variables}
 
 
 def test_local_stack_starts_every_scheduled_worker_once() -> None:
     """T1, T3: a schedule first fires after a minute; until then the status would say that a worker has never run."""
-    assert {name.replace("-", "_") for name in WORKERS} == SCHEDULED.keys()
+    assert {name.replace("-", "_") for name in WORKERS} == SCHEDULED
 
 
 def test_template_uses_only_resources_that_emulators_support() -> None:
@@ -341,20 +394,18 @@ def test_every_alarm_watches_a_function_of_the_template() -> None:
     }
     for alarm in alarms:
         dimensions = {dimension["Name"]: dimension["Value"] for dimension in alarm["Dimensions"]}
-        assert dimensions["service"] == "grantwire"
+        assert dimensions["service"] == {"Ref": "AWS::StackName"}
         anywhere = {"DependencyUnavailable", "LimitsReached", "ChangeFeedLag"}
         workers = {None} if alarm["MetricName"] in anywhere else {*SCHEDULED, "authorize_caller"}
         assert dimensions.get("worker") in workers
 
 
 def test_alarms_on_a_backlog_also_fire_without_a_worker() -> None:
-    """G7: a worker that does not run writes no metric, and the backlog grows unseen. Its parameter is the limit."""
-    for name, parameter in (("ConsumerLag", "ConsumerLagMessages"), ("OldestPendingEvent", "OldestPendingSeconds")):
+    """G7: a worker that does not run writes no metric, and the backlog grows unseen."""
+    for name, statistic in (("ConsumerLag", "Maximum"), ("OldestPendingEvent", "Maximum"), ("SettledAge", "Minimum")):
         alarm = TEMPLATE["Resources"][f"{name}Alarm"]["Properties"]
-        assert (alarm["TreatMissingData"], alarm["Statistic"]) == ("breaching", "Maximum")
-        assert alarm["Threshold"] == {"Ref": parameter}
-    settled = TEMPLATE["Resources"]["SettledAgeAlarm"]["Properties"]
-    assert (settled["TreatMissingData"], settled["Threshold"]) == ("breaching", {"Ref": "SettledAgeSeconds"})
+        assert (alarm["TreatMissingData"], alarm["Statistic"]) == ("breaching", statistic)
+    assert TEMPLATE["Resources"]["ConsumerLagAlarm"]["Properties"]["Threshold"] == {"Ref": "ConsumerLagMessages"}
 
 
 def test_alarms_of_lambda_and_api_gateway_watch_this_stack() -> None:
@@ -418,21 +469,38 @@ def test_permissions_of_a_function_match_its_variables(name: str) -> None:
         expected += [("HasWebhookSecret", "secretsmanager:GetSecretValue", "WebhookSecretArn")]
     if "NOTIFICATION_SNS_TOPIC_ARN" in environment:
         expected += [("HasSnsTopic", "sns:Publish", "SnsTopicArn")]
-    assert _statements(name) == [
+    statements = [statement for statement in _statements(name) if statement["Action"] != "rds-db:connect"]
+    assert statements == [
         {"Effect": "Allow", "Action": action, "Resource": {"Ref": resource}, "If": condition}
         for condition, action, resource in expected
     ]
+    assert _database_logins(name) == _expected_logins(name)
     has_database = name not in WITHOUT_DATABASE
     own = "ClientsDatabase" if name in CLIENT_ADMINISTRATION else "Database"
     assert (f"{own}SecretArn" in _references(environment)) == has_database
     assert (f"{own}Url" in _references(environment)) == has_database
 
 
+def _database_logins(name: str) -> list[str]:
+    """Return the database users that a function may log in as with IAM."""
+    statements = [statement for statement in _statements(name) if statement["Action"] == "rds-db:connect"]
+    assert {statement["If"] for statement in statements} <= {"LogsInWithIam"}
+    return [statement["Resource"]["Fn::Sub"].rpartition("/")[2] for statement in statements]
+
+
+def _expected_logins(name: str) -> list[str]:
+    """J2: the login of each function, as in administrator.sql; no function may use that of another one."""
+    if name in WITHOUT_DATABASE:
+        return []
+    logins = dict.fromkeys(CLIENT_ADMINISTRATION, "grantwire_clients_service") | {"migrate_database": "grantwire"}
+    return [logins.get(name, "grantwire_service")]
+
+
 def test_every_wildcard_has_a_comment() -> None:
     """The reason for a wildcard is on its line or the line above."""
     lines = (ROOT / "template.yaml").read_text().splitlines()
     for above, line in zip(["", *lines], lines, strict=False):
-        if re.match(r"\s*(- )?(Resource|Action):.*\*", line):
+        if re.match(r"\s*(- )?(Resource|Action):.*\*(?!\w)", line):
             assert "#" in line or above.strip().startswith("#"), line
 
 

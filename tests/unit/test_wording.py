@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 
 from grantwire.operations import wording
-from grantwire.operations.problems import LATE_AFTER_SECONDS, ProblemSettings, find_problems
+from grantwire.operations.problems import WORKERS, ProblemSettings, find_problems
+from grantwire.settings import load
+from grantwire.workers.schedule import ScheduleSettings
 from grantwire_cli import wording as command_wording
 from tests.support.ops_examples import status
 
 WORKER = status()["workers"][0] | {"seconds_since": 1.2}
+SETTINGS = ProblemSettings(settled_age_seconds=1, consumer_lag=0, schedule=load(ScheduleSettings, {}), loss_seconds=60)
 
 
 def with_ones() -> dict[str, Any]:
     """Return a status in which one of each thing needs a person."""
     found = copy.deepcopy(status())
-    found["workers"] = [WORKER | {"worker": name} for name in LATE_AFTER_SECONDS]
+    found["workers"] = [WORKER | {"worker": name} for name in WORKERS]
     found["workers"][0]["late"] = True
     found["settled"]["oldest"]["outbox"] = "2026-01-08T07:09:58.600000Z"
     found["stream"]["consumer_lag"] = 1
@@ -34,7 +37,10 @@ def with_ones() -> dict[str, Any]:
 
 def test_problem_with_one_thing_names_it_in_the_singular() -> None:
     """T1: the status, and so the command and the console."""
-    problems = find_problems(with_ones(), ProblemSettings(settled_age_seconds=1, consumer_lag=0, loss_seconds=60))
+    problems = find_problems(
+        with_ones(),
+        SETTINGS,
+    )
     assert [problem["message"] for problem in problems] == [
         "relay_outbox last ran 1 second ago",
         "the oldest change whose event is not published was made 1 second ago",

@@ -101,6 +101,25 @@ def test_until_idle_ends_when_there_is_no_work(clock: Clock) -> None:
     assert clock.slept == []
 
 
+def test_lingering_worker_ends_after_it_was_idle_for_so_long(clock: Clock) -> None:
+    """X1: work that comes in the meantime starts the wait again."""
+    worker = ScriptedWorker(True, False, True, False)
+    budget = Budget(60.0, until_idle=True, clock=lambda: clock.now, linger=3.0, retries_when_idle=True)
+    assert _run(worker, budget)["done"] == 2
+    assert clock.slept == [3.0, 3.0]
+
+
+def test_scheduled_worker_retries_until_its_budget_ends(clock: Clock) -> None:
+    """N6, X1: an outage is no error of the function, whose alarm would fire; after it the worker ends when idle."""
+    budget = Budget(60.0, until_idle=True, clock=lambda: clock.now, retries_when_idle=True)
+    assert _run(ScriptedWorker(*[RetryableError("unavailable")] * 3, True), budget)["done"] == 1
+    assert clock.now < 2
+    worker = ScriptedWorker(*[RetryableError("unavailable")] * 1000)
+    assert _run(worker, Budget(60.0, until_idle=True, clock=lambda: clock.now, retries_when_idle=True))["done"] == 0
+    assert clock.now == pytest.approx(60, abs=0.1)
+    assert isinstance(worker.error, RetryableError)
+
+
 def test_worker_that_stops_when_idle_ends_before_its_budget(clock: Clock) -> None:
     """R4: a sweep ends when it has nothing left to delete."""
 

@@ -16,10 +16,11 @@ class ConditionEvaluator:
     def __init__(self, template: dict[str, Any], parameters: Mapping[str, str]) -> None:
         self._values = {**parameter_defaults(template), **parameters}
         self._conditions: Mapping[str, Any] = template.get("Conditions", {})
+        self._mappings: Mapping[str, Any] = template.get("Mappings", {})
         self._rules: Mapping[str, Any] = template.get("Rules", {})
 
     def text(self, node: Any) -> str | None:
-        """Return the value of a literal, a `Ref` to a parameter or an `Fn::If` of these; otherwise None."""
+        """Return the value of a literal, a `Ref` to a parameter, an `Fn::FindInMap` or `Fn::If` of these; or None."""
         if isinstance(node, bool):
             return str(node).lower()
         if isinstance(node, str | int | float):
@@ -27,6 +28,10 @@ class ConditionEvaluator:
         if isinstance(node, dict) and "Fn::If" in node:
             condition, yes, no = node["Fn::If"]
             return self.text(yes if self.holds({"Condition": condition}) else no)
+        if isinstance(node, dict) and "Fn::FindInMap" in node:
+            name, *keys = node["Fn::FindInMap"]
+            first, second = map(self.text, keys)
+            return self.text(self._mappings[name][first][second])
         return self._values.get(node["Ref"]) if isinstance(node, dict) and "Ref" in node else None
 
     def holds(self, expression: Any) -> bool:

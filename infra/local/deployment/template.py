@@ -17,6 +17,9 @@ from infra.local.paths import TEMPLATE
 FUNCTION = "AWS::Serverless::Function"
 LAYER_VERSION = "AWS::Serverless::LayerVersion"
 _UNPREFIXED = {"Ref", "Condition"}
+# Lambda allows 64 characters for the name of a function, which is that of the stack and a suffix. CloudFormation has no
+# rule for a length, so a longer name would fail after some of the resources were created.
+MAX_STACK_NAME = 64 - len("-deliver-notifications")
 
 
 class _Loader(yaml.SafeLoader):
@@ -100,6 +103,12 @@ def logical_names(template: dict[str, Any] | None = None) -> dict[str, str]:
     """Return the logical name of each function, by the folder of its code."""
     resources = own_properties(load_template() if template is None else template)
     return {Path(properties["CodeUri"]).name: name for name, properties in resources.items()}
+
+
+def function_suffixes(template: dict[str, Any]) -> list[str]:
+    """Return what follows the name of the stack in the name of each function."""
+    names = [properties["FunctionName"]["Fn::Sub"] for properties in own_properties(template).values()]
+    return [name.removeprefix("${AWS::StackName}") for name in names]
 
 
 def _merged(common: Any, own: Any) -> Any:

@@ -7,8 +7,10 @@ show the owner's address.
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -23,15 +25,12 @@ from infra.local.toolchain.environments import python_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import LiteralString
 
 DATABASE_NAME = "grantwire"  # also the name of the role that owns it
-FUNCTIONS_ROLE = "grantwire_functions"
-CLIENTS_ROLE = "grantwire_clients"
+ADMINISTRATOR = CHECKOUT / "infra" / "sql" / "administrator.sql"
 SERVICE_ROLE = "grantwire_service"
 CLIENTS_SERVICE_ROLE = "grantwire_clients_service"
-# The roles that log in, with the role whose privileges each has.
-LOGIN_ROLES = {SERVICE_ROLE: FUNCTIONS_ROLE, CLIENTS_SERVICE_ROLE: CLIENTS_ROLE}
+LOGIN_ROLES = (SERVICE_ROLE, CLIENTS_SERVICE_ROLE)
 HINT = "The last lines of the log, above, say what to do. Nothing that was stored is lost."
 
 
@@ -77,33 +76,26 @@ def _url_for_role(owner_url: str, server: Cluster, role: str) -> str:
 
 
 def create(server: Cluster) -> None:
-    """Create the database, its owner and the roles of the functions. As on RDS, none of them is a superuser.
+    """Create the database, its owner and the roles of the functions, with the statements of a deployment.
 
     The roles of the functions can connect to this database only, and cannot create temporary tables in it. The owner
     sees their sessions, so that doctor finds transactions that are open for long.
     """
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        owner = sql.Identifier(DATABASE_NAME)
-        _create_role(connection, DATABASE_NAME, "LOGIN CREATEROLE")
-        for role, group in LOGIN_ROLES.items():
-            _create_role(connection, group, "NOLOGIN")
-            _create_role(connection, role, "LOGIN")
-            connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(role)))
+        for statement in administrator_statements():
+            with suppress(psycopg.errors.DuplicateDatabase):
+                connection.execute(statement.encode())
         for role in (DATABASE_NAME, *LOGIN_ROLES):
             password = sql.Literal(role_password(server, role))
             connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), password))
-        connection.execute(sql.SQL("GRANT pg_read_all_stats TO {}").format(owner))
-        if not connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE_NAME]).rowcount:
-            connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(owner, owner))
         for (name,) in connection.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall():
             connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
-        for role in LOGIN_ROLES:
-            connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(owner, sql.Identifier(role)))
 
 
-def _create_role(connection: psycopg.Connection, name: str, attributes: LiteralString) -> None:
-    if not connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).rowcount:
-        connection.execute(sql.SQL("CREATE ROLE {} {}").format(sql.Identifier(name), sql.SQL(attributes)))
+def administrator_statements() -> list[str]:
+    """Return the statements of infra/sql/administrator.sql. Each needs a transaction of its own, as psql gives it."""
+    text = re.sub(r"--.*", "", ADMINISTRATOR.read_text())
+    return [statement.strip() for statement in re.findall(r"(?:[^;$]|\$\$.*?\$\$)+;", text, re.DOTALL)]
 
 
 def migrate(server: Cluster, state: Path) -> None:

@@ -9,6 +9,7 @@ from grantwire_cli.commands import (
     bulk,
     clients,
     config,
+    cost,
     dead_letters,
     doctor,
     entitlements,
@@ -68,6 +69,7 @@ def build() -> typer.Typer:
     local.add_to(app)
     status.add_to(app)
     doctor.add_to(app)
+    cost.add_to(app)
     app.add_typer(entitlements.app, name="entitlements")
     trace.add_to(app)
     app.add_typer(dead_letters.app, name="dead-letters")

@@ -20,7 +20,8 @@ BEGIN
            (status#>>'{outbox,failed}')::bigint, (status#>>'{outbox,oldest_pending_seconds}')::double precision,
            (SELECT (w.result->>'consumer_lag')::bigint FROM worker_heartbeats w
              WHERE w.worker = 'bridge_events'
-               AND coalesce((w.result->>'consumer_lag_at')::timestamptz, w.finished_at) > moment - interval '2 minutes'),
+               AND coalesce((w.result->>'consumer_lag_at')::timestamptz, w.finished_at) 
+                   > moment - (p_late_after->>'bridge_events')::double precision / 2 * interval '1 second'),
            (status#>>'{notifications,pending}')::bigint + (status#>>'{notifications,processing}')::bigint,
            (status#>>'{dead_letters,open}')::bigint, (status#>>'{outbox,published_last_minute}')::bigint,
            (status#>>'{notifications,processed_last_minute}')::bigint,

@@ -127,16 +127,17 @@ class SecretCache:
 secret_cache = SecretCache()
 
 
-def parse_database_secret(secret: str) -> str:
+def parse_database_secret(secret: str, *, needs_password: bool = True) -> str:
     """Return the PostgreSQL URL of a secret, which is a URL or the JSON that RDS stores.
 
-    Raises ConfigError, without the secret in its text, for anything else.
+    A login with IAM needs no password. Raises ConfigError, without the secret in its text, for anything else.
     """
     if secret.startswith(("postgres://", "postgresql://")):
         return secret
     try:
         parts = json.loads(secret)
-        user, password, host = (quote(str(parts[name]), safe="") for name in ("username", "password", "host"))
+        password = parts["password"] if needs_password else ""
+        user, password, host = (quote(str(part), safe="") for part in (parts["username"], password, parts["host"]))
         port, name = int(parts.get("port", 5432)), quote(str(parts.get("dbname", "postgres")), safe="")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise ConfigError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
+from grantwire.aws import current_identity, database_token
 from grantwire.database.errors import is_authentication_error
 from grantwire.database.settings import HOST_PATTERN, parse_url
 from grantwire.errors import ConfigError
@@ -36,13 +38,17 @@ def connect(settings: DatabaseSettings, *, application_name: str, listening: boo
         return _open(settings, settings.url or "", name, listening=listening)
     secret = secret_cache.get(arn)
     try:
-        return _open(settings, parse_database_secret(secret), name, listening=listening)
+        return _open(settings, _parse_secret(settings, secret), name, listening=listening)
     except psycopg.OperationalError as error:
         renewed = secret_cache.refresh(arn, rejected=secret) if is_authentication_error(error) else None
         if renewed is None:
             raise
         logger.info("database credentials refreshed", arn=arn)
-    return _open(settings, parse_database_secret(renewed), name, listening=listening)
+    return _open(settings, _parse_secret(settings, renewed), name, listening=listening)
+
+
+def _parse_secret(settings: DatabaseSettings, secret: str) -> str:
+    return parse_database_secret(secret, needs_password=settings.login == "password")
 
 
 def _open(settings: DatabaseSettings, url: str, application_name: str, *, listening: bool) -> Connection:
@@ -69,9 +75,22 @@ def _connection_string(settings: DatabaseSettings, url: str, *, listening: bool)
     options = {"options": f"-c statement_timeout={statement_ms}"} if settings.startup_options else {}
     host = _parse_host(settings.listen_host) if listening else {}
     try:
-        return make_conninfo(parse_url(url), **timeouts, **options, **host, **_tls_parameters(settings))
+        address = make_conninfo(parse_url(url), **timeouts, **options, **host, **_tls_parameters(settings))
     except ValueError as error:
         raise ConfigError([f"the database secret {error}"]) from None
+    return address if settings.login == "password" else make_conninfo(address, password=_iam_token(address))
+
+
+def _iam_token(address: str) -> str:
+    """Return a token for the user and the host of a connection string. Signing needs no request, so none is cached."""
+    parts = conninfo_to_dict(address)
+    return database_token(
+        current_identity(),
+        host=str(parts.get("host", "")),
+        port=int(parts.get("port") or 5432),
+        user=str(parts.get("user", "")),
+        now=datetime.now(UTC),
+    )
 
 
 def _tls_parameters(settings: DatabaseSettings) -> dict[str, str]:

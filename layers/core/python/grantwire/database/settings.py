@@ -47,6 +47,8 @@ class DatabaseSettings:
 
     url: str | None = setting("DATABASE_URL", parse_url, optional=True, secret=True)
     secret_arn: str | None = setting("DATABASE_SECRET_ARN", text, optional=True)
+    # iam: a token that is signed for each connection, instead of a password.
+    login: str = setting("DATABASE_LOGIN", one_of("password", "iam"), default="password")
     # The address of PostgreSQL itself if the URL leads to RDS Proxy, which does not support LISTEN and session locks.
     listen_host: str | None = setting("DATABASE_LISTEN_HOST", _host, optional=True)
     tls: str = setting("DATABASE_TLS", one_of("verify-full", "off"), default="verify-full")
@@ -63,6 +65,8 @@ class DatabaseSettings:
         """Yield contradictions between the settings."""
         if (self.url is None) == (self.secret_arn is None):
             yield "exactly one of DATABASE_URL and DATABASE_SECRET_ARN must be set"
+        if self.login == "iam" and self.tls == "off":
+            yield "DATABASE_LOGIN=iam needs TLS, because the token would be readable"
         if self.tls == "off" and not self.plaintext_allowed:
             yield "DATABASE_TLS=off needs PLAINTEXT_ALLOWED=true; use it only for servers on the same machine"
         if self.tls != "off" and self.tls_ca.is_empty:

@@ -86,7 +86,7 @@ class Recorder(Worker):
         for consumer in self._consumers:
             with self._database.session() as tx:
                 tx.execute(_PING)
-            seconds = 0 if budget.until_idle else min(_MAX_PULL_SECONDS, budget.remaining())
+            seconds = budget.longest_wait(_MAX_PULL_SECONDS)
             messages = await self._pull(consumer, seconds)
             if messages:
                 await self._record(messages)

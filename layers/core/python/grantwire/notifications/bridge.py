@@ -160,7 +160,7 @@ class Bridge(Worker):
                 find_genuine(tx, [], [])
                 record_events(tx, [])
         self._database_is_up = False
-        return await self._fetch(0 if budget.until_idle else min(_MAX_PULL_SECONDS, budget.remaining()))
+        return await self._fetch(budget.longest_wait(_MAX_PULL_SECONDS))
 
     async def _fetch(self, wait: float) -> _EventBatch | None:
         """Fetch and decode a batch, and terminate messages that are not events."""

@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grantwire.errors import TopologyError
 from grantwire.operations.advice import ADVICE
 from grantwire.operations.wording import count_of
-from grantwire.settings import integer, setting
+from grantwire.settings import group, integer, setting
+from grantwire.workers.schedule import ScheduleSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MINUTES = 60.0
-# How long after the end of its last run each worker is late: three missed runs, or two of an hourly one. A test
-# compares the names with the schedules of the template.
-LATE_AFTER_SECONDS = {
-    "relay_outbox": 4 * _MINUTES,
-    "bridge_events": 4 * _MINUTES,
-    "deliver_notifications": 4 * _MINUTES,
-    "record_advisories": 4 * _MINUTES,
-    "run_operator_commands": 4 * _MINUTES,
-    "expire_entitlements": 4 * _MINUTES,
-    "sweep_retention": 150 * _MINUTES,
-}
-# A relay compares the events every ten seconds, and the next one takes over within a minute.
-_UNCHECKED_SECONDS = 3 * _MINUTES
+# A test compares the names with the schedules of the template.
+SWEEP = "sweep_retention"
+WORKERS = (
+    *("relay_outbox", "bridge_events", "deliver_notifications"),
+    *("record_advisories", "run_operator_commands", "expire_entitlements", SWEEP),
+)
+# A worker is late after three missed runs, the hourly one after two, always from the end of its last run.
+_LATE_RUNS = 4
+_SWEEP_LATE_SECONDS = 150 * _MINUTES
+# A relay compares the events every ten seconds, or when it starts, and the next one takes over at its next start.
+_UNCHECKED_SECONDS = 2 * _MINUTES
 _MIN_MONTHS_AHEAD = 1
 # The workers whose error is that of the stream.
 _NATS_WORKERS = {"relay_outbox", "bridge_events", "record_advisories"}
@@ -42,6 +41,7 @@ class ProblemSettings:
 
     settled_age_seconds: int = setting("STATUS_SETTLED_AGE_SECONDS", integer(low=1, high=10**9), default="60")
     consumer_lag: int = setting("STATUS_CONSUMER_LAG", integer(low=0, high=10**12), default="10000")
+    schedule: ScheduleSettings = group(ScheduleSettings)
     loss_seconds: int = setting("STATUS_LOSS_SECONDS", integer(low=1, high=86_400), default="3600")
 
 
@@ -54,9 +54,15 @@ class Problem(NamedTuple):
     last_error: str | None = None
 
 
-def is_late(worker: str, seconds_since: float) -> bool:
+def late_after(schedule: ScheduleSettings) -> dict[str, float]:
+    """Return after how many seconds since the end of its last run each worker is late."""
+    late = {worker: _LATE_RUNS * schedule.interval_seconds(worker) for worker in WORKERS}
+    return late | {SWEEP: _SWEEP_LATE_SECONDS}
+
+
+def is_late(worker: str, seconds_since: float, schedule: ScheduleSettings) -> bool:
     """Return whether the next run of the worker should have ended by now."""
-    return seconds_since > LATE_AFTER_SECONDS.get(worker, float("inf"))
+    return seconds_since > late_after(schedule).get(worker, float("inf"))
 
 
 def find_problems(status: Mapping[str, Any], settings: ProblemSettings) -> list[dict[str, str | None]]:
@@ -99,8 +105,8 @@ def _server_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
 def _worker_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
     workers = status["workers"]
     known = {worker["worker"] for worker in workers}
-    for name, seconds in LATE_AFTER_SECONDS.items():
-        if name not in known and seconds < _MINUTES * _MINUTES:
+    for name in WORKERS:
+        if name not in known and name != SWEEP:
             yield Problem("WORKER_LATE", f"{name} has never reported a run")
     for worker in workers:
         name, error, since = worker["worker"], worker["error"], worker["last_success_at"]
@@ -113,26 +119,40 @@ def _worker_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("WORKER_DEGRADED", f"{name} waits for something that it needs: {error}", since, error)
 
 
+# The stages of `settled`, the worker that ends each, and what the problem says.
 _LATE_STAGES = {
-    "transactions": ("TRANSACTION_OPEN", "a transaction that writes changes has been running for {age}"),
-    "times": ("TIMES_OVERDUE", "a start or an end of an entitlement has been due for {age}, and is not recorded"),
-    "outbox": ("EVENTS_OLD", "the oldest change whose event is not published was made {age} ago"),
+    "transactions": (None, "TRANSACTION_OPEN", "a transaction that writes changes has been running for {age}"),
+    "times": (
+        "expire_entitlements",
+        "TIMES_OVERDUE",
+        "a start or an end of an entitlement has been due for {age}, and is not recorded",
+    ),
+    "outbox": ("relay_outbox", "EVENTS_OLD", "the oldest change whose event is not published was made {age} ago"),
     "stream": (
+        "bridge_events",
         "EVENTS_UNCONFIRMED",
         "the oldest change whose event is published and has not arrived was made {age} ago",
     ),
-    "notifications": ("NOTIFICATIONS_OVERDUE", "the oldest change whose notification is not sent was made {age} ago"),
+    "notifications": (
+        "deliver_notifications",
+        "NOTIFICATIONS_OVERDUE",
+        "the oldest change whose notification is not sent was made {age} ago",
+    ),
 }
 
 
 def _late_changes(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
-    """Yield each stage whose oldest change is late. So the status is never OK while `settled` is old (W4)."""
+    """Yield each stage whose oldest change is late. So the status is never OK while `settled` is old (W4).
+
+    A change may wait for the next start of a worker that ends when it is idle; the limit is counted from then on.
+    """
     now = datetime.fromisoformat(status["at"])
     errors = {"notifications": next((group["cause"] for group in status["notifications"]["waiting"]), None)}
-    for stage, (code, message) in _LATE_STAGES.items():
+    for stage, (worker, code, message) in _LATE_STAGES.items():
         since = status["settled"]["oldest"][stage]
         age = 0.0 if since is None else (now - datetime.fromisoformat(since)).total_seconds()
-        if age >= settings.settled_age_seconds:
+        delay = settings.schedule.delay_seconds(worker) if worker else 0.0
+        if age >= settings.settled_age_seconds + delay:
             yield Problem(code, message.format(age=count_of(round(age), "second")), since, errors.get(stage))
 
 
@@ -161,7 +181,7 @@ def _loss_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iter
             "EVENTS_LOST", f"{events} by the stream and published again; {waiting} have not arrived yet", last
         )
     checked = confirmation["checked_seconds_ago"]
-    if checked is not None and checked > _UNCHECKED_SECONDS:
+    if checked is not None and checked > _UNCHECKED_SECONDS + settings.schedule.interval_seconds("relay_outbox"):
         message = f"published events were last compared with the inbox {count_of(round(checked), 'second')} ago"
         yield Problem("EVENTS_UNCHECKED", message, confirmation["checked_at"])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grantwire.database import Jsonb
 from grantwire.errors import BadRequestError, GrantwireError
 from grantwire.observability import MetricUnit, logger, metrics
-from grantwire.operations.problems import LATE_AFTER_SECONDS
+from grantwire.operations.problems import late_after
 from grantwire.validation import single_values
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from grantwire.database import Database
     from grantwire.entitlements.settings import TimeSettings
+    from grantwire.workers.schedule import ScheduleSettings
 
 INTERVAL_SECONDS = 60
 _MAX_HOURS = 24
@@ -59,8 +60,15 @@ def parse_hours(query: Mapping[str, Sequence[str]]) -> int:
 class Samples:
     """The samples in `status_samples`. `clock` returns seconds, to take at most one sample a minute."""
 
-    def __init__(self, database: Database, times: TimeSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        times: TimeSettings,
+        schedule: ScheduleSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._database = database
+        self._late_after = late_after(schedule)
         self._times = times
         self._clock = clock
         self._minute = -1
@@ -76,7 +84,7 @@ class Samples:
         self._minute = minute
         try:
             (sample,) = self._database.fetch_row(
-                _TAKE, {"late_after": Jsonb(LATE_AFTER_SECONDS), "grace": self._times.grace_interval, "now": now}
+                _TAKE, {"late_after": Jsonb(self._late_after), "grace": self._times.grace_interval, "now": now}
             )
         except GrantwireError as error:
             logger.warning("could not take sample", reason=str(error))

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire.database.migrations import read_schema
-from grantwire.operations.problems import find_problems, is_late
+from grantwire.operations.problems import find_problems, is_late, late_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +20,9 @@ _CAP = 10_000
 _BRIDGE = "bridge_events"
 _DELIVERY = "deliver_notifications"
 _SWEEP = "sweep_retention"
-# The bridge measures the consumer lag every 15 seconds. The SQL function status_sample_take has the same limit.
-_LAG_KNOWN_FOR = timedelta(minutes=2)
+# The bridge measures the consumer lag every 15 seconds, or when it starts. It is unknown after half the time from which
+# the bridge is late, as in the SQL function status_sample_take.
+_LAG_KNOWN_PART = 0.5
 
 # The SQL functions count; the last column has the heartbeats, in the form of the response.
 _READ = """
@@ -52,36 +53,41 @@ class Statuses:
             _READ, {"cap": _CAP, "grace": self._times.grace_interval, "now": now}
         )
         for worker in workers:
-            worker["late"] = is_late(worker["worker"], worker["seconds_since"])
-        status = {"at": counts["at"], "settled": settled, "confirmation": confirmation, **_compose(counts, workers)}
+            worker["late"] = is_late(worker["worker"], worker["seconds_since"], self._settings.schedule)
+        status = {
+            "at": counts["at"],
+            "settled": settled,
+            "confirmation": confirmation,
+            **self._compose(counts, workers),
+        }
         problems = find_problems(status, self._settings)
         return {"state": "ATTENTION" if problems else "OK", "problems": problems, **status}
 
+    def _compose(self, counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
+        known_for = timedelta(seconds=late_after(self._settings.schedule)[_BRIDGE] * _LAG_KNOWN_PART)
+        by_name = {worker["worker"]: worker for worker in workers}
+        expected = read_schema().version
+        outbox, notifications, commands = (dict(counts[name]) for name in ("outbox", "notifications", "commands"))
+        return {
+            "leases": {
+                name: {key: part.pop(key) for key in ("held", "expired", "expired_since")}
+                for name, part in (("outbox", outbox), ("notifications", notifications), ("commands", commands))
+            },
+            "inbox": {"processed_last_minute": notifications.pop("processed_last_minute")},
+            "outbox": outbox,
+            "stream": describe_stream(by_name.get(_BRIDGE), datetime.fromisoformat(counts["at"]), known_for),
+            "notifications": notifications,
+            "receiver": _describe_receiver(by_name.get(_DELIVERY)),
+            "dead_letters": counts["dead_letters"],
+            "read_model": _describe_read_model(by_name.get(_SWEEP)),
+            "partitions": counts["partitions"],
+            "schema": {"version": counts["version"], "expected": expected, "matches": counts["version"] == expected},
+            "commands": commands,
+            "workers": workers,
+        }
 
-def _compose(counts: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
-    by_name = {worker["worker"]: worker for worker in workers}
-    expected = read_schema().version
-    outbox, notifications, commands = (dict(counts[name]) for name in ("outbox", "notifications", "commands"))
-    return {
-        "leases": {
-            name: {key: part.pop(key) for key in ("held", "expired", "expired_since")}
-            for name, part in (("outbox", outbox), ("notifications", notifications), ("commands", commands))
-        },
-        "inbox": {"processed_last_minute": notifications.pop("processed_last_minute")},
-        "outbox": outbox,
-        "stream": describe_stream(by_name.get(_BRIDGE), datetime.fromisoformat(counts["at"])),
-        "notifications": notifications,
-        "receiver": _describe_receiver(by_name.get(_DELIVERY)),
-        "dead_letters": counts["dead_letters"],
-        "read_model": _describe_read_model(by_name.get(_SWEEP)),
-        "partitions": counts["partitions"],
-        "schema": {"version": counts["version"], "expected": expected, "matches": counts["version"] == expected},
-        "commands": commands,
-        "workers": workers,
-    }
 
-
-def describe_stream(bridge: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:
+def describe_stream(bridge: Mapping[str, Any] | None, now: datetime, known_for: timedelta) -> dict[str, Any]:
     """Return what the bridge reported about NATS. An old report says nothing about now, and has no consumer lag."""
     if bridge is None:
         unknown = dict.fromkeys(("consumer_lag", "measured_at", "unknown_since"))
@@ -89,7 +95,7 @@ def describe_stream(bridge: Mapping[str, Any] | None, now: datetime) -> dict[str
     lag = bridge["result"].get("consumer_lag")
     measured_at = None if lag is None else bridge["result"].get("consumer_lag_at", bridge["finished_at"])
     known_at = measured_at or bridge["last_success_at"]
-    if measured_at is not None and now - datetime.fromisoformat(measured_at) > _LAG_KNOWN_FOR:
+    if measured_at is not None and now - datetime.fromisoformat(measured_at) > known_for:
         lag = measured_at = None
     state, reason = "UNKNOWN", bridge["error"]
     if bridge["late"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from grantwire import aws
 from grantwire.errors import ConfigError
 from grantwire.observability import configure
 
@@ -35,6 +36,7 @@ class LazyRuntime(Generic[R]):
 
     def _initialize(self, before: LazyRuntime[Any] | None) -> None:
         """Configure logging and build the runtimes; raise one ConfigError with all problems."""
+        aws.configure(os.environ)
         problems: list[str] = []
         for step in (lambda: configure(os.environ), *([before.get] if before else []), self.get):
             try:

@@ -62,7 +62,7 @@ class OperationsRuntime:
         return cls(
             database,
             Statuses(database, settings.thresholds, settings.times),
-            Samples(database, settings.times),
+            Samples(database, settings.times, settings.thresholds.schedule),
             DeadLetterReader(database),
             DryRuns(DeadLetters(database, None, retention)),
             Commands(database, settings.idempotency),

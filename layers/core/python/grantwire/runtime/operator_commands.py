@@ -22,6 +22,7 @@ from grantwire.runtime.worker import WorkerRuntime
 from grantwire.settings import group, integer, load, setting
 from grantwire.workers.heartbeats import Heartbeats
 from grantwire.workers.leases import LeaseSettings, worker_name
+from grantwire.workers.schedule import ScheduleSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,7 @@ class OperatorCommandsSettings:
     nats: NatsSettings = group(NatsSettings)
     leases: LeaseSettings = group(LeaseSettings, prefix="OPERATOR_COMMAND_")
     times: TimeSettings = group(TimeSettings)
+    schedule: ScheduleSettings = group(ScheduleSettings)
     retention_days: int = setting("NOTIFICATION_RETENTION_RETENTION_DAYS", integer(low=1, high=3650), default="30")
 
 
@@ -68,7 +70,7 @@ class OperatorCommandsRuntime(WorkerRuntime):
                 REBUILD: RebuildExecutor(database),
                 VERIFY: VerifyExecutor(database),
             },
-            Samples(lease_database, settings.times),
+            Samples(lease_database, settings.times, settings.schedule),
             settings.leases,
             worker_name(environ),
         )

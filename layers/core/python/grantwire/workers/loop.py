@@ -6,7 +6,8 @@
 - Any other error, including a bug: it is logged and the step is retried. If the last step of an invocation failed this
   way, `run` raises its error at the end, so that the error metric of the function counts it and its alarm fires.
 
-With `until_idle` nothing is retried: the first error is raised, except LeaseLostError.
+With `until_idle` nothing is retried, unless a schedule started the worker (`Budget.retries`): the first error is
+raised, except LeaseLostError.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ async def run(
     again. `on_report` is called in a thread, after the first step that succeeds and after each one that changed
     `worker.facts`. `worker.error` has the error that the last step ended with, if any.
 
-    Raises RetryableError or SystemFaultError only with `until_idle`, if a dependency is unavailable.
+    Raises RetryableError or SystemFaultError only if the budget does not retry, and a dependency is unavailable.
     """
     worker.counts = Counter(dict.fromkeys(worker.counters, 0))
     worker.error = None
@@ -126,6 +127,7 @@ async def run(
 
 async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnReport) -> None:
     reported: dict[str, Any] | None = None
+    idle_since: float | None = None
     while not budget.is_over():
         handing_over = budget.remaining() <= HANDOVER_SECONDS
         if handing_over:
@@ -136,7 +138,7 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnRe
             worker.counts["leases_lost"] += 1
             continue
         except Exception as error:
-            if budget.until_idle:
+            if not budget.retries:
                 raise
             await outage.wait_after(error, budget)
             continue
@@ -145,13 +147,16 @@ async def _work(worker: Worker, budget: Budget, outage: _Outage, on_report: OnRe
             reported = dict(worker.facts)
             await asyncio.to_thread(on_report)
         if busy:
+            idle_since = None
             continue
-        if budget.until_idle or worker.stops_when_idle:
+        idle_since = budget.clock() if idle_since is None else idle_since
+        if worker.stops_when_idle or (budget.until_idle and budget.clock() - idle_since >= budget.linger):
             return
         if handing_over:
             await asyncio.sleep(min(_HANDOVER_POLL_SECONDS, budget.remaining()))
         else:
-            await worker.wait(budget.remaining() - HANDOVER_SECONDS)
+            seconds = budget.remaining() - HANDOVER_SECONDS
+            await worker.wait(min(seconds, budget.linger) if budget.until_idle else seconds)
 
 
 class _Outage:
