@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from grantwire_idempotency import IdempotentConsumer, InProgress, Key, MemoryStore, Message, NoMetrics, idempotent
+from grantwire_idempotency import (
+    IdempotentConsumer,
+    InProgress,
+    Key,
+    MemoryStore,
+    Message,
+    NoMetrics,
+    by_content_hash,
+    idempotent,
+)
 from grantwire_idempotency.errors import BadRequestError, ConfigError, RejectedError, RetryableError
 from layers.idempotency.tests.unit.doubles import FakeTime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 NO_METRICS = NoMetrics()
 
@@ -106,9 +115,9 @@ def test_dead_letter_hook_that_returns_a_coroutine_takes_no_message() -> None:
     assert consumer.process_batch([Message("m1")]) == ["m1"]
 
 
-def consume(event: Any, **options: Any) -> tuple[Any, list[tuple[str, str, str]]]:
+def consume(event: Any, **options: Any) -> tuple[Any, list[tuple[str, str, str | bytes]]]:
     """Handle an event and return the response and the messages."""
-    seen: list[tuple[str, str, str]] = []
+    seen: list[tuple[str, str, str | bytes]] = []
     consumer = IdempotentConsumer(
         MemoryStore(),
         lambda message: seen.append((message.id, message.type, message.body)),
@@ -182,6 +191,9 @@ def test_event_of_unknown_kind_is_an_error(event: Any) -> None:
         consume(event)
 
 
+AVRO = b"\x00\xff"
+
+
 def make_kafka_record(offset: int, value: bytes) -> dict[str, Any]:
     """Return a Kafka record of partition 0."""
     return {"topic": "orders", "partition": 0, "offset": offset, "value": base64.b64encode(value).decode()}
@@ -192,12 +204,57 @@ def test_invalid_kafka_record_fails_alone() -> None:
     seen: list[str] = []
     consumer = IdempotentConsumer(MemoryStore(), lambda message: seen.append(message.id), NO_METRICS, name="consumer")
     records = {
-        "orders-0": [make_kafka_record(1, b"one"), make_kafka_record(2, b"\xff"), make_kafka_record(3, b"three")],
+        "orders-0": [
+            make_kafka_record(1, b"one"),
+            {**make_kafka_record(2, b""), "value": "ä"},
+            make_kafka_record(3, b""),
+        ],
         "orders-1": [{**make_kafka_record(1, b"one"), "partition": 1}, {"topic": "orders"}],
     }
     with pytest.raises(RetryableError, match="3 of 5 messages"):
         consumer.handle({"eventSource": "aws:kafka", "records": records})
     assert seen == ["orders-0-1", "orders-1-1"]
+
+
+def test_binary_kafka_record_is_processed_and_can_be_a_dead_letter() -> None:
+    """C30: its body is bytes. It does not block its partition: the processor or the dead-letter hook takes it."""
+    seen: list[str | bytes] = []
+    dead: list[tuple[str | bytes, str]] = []
+
+    def process(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == AVRO:
+            message.payload  # noqa: B018 - not JSON, which no retry can change
+
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        process,
+        NO_METRICS,
+        name="consumer",
+        identify=by_content_hash(),
+        dead_letter=lambda message, error: dead.append((message.body, type(error).__name__)),
+    )
+    headers = [{"type": list(b"avro")}, {"trace": [-1, 254]}]
+    records = [make_kafka_record(1, AVRO), make_kafka_record(2, b"\xfe"), make_kafka_record(3, "ä".encode())]
+    event = {
+        "eventSource": "aws:kafka",
+        "records": {"orders-0": [{**record, "headers": headers} for record in records]},
+    }
+    assert consumer.handle(event) == consumer.handle(event) == {"batchItemFailures": []}
+    assert seen == [AVRO, b"\xfe", "ä"]
+    assert dead == [(AVRO, "BadRequestError")]
+
+
+def test_header_of_a_kafka_record_is_kept_if_it_is_text() -> None:
+    """C30: Lambda writes bytes as numbers, which can be negative."""
+    attributes: list[Mapping[str, str]] = []
+    consumer = IdempotentConsumer(
+        MemoryStore(), lambda message: attributes.append(message.attributes), NO_METRICS, name="consumer"
+    )
+    headers = [{"type": list(b"avro")}, {"trace": [-1, 254]}, {"city": [75, -61, -74, 108, 110]}]
+    record = {**make_kafka_record(1, b""), "headers": headers}
+    consumer.handle({"eventSource": "aws:kafka", "records": {"orders-0": [record]}})
+    assert attributes == [{"type": "avro", "city": "Köln"}]
 
 
 def test_message_of_a_source_without_partial_response_is_delivered_again() -> None:

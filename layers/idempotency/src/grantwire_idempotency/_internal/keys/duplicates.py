@@ -21,6 +21,7 @@ from grantwire_idempotency._internal.keys.strategies import (
     KeyStrategy,
     find_subject,
     get_field,
+    hash_body,
     hash_json,
     message_id,
     payload_hash,
@@ -85,13 +86,15 @@ def by_timestamp(entity: KeyStrategy, timestamp: str = "timestamp") -> Duplicate
 def by_content_hash() -> DuplicateStrategy:
     """Treat a message as a duplicate if its id is completed with the same body; a mapping, if all fields are equal.
 
-    The same id with another body is a new message.
+    Text and the bytes of its UTF-8 encoding are the same body. The same id with another body is a new message.
     """
     hash_payload = payload_hash()
 
     def key(*args: Any, **kwargs: Any) -> str:
         subject = find_subject(args, kwargs)
-        return hash_json([subject.id, subject.body]) if isinstance(subject, Message) else hash_payload(subject)
+        if isinstance(subject, Message):
+            return hash_json([subject.id, hash_body(subject.body)])
+        return hash_payload(subject)
 
     return by_message_id(key)
 

@@ -71,13 +71,22 @@ def entity_key(kind: str, field: str) -> KeyStrategy:
 
 
 def payload_hash(kind: str = "") -> KeyStrategy:
-    """Return a strategy that hashes the payload (SHA-256). Key order and white space of the JSON do not matter."""
+    """Return a strategy that hashes the payload (SHA-256). Key order and white space of the JSON do not matter.
+
+    Of a message with bytes that are not JSON, it hashes the bytes.
+    """
     if not isinstance(kind, str):
         raise ConfigError(["kind of payload_hash must be a string"])
 
     def key(*args: Any, **kwargs: Any) -> str:
         subject = find_subject(args, kwargs)
-        return hash_json({"kind": kind, "payload": subject.payload if isinstance(subject, Message) else subject})
+        try:
+            payload = subject.payload if isinstance(subject, Message) else subject
+        except BadRequestError:
+            if not (isinstance(subject, Message) and isinstance(subject.body, bytes)):
+                raise
+            return hash_json({"kind": kind, "body": hash_body(subject.body)})
+        return hash_json({"kind": kind, "payload": payload})
 
     return key
 
@@ -99,6 +108,11 @@ def get_field(subject: Message | Mapping[str, Any], path: str) -> Any:
     if value is None:
         raise BadRequestError(f"{path} is missing")
     return value
+
+
+def hash_body(body: str | bytes) -> str:
+    """Return the SHA-256 of the body of a message."""
+    return hashlib.sha256(body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def hash_json(value: Any) -> str:
