@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from grantwire_idempotency._internal.keys.messages import Message, find_type, parse_group, unwrap_record
+from grantwire_idempotency._internal.keys.messages import (
+    Message,
+    find_type,
+    parse_group,
+    require_message,
+    unwrap_record,
+)
 from grantwire_idempotency.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ class BatchItem:
     @classmethod
     def from_message(cls, message: Message) -> Self:
         """Return the item of a message."""
+        require_message(message)
         return cls(message.id, message.group, message)
 
     @classmethod

@@ -7,30 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
+from grantwire_idempotency._internal.foundation.type_parameters import Payload
 from grantwire_idempotency.errors import BadRequestError, InternalError
 
 if TYPE_CHECKING:
     from typing import Self
-
-    # Type checkers know this module without an installation. Python has no default of a type variable before 3.13.
-    from typing_extensions import TypeVar
-
-    P = TypeVar("P", default=Any)
-else:
-    from typing import TypeVar
-
-    P = TypeVar("P")
 
 # Attributes that can contain the message type; the first one that is present counts.
 TYPE_ATTRIBUTES = ("type", "event_type", "message_type")
 
 
 @dataclass(frozen=True, slots=True)
-class Message(Generic[P]):
+class Message(Generic[Payload]):
     """A message. The queue may deliver it again with the same id.
 
-    `body` is text, or bytes if the message is binary. For type checkers, `Message[P]` has a payload of type P: the type
-    is not checked when the message is read.
+    `body` is text, or bytes if the message is binary. For type checkers, `Message[Order]` has a payload of type Order:
+    the type is not checked when the message is read.
 
     `group` is set if the messages of a group must stay in order: after a failure, the later messages of the group wait.
     An attribute `redrive` says that a dead letter is delivered again on purpose.
@@ -43,7 +35,7 @@ class Message(Generic[P]):
     group: str | None = None
 
     @property
-    def payload(self) -> P:
+    def payload(self) -> Payload:
         """The body, parsed as JSON on each access, so that changes to it affect no other reader.
 
         Raises BadRequestError if the body is not valid JSON.
