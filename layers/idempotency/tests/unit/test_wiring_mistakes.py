@@ -5,22 +5,27 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import pickle
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from grantwire_idempotency import (
+    Backoff,
     IdempotentConsumer,
+    InboxGuard,
     InProgress,
+    JsonSerializer,
     Key,
     MemoryStore,
     Message,
     NoMetrics,
+    TransactionGuard,
     by_content_hash,
     idempotent,
 )
-from grantwire_idempotency.errors import BadRequestError, ConfigError, RejectedError, RetryableError
+from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
 from layers.idempotency.tests.unit.doubles import FakeTime
 
 if TYPE_CHECKING:
@@ -100,6 +105,101 @@ def test_key_function_must_not_return_a_coroutine(function: Any) -> None:
         idempotent(MemoryStore(), key=function, name="job")
     with pytest.raises(ConfigError, match="identify must be a plain function"):
         IdempotentConsumer(MemoryStore(), print, name="job", identify=function)
+
+
+NOWHERE = "postgresql://127.0.0.1:1/nowhere"
+WRITE_MESSAGE = (
+    "a message must be a Message: write Message(id, body=text) or, for a record of SQS, Message.from_sqs(record), not a"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: IdempotentConsumer(MemoryStore(), print, name="c").process(cast("Any", {"id": 1})),
+            f"{WRITE_MESSAGE} dict",
+        ),
+        (
+            lambda: IdempotentConsumer(MemoryStore(), print, name="c").process_batch([cast("Any", "m-1")]),
+            f"{WRITE_MESSAGE} str",
+        ),
+        (
+            lambda: InboxGuard(NOWHERE, name="c").run(cast("Any", {"id": 1}), print),
+            f"{WRITE_MESSAGE} dict",
+        ),
+        (
+            lambda: TransactionGuard(NOWHERE).run(cast("Any", {"id": 1}), cast("Any", print)),
+            "a request must be a RequestIdentity: write RequestIdentity.create(caller, route, key, fields), not a dict",
+        ),
+    ],
+)
+def test_call_with_the_wrong_object_says_what_to_write(call: Callable[[], object], sentence: str) -> None:
+    """C30: instead of an AttributeError of the library."""
+    with pytest.raises(InternalError) as raised:
+        call()
+    assert str(raised.value) == sentence
+
+
+def test_backoff_names_every_wrong_field() -> None:
+    """C30: a number has no unit."""
+    with pytest.raises(ConfigError) as raised:
+        Backoff(1, 60, timedelta(-1), "1", -1)  # type: ignore[arg-type]
+    times = "must be a timedelta of at least zero, such as timedelta(seconds=1)"
+    factors = "must be a number of at least zero, such as 0.5"
+    assert raised.value.problems == (
+        f"base of a Backoff {times}, not 1",
+        f"cap of a Backoff {times}, not 60",
+        f"floor of a Backoff {times}, not datetime.timedelta(days=-1)",
+        f"jitter_min of a Backoff {factors}, not '1'",
+        f"jitter_max of a Backoff {factors}, not -1",
+    )
+    with pytest.raises(ConfigError, match="jitter_min of a Backoff must not be larger"):
+        Backoff(timedelta(0), timedelta(0), timedelta(0), 2, 1)
+
+
+def test_decorator_without_its_arguments_says_what_to_write() -> None:
+    """C30: neither a TypeError nor a decorated function that does nothing."""
+
+    def job(order: str) -> str:
+        return order
+
+    with pytest.raises(ConfigError, match=r'write @idempotent\(store, key=argument\("order_id"\)\)'):
+        idempotent(job)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"key is required, such as key=argument\(...\)"):
+        idempotent(MemoryStore())  # type: ignore[call-overload]
+
+
+class WithFile:
+    """Has the methods of a serializer, for files."""
+
+    def dump(self, value: object, file: object) -> None:
+        """Write the value to a file."""
+
+    def load(self, file: object) -> object:
+        """Read a value from a file."""
+
+
+@pytest.mark.parametrize(
+    ("serializer", "described"),
+    [
+        (json, "the module json"),
+        (pickle, "the module pickle"),
+        (JsonSerializer, "the class JsonSerializer"),
+        (WithFile(), "a WithFile"),
+        (None, "None"),
+    ],
+)
+def test_serializer_that_needs_a_file_is_refused(serializer: Any, described: str) -> None:
+    """C30: `json` has `dump` and `load`; its first call would fail after the effect."""
+    problem = f"such as JsonSerializer\\(\\), not {described}$"
+    for wire in (
+        lambda: idempotent(MemoryStore(), key=str, name="job", serializer=serializer),
+        lambda: IdempotentConsumer(MemoryStore(), print, name="c", serializer=serializer),
+        lambda: InboxGuard(NOWHERE, name="c", serializer=serializer),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            wire()
 
 
 def test_dead_letter_hook_that_returns_a_coroutine_takes_no_message() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from grantwire_idempotency._internal.keys.arguments import ONLY_OF_JOBS, ArgumentStrategy
 from grantwire_idempotency._internal.keys.messages import Message
 from grantwire_idempotency._internal.keys.strategies import (
     KeyStrategy,
@@ -120,5 +121,7 @@ def _to_microseconds(value: object) -> int | None:
 
 
 def _require_key(key: object) -> None:
+    if isinstance(key, ArgumentStrategy):
+        raise ConfigError([ONLY_OF_JOBS])
     if not callable(key):
         raise ConfigError(["the key strategy must be a function, such as message_id or entity_key(...)"])
