@@ -25,11 +25,13 @@ _NAMES_BY_MODULE = {
     "guards.requests": "GuardSettings RequestIdentity StoredResponse raise_for_outcome request_hash",
     "guards.transaction": "AsyncTransactionGuard TransactionGuard",
     "jobs.checker": "IdempotencyChecker",
-    "jobs.claims": "HeldClaim current_claim",
+    "jobs.claims": "AsyncHeldClaim HeldClaim current_async_claim current_claim",
     "jobs.compensation": "Compensation",
     "jobs.execution": "Outcome",
     "jobs.processed": "ProcessedMessages",
+    "jobs.switch": "disabled",
     "jobs.wrapper": "idempotent",
+    "keys.arguments": "argument",
     "keys.duplicates": "by_content_hash by_message_id by_timestamp by_version",
     "keys.messages": "Message",
     "keys.strategies": "business_key entity_key message_id payload_hash request_id",
@@ -49,11 +51,14 @@ _NAMES_BY_MODULE = {
 _MODULE_BY_NAME = {
     name: f"{__name__}._internal.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names.split()
 }
-__all__ = list(_MODULE_BY_NAME)
+# What an optional package imports as.
+_OPTIONAL = ("aws_lambda_powertools", "psycopg", "rbloom", "redis")
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that defines the name."""
+    """Import the module that defines the name. `import *` gets the names whose packages are installed."""
+    if name == "__all__":
+        return [public for public in _MODULE_BY_NAME if _can_import(public)]
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULE_BY_NAME[name]), name)
@@ -61,4 +66,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted(__all__)
+    return sorted(_MODULE_BY_NAME)
+
+
+def _can_import(name: str) -> bool:
+    try:
+        import_module(_MODULE_BY_NAME[name])
+    except ImportError as error:
+        if error.name not in _OPTIONAL:
+            raise
+        return False
+    return True

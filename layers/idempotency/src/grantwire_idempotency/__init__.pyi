@@ -25,12 +25,16 @@ from grantwire_idempotency._internal.guards.requests import request_hash as requ
 from grantwire_idempotency._internal.guards.transaction import AsyncTransactionGuard as AsyncTransactionGuard
 from grantwire_idempotency._internal.guards.transaction import TransactionGuard as TransactionGuard
 from grantwire_idempotency._internal.jobs.checker import IdempotencyChecker as IdempotencyChecker
+from grantwire_idempotency._internal.jobs.claims import AsyncHeldClaim as AsyncHeldClaim
 from grantwire_idempotency._internal.jobs.claims import HeldClaim as HeldClaim
+from grantwire_idempotency._internal.jobs.claims import current_async_claim as current_async_claim
 from grantwire_idempotency._internal.jobs.claims import current_claim as current_claim
 from grantwire_idempotency._internal.jobs.compensation import Compensation as Compensation
 from grantwire_idempotency._internal.jobs.execution import Outcome as Outcome
 from grantwire_idempotency._internal.jobs.processed import ProcessedMessages as ProcessedMessages
+from grantwire_idempotency._internal.jobs.switch import disabled as disabled
 from grantwire_idempotency._internal.jobs.wrapper import idempotent as idempotent
+from grantwire_idempotency._internal.keys.arguments import argument as argument
 from grantwire_idempotency._internal.keys.duplicates import by_content_hash as by_content_hash
 from grantwire_idempotency._internal.keys.duplicates import by_message_id as by_message_id
 from grantwire_idempotency._internal.keys.duplicates import by_timestamp as by_timestamp

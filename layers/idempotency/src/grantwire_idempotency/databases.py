@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from grantwire_idempotency._internal.foundation.forks import ForkAware, watch_forks
 from grantwire_idempotency._internal.postgres.deadlines import NoResponseError, set_limit
-from grantwire_idempotency._internal.postgres.errors import describe, is_unavailable, sqlstate_class
+from grantwire_idempotency._internal.postgres.errors import (
+    describe,
+    is_authentication_error,
+    is_unavailable,
+    sqlstate_class,
+)
 from grantwire_idempotency._internal.postgres.protocols import (
     AsyncStatementRunner,
     AsyncTransactionRunner,
@@ -29,6 +34,7 @@ __all__ = [
     "Transaction",
     "TransactionRunner",
     "describe",
+    "is_authentication_error",
     "is_unavailable",
     "set_limit",
     "sqlstate_class",

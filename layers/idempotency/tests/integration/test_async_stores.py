@@ -29,7 +29,7 @@ from grantwire_idempotency import (
     NoMetrics,
     Outcome,
     connect_redis_async,
-    current_claim,
+    current_async_claim,
     idempotent,
 )
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RequestInProgressError
@@ -118,7 +118,7 @@ def test_one_of_many_tasks_runs(run: Callable[[Any], None]) -> None:
         @idempotent(store, key=lambda order: order, name="job", metrics=NO_METRICS)
         async def job(order: str) -> str:
             runs.append(order)
-            await current_claim().extend(DAY)
+            await current_async_claim().extend(DAY)
             await asyncio.sleep(0.01)
             return f"{order} sold"
 
@@ -165,7 +165,7 @@ def test_work_gets_a_higher_fencing_number_than_its_predecessor(run: Callable[[A
 
         @idempotent(store, key=lambda order: order, name="job", metrics=NO_METRICS)
         async def job(_order: str) -> str:
-            fences.append(current_claim().fence)
+            fences.append(current_async_claim().fence)
             if len(fences) < 3:
                 raise OSError("no")
             return "done"
@@ -221,9 +221,9 @@ def test_wiring_does_not_mix_the_two(database_url: str) -> None:
     with pytest.raises(ConfigError, match="an asynchronous store"):
         idempotent(MemoryStore(), key=str, name="job")(job)
     with pytest.raises(ConfigError, match="must not be asynchronous"):
-        idempotent(AsyncMemoryStore(), key=str, name="job")(print)
+        idempotent(AsyncMemoryStore(), key=str, name="job")(print)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="an asynchronous store"):
-        AsyncIdempotentConsumer(MemoryStore(), job, name="job")  # type: ignore[arg-type]
+        AsyncIdempotentConsumer(MemoryStore(), job, name="job")  # type: ignore[call-overload]
     with psycopg.connect(database_url) as connection, pytest.raises(ConfigError, match="AsyncConnection"):
         AsyncPostgresStore(connection)  # type: ignore[arg-type]
 

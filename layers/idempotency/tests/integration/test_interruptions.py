@@ -6,7 +6,7 @@ import asyncio
 import signal
 import uuid
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
@@ -33,6 +33,7 @@ from tests.support.servers import newest_postgres
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from grantwire_idempotency import AsyncStore, Store
     from tests.support.valkey import ValkeyServer
 
 __all__ = ["database_url"]
@@ -107,7 +108,7 @@ def held(kind: str, database_url: str, valkey: Redis) -> Iterator[Held]:
 
 
 @contextmanager
-def open_store(kind: str, url: str, client_url: str) -> Iterator[Any]:
+def open_store(kind: str, url: str, client_url: str) -> Iterator[Store]:
     """Open a store on each kind of connection."""
     with ExitStack() as stack:
         match kind:
@@ -201,7 +202,7 @@ def test_cancellation_while_the_result_is_stored(
         async with open_async_store(kind, database_url, valkey_server.url) as store:
 
             @idempotent(
-                Announcing(store, recording.set),
+                cast("AsyncStore", Announcing(store, recording.set)),
                 key=str,
                 name="cancelled",
                 fail_mode=FailMode.CLOSED,
@@ -239,7 +240,12 @@ def test_end_of_the_event_loop_while_the_result_is_stored(
         recording = asyncio.Event()
         async with open_async_store(kind, database_url, valkey_server.url) as store:
 
-            @idempotent(Announcing(store, recording.set, held.release), key=str, name="ended", metrics=NoMetrics())
+            @idempotent(
+                cast("AsyncStore", Announcing(store, recording.set, held.release)),
+                key=str,
+                name="ended",
+                metrics=NoMetrics(),
+            )
             async def job(order: str) -> str:
                 runs.append(order)
                 held.hold()

@@ -216,11 +216,11 @@ def test_unreachable_server_is_an_outage(caplog: pytest.LogCaptureFixture) -> No
 def test_missing_schema_is_an_error_that_names_the_command(database: Any, rows: Rows) -> None:
     """C15: a connection that is not in autocommit mode is usable afterwards."""
     rows.execute("ALTER TABLE processed_messages RENAME TO hidden")
-    with closing(PostgresStore(database)) as store, pytest.raises(InternalError, match="is the schema installed"):
+    with closing(PostgresStore(database)) as store, pytest.raises(ConfigError, match="is the schema installed"):
         store.check(KEY, MINUTE)
     with psycopg.connect(rows.info.dsn, password=rows.info.password) as connection:
         own = PostgresStore(connection)
-        with pytest.raises(InternalError, match="python -m grantwire_idempotency schema"):
+        with pytest.raises(ConfigError, match="python -m grantwire_idempotency schema"):
             own.check(KEY, MINUTE)
         rows.execute("ALTER TABLE hidden RENAME TO processed_messages")
         assert isinstance(own.check(KEY, MINUTE), Claim)

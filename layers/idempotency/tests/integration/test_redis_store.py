@@ -289,19 +289,6 @@ def test_full_server_can_release_key(private_valkey: ValkeyServer) -> None:
         assert isinstance(store.check(KEY, HOUR), Claim)
 
 
-def test_wrong_password_is_logged_as_error(private_valkey: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
-    """It stays retryable, because the message is not the cause."""
-    with connect_redis(private_valkey.url) as client:
-        client.config_set("requirepass", "secret")
-    with connect_redis(private_valkey.url) as client:
-        caplog.clear()
-        with pytest.raises(RetryableError):
-            RedisStore(client).check(KEY, MINUTE)
-    (line,) = logged(caplog, "WARNING", "ERROR")
-    assert (line["level"], line["message"]) == ("ERROR", "redis unavailable")
-    assert KEY.value not in str(line)
-
-
 @pytest.mark.parametrize("code", ["BUSY", "MISCONF", "NOREPLICAS"])
 def test_errors_without_class_are_recognised_by_code(code: str) -> None:
     """For example, a script that runs too long, or a full disk."""
@@ -324,15 +311,6 @@ def test_unknown_entry_is_error_and_remains(store: RedisStore, valkey: Redis) ->
         store.get_result(Key("text"))
     assert valkey.get("idempotency:text") == "1"
     assert valkey.lrange("idempotency:list", 0, -1) == ["1"]
-
-
-def test_missing_permission_is_internal_error(private_valkey: ValkeyServer) -> None:
-    """A retry cannot fix a wrong installation."""
-    with connect_redis(private_valkey.url) as client:
-        client.execute_command("ACL", "SETUSER", "default", "-evalsha", "-set")
-        for key in (KEY, Key("ordered", mark=1)):
-            with pytest.raises(InternalError, match="NoPermissionError"):
-                RedisStore(client).check(key, MINUTE)
 
 
 @pytest.mark.parametrize("value", ["x", "}", "}{", "{}", "{x}", "a}b", "\\", "\\}", "}\\", "result:x", "{result:x}"])

@@ -6,7 +6,7 @@ import json
 import threading
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -208,6 +208,20 @@ def test_work_must_return_stored_response(guard: TransactionGuard, orders: Rows)
     with pytest.raises(InternalError, match="must return a StoredResponse, not NoneType"):
         guard.run(identity("k1"), work)
     assert count_orders(orders) == 0
+
+
+@pytest.mark.parametrize("body", [{"order_id": 1}, b"{}", None])
+def test_body_of_a_stored_response_must_be_text(guard: TransactionGuard, orders: Rows, body: Any) -> None:
+    """C30: the error says what to write, and nothing is committed."""
+
+    def work(tx: Connection) -> StoredResponse:
+        insert_order()(tx)
+        return StoredResponse(200, body)
+
+    with pytest.raises(InternalError, match=r"must be text: write StoredResponse\(status, json.dumps\(body\)\)"):
+        guard.run(identity("k1"), work)
+    assert count_orders(orders) == 0
+    assert not guard.run(identity("k1"), insert_order()).replayed
 
 
 def test_lock_timeout_raises_request_in_progress(database_url: str, orders: Rows) -> None:

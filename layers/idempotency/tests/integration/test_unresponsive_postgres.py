@@ -50,6 +50,7 @@ from tests.support.servers import newest_postgres
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from grantwire_idempotency import AsyncStore, Store
     from tests.support.servers import Databases
 
 __all__ = ["database_url"]
@@ -115,7 +116,7 @@ def server(databases: Databases, database_url: str) -> Server:
     return Server(databases, database_url)
 
 
-def guarded(store: Any, fail_mode: FailMode) -> Callable[[], object]:
+def guarded(store: Store, fail_mode: FailMode) -> Callable[[], object]:
     """Return a call of a guarded function with a new key."""
 
     @idempotent(store, key=str, name=uuid.uuid4().hex, fail_mode=fail_mode, metrics=NoMetrics())
@@ -125,7 +126,7 @@ def guarded(store: Any, fail_mode: FailMode) -> Callable[[], object]:
     return lambda: job(uuid.uuid4().hex)
 
 
-def guarded_async(store: Any, fail_mode: FailMode) -> Callable[[], Any]:
+def guarded_async(store: AsyncStore, fail_mode: FailMode) -> Callable[[], Any]:
     """Return the same for a coroutine function."""
 
     @idempotent(store, key=str, name=uuid.uuid4().hex, fail_mode=fail_mode, metrics=NoMetrics())

@@ -25,7 +25,10 @@ LEASE = timedelta(minutes=5)
 
 def create_job(store: Store, work: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a job whose argument is its key."""
-    return idempotent(store, key=lambda order: order, lease=LEASE, name="job", metrics=NoMetrics())(work)
+    job: Callable[[str], Any] = idempotent(
+        store, key=lambda order: order, lease=LEASE, name="job", metrics=NoMetrics()
+    )(work)
+    return job
 
 
 class Suite:

@@ -220,7 +220,7 @@ def test_lost_response_does_not_block_the_lock() -> None:
         lambda: CircuitBreaker("keys", failures=1, rest=MINUTE, logger=print),  # type: ignore[arg-type]
         lambda: Compensation(logger=print),  # type: ignore[arg-type]
         lambda: MemoryLocks(logger=print),  # type: ignore[arg-type]
-        lambda: idempotent(MemoryStore(), key=str, name="job", logger=print),  # type: ignore[arg-type]
+        lambda: idempotent(MemoryStore(), key=str, name="job", logger=print),  # type: ignore[call-overload]
     ],
 )
 def test_logger_must_be_a_logger(create: Callable[[], object]) -> None:

@@ -11,7 +11,6 @@ from grantwire_idempotency import Claim, IdempotencyChecker, Key, KeyState, KeyS
 from grantwire_idempotency.errors import (
     BadRequestError,
     ConfigError,
-    InternalError,
     LeaseLostError,
     RequestInProgressError,
     RetryableError,
@@ -137,32 +136,31 @@ def test_mark_failed_stores_error(checker: IdempotencyChecker, store: MemoryStor
         assert store.get_result(Key("order:1")) == KeyState(KeyStatus.FAILED, error=kept)
 
 
-def test_mark_completed_requires_claim_of_same_checker(
-    checker: IdempotencyChecker, other_checker: IdempotencyChecker
+def test_key_is_marked_by_another_checker(
+    checker: IdempotencyChecker, other_checker: IdempotencyChecker, store: MemoryStore, time: FakeTime
 ) -> None:
-    """C1: mark_completed without a claim is an InternalError and changes nothing."""
-    with pytest.raises(InternalError, match="requires a mark_processing"):
-        checker.mark_completed("order:1")
+    """C30, 000: by its key alone, as after a restart; a claim that is live belongs to the checker that made it."""
     checker.mark_processing("order:1", MINUTE)
-    with pytest.raises(InternalError, match="requires a mark_processing"):
-        other_checker.mark_completed("order:1")
-    assert not checker.is_processed("order:1")
-    checker.mark_completed("order:1")
-    with pytest.raises(InternalError, match="requires a mark_processing"):
-        checker.mark_completed("order:1")
-
-
-def test_mark_failed_without_claim_changes_nothing(
-    checker: IdempotencyChecker, other_checker: IdempotencyChecker, store: MemoryStore
-) -> None:
-    """C1: so a general error handler can call it safely."""
-    other_checker.mark_failed("order:1", "never claimed")
-    assert store.get_result(Key("order:1")) is None
-    checker.mark_processing("order:1", MINUTE)
+    with pytest.raises(RequestInProgressError):
+        other_checker.mark_completed("order:1", "not mine")
     other_checker.mark_failed("order:1", "not mine")
-    checker.mark_completed("order:1")
+    assert store.get_result(Key("order:1")) == KeyState(KeyStatus.IN_PROGRESS)
+    time.now += 61
+    other_checker.mark_failed("order:1", "it died")
+    assert store.get_result(Key("order:1")) == KeyState(KeyStatus.FAILED, error="it died")
+    for result in ("done", "again"):
+        other_checker.mark_completed("order:1", result)
+        assert store.get_result(Key("order:1")) == KeyState(KeyStatus.COMPLETED, "done")
+    with pytest.raises(LeaseLostError):
+        checker.mark_completed("order:1", "late")
+
+
+def test_mark_failed_of_a_completed_key_changes_nothing(checker: IdempotencyChecker, store: MemoryStore) -> None:
+    """C1: so a general error handler can call it safely."""
+    checker.mark_processing("order:1", MINUTE)
+    checker.mark_completed("order:1", "done")
     checker.mark_failed("order:1", "too late")
-    assert checker.is_processed("order:1")
+    assert store.get_result(Key("order:1")) == KeyState(KeyStatus.COMPLETED, "done")
 
 
 def test_versions_of_one_key_have_separate_claims(checker: IdempotencyChecker, time: FakeTime) -> None:
@@ -220,11 +218,15 @@ def test_outcome_can_be_stored_again_after_outage() -> None:
     with pytest.raises(RetryableError):
         checker.mark_completed("done")
     with pytest.raises(RetryableError):
+        checker.mark_completed("unclaimed")
+    with pytest.raises(RetryableError):
         checker.mark_failed("failed", "no")
     store.down = False
     checker.mark_completed("done")
+    checker.mark_completed("unclaimed")
     checker.mark_failed("failed", "no")
     assert checker.is_processed("done")
+    assert checker.is_processed("unclaimed")
     assert checker.mark_processing("failed", MINUTE)
 
 

@@ -24,6 +24,7 @@ from grantwire_idempotency import (
     Message,
     NoMetrics,
     by_version,
+    current_async_claim,
     current_claim,
     entity_key,
     idempotent,
@@ -213,6 +214,47 @@ def test_claim_is_extended_inside_the_work() -> None:
     assert fences == [1]
     with pytest.raises(InternalError, match="no claim"):
         current_claim()
+
+
+def test_claim_is_extended_inside_a_coroutine() -> None:
+    """C20, C30: with a claim of its own, whose extension a type checker knows to be awaited."""
+    time = FakeTime()
+
+    @idempotent(AsyncMemoryStore(clock=time.clock), key=str, lease=MINUTE, name="job", metrics=NO_METRICS)
+    async def job(order: str) -> int:
+        time.advance(timedelta(seconds=50))
+        await current_async_claim().extend(MINUTE)
+        time.advance(timedelta(seconds=50))
+        assert current_async_claim().key == f"job:{order}"
+        with pytest.raises(InternalError, match=r"its claim is current_async_claim\(\)"):
+            current_claim()
+        return current_async_claim().fence
+
+    assert asyncio.run(job("o_1")) == 1
+
+    @idempotent(MemoryStore(), key=str, name="job", metrics=NO_METRICS)
+    def function(_order: str) -> None:
+        current_async_claim()
+
+    with pytest.raises(InternalError, match=r"its claim is current_claim\(\)"):
+        function("o_1")
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .*_await_extension.* was never awaited")
+def test_forgotten_extension_is_an_error_after_the_result_is_stored() -> None:
+    """C30: the claim was not as long as the work thought. The effect has happened, so a repeat gets the result."""
+    runs: list[str] = []
+
+    @idempotent(AsyncMemoryStore(), key=str, name="job", metrics=NO_METRICS)
+    async def job(order: str) -> str:
+        runs.append(order)
+        current_async_claim().extend(MINUTE)  # type: ignore[unused-coroutine]
+        return f"{order} sold"
+
+    with pytest.raises(InternalError, match=r"write `await current_async_claim\(\).extend\(...\)`"):
+        asyncio.run(job("o_1"))
+    assert asyncio.run(job("o_1")) == "o_1 sold"
+    assert runs == ["o_1"]
 
 
 def test_missing_fencing_number_is_an_error() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -24,12 +24,15 @@ from grantwire_idempotency import (
 from grantwire_idempotency.errors import BadRequestError, ConfigError, KeyConflictError, RetryableError
 from layers.idempotency.tests.unit.doubles import FailingStore
 
+if TYPE_CHECKING:
+    from grantwire_idempotency import Store
+
 NO_METRICS = NoMetrics()
 MINUTE = timedelta(minutes=1)
 CONFLICT = "used with other arguments; use a new key"
 
 
-def pay_once(store: Any, **options: Any) -> Any:
+def pay_once(store: Store, **options: Any) -> Any:
     """Return a job with the order as its key and the amount as its content; it returns how often it ran."""
     runs: list[int] = []
 

@@ -17,7 +17,7 @@ from tests.support.paths import LIBRARY_HOME
 
 PAGE = LIBRARY_HOME / "docs" / "guide.md"
 # A user passes no arguments to results, protocols and enumerations.
-RESULTS = {"Claim", "Duplicate", "HeldClaim", "InProgress", "KeyState", "Lock", "Outcome"}
+RESULTS = {"AsyncHeldClaim", "Claim", "Duplicate", "HeldClaim", "InProgress", "KeyState", "Lock", "Outcome"}
 PROTOCOLS = {"IdempotencyMetrics", "KeyFilter", "LockManager", "Serializer", "Store"}
 # A user calls `RequestIdentity.create`.
 OTHERS = RESULTS | PROTOCOLS | {"FailMode", "KeyStatus", "RequestIdentity"}

@@ -138,6 +138,14 @@ def test_same_id_with_other_content_is_new() -> None:
     assert by_content_hash()(messages[0]) == by_content_hash()(Message("m_1", "other", "x", {"a": "b"}))
 
 
+def test_content_hash_covers_the_bytes_of_a_body() -> None:
+    """C30: text is its UTF-8 encoding; other bytes have a key too."""
+    bodies: list[str | bytes] = ["ä", "ä".encode(), b"\xff", b"\xfe", "\ud800"]
+    keys = [key.value for key in (by_content_hash()(Message("m_1", body=body)) for body in bodies) if key]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4
+
+
 def test_content_hash_of_mapping_covers_all_fields() -> None:
     """C3: a mapping has no separate id."""
     assert by_content_hash()({"a": 1, "b": 2}) == by_content_hash()({"b": 2, "a": 1})

@@ -93,6 +93,17 @@ def test_missing_field_is_rejected_by_name(strategy: Callable[..., str], payload
         strategy(message(payload))
 
 
+def test_body_can_be_bytes() -> None:
+    """C30: bytes with JSON are JSON; the hash of other bytes is that of the bytes."""
+    text, encoded = (Message("m_1", body=body) for body in ('{"a": "ä", "b": 1}', '{"b":1,"a":"ä"}'.encode()))
+    assert payload_hash("k")(text) == payload_hash("k")(encoded)
+    assert business_key("k", "a")(text) == business_key("k", "a")(encoded)
+    keys = {payload_hash("k")(Message("m_1", body=body)) for body in (b"\xff", b"\xfe", '"\\u00ff"')}
+    assert len(keys) == 3
+    with pytest.raises(BadRequestError, match="not valid JSON"):
+        business_key("k", "a")(Message("m_1", body=b"\xff"))
+
+
 @pytest.mark.parametrize("body", ["", "{", "NaN", '{"customer": Infinity}', "[" * 100_000])
 def test_invalid_json_body_is_rejected(body: str) -> None:
     """Python's extensions of JSON, such as NaN, are rejected too."""

@@ -5,17 +5,31 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import pickle
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from grantwire_idempotency import IdempotentConsumer, InProgress, Key, MemoryStore, Message, NoMetrics, idempotent
-from grantwire_idempotency.errors import BadRequestError, ConfigError, RejectedError, RetryableError
+from grantwire_idempotency import (
+    Backoff,
+    IdempotentConsumer,
+    InboxGuard,
+    InProgress,
+    JsonSerializer,
+    Key,
+    MemoryStore,
+    Message,
+    NoMetrics,
+    TransactionGuard,
+    by_content_hash,
+    idempotent,
+)
+from grantwire_idempotency.errors import BadRequestError, ConfigError, InternalError, RejectedError, RetryableError
 from layers.idempotency.tests.unit.doubles import FakeTime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
 NO_METRICS = NoMetrics()
 
@@ -93,6 +107,101 @@ def test_key_function_must_not_return_a_coroutine(function: Any) -> None:
         IdempotentConsumer(MemoryStore(), print, name="job", identify=function)
 
 
+NOWHERE = "postgresql://127.0.0.1:1/nowhere"
+WRITE_MESSAGE = (
+    "a message must be a Message: write Message(id, body=text) or, for a record of SQS, Message.from_sqs(record), not a"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: IdempotentConsumer(MemoryStore(), print, name="c").process(cast("Any", {"id": 1})),
+            f"{WRITE_MESSAGE} dict",
+        ),
+        (
+            lambda: IdempotentConsumer(MemoryStore(), print, name="c").process_batch([cast("Any", "m-1")]),
+            f"{WRITE_MESSAGE} str",
+        ),
+        (
+            lambda: InboxGuard(NOWHERE, name="c").run(cast("Any", {"id": 1}), print),
+            f"{WRITE_MESSAGE} dict",
+        ),
+        (
+            lambda: TransactionGuard(NOWHERE).run(cast("Any", {"id": 1}), cast("Any", print)),
+            "a request must be a RequestIdentity: write RequestIdentity.create(caller, route, key, fields), not a dict",
+        ),
+    ],
+)
+def test_call_with_the_wrong_object_says_what_to_write(call: Callable[[], object], sentence: str) -> None:
+    """C30: instead of an AttributeError of the library."""
+    with pytest.raises(InternalError) as raised:
+        call()
+    assert str(raised.value) == sentence
+
+
+def test_backoff_names_every_wrong_field() -> None:
+    """C30: a number has no unit."""
+    with pytest.raises(ConfigError) as raised:
+        Backoff(1, 60, timedelta(-1), "1", -1)  # type: ignore[arg-type]
+    times = "must be a timedelta of at least zero, such as timedelta(seconds=1)"
+    factors = "must be a number of at least zero, such as 0.5"
+    assert raised.value.problems == (
+        f"base of a Backoff {times}, not 1",
+        f"cap of a Backoff {times}, not 60",
+        f"floor of a Backoff {times}, not datetime.timedelta(days=-1)",
+        f"jitter_min of a Backoff {factors}, not '1'",
+        f"jitter_max of a Backoff {factors}, not -1",
+    )
+    with pytest.raises(ConfigError, match="jitter_min of a Backoff must not be larger"):
+        Backoff(timedelta(0), timedelta(0), timedelta(0), 2, 1)
+
+
+def test_decorator_without_its_arguments_says_what_to_write() -> None:
+    """C30: neither a TypeError nor a decorated function that does nothing."""
+
+    def job(order: str) -> str:
+        return order
+
+    with pytest.raises(ConfigError, match=r'write @idempotent\(store, key=argument\("order_id"\)\)'):
+        idempotent(job)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"key is required, such as key=argument\(...\)"):
+        idempotent(MemoryStore())  # type: ignore[call-overload]
+
+
+class WithFile:
+    """Has the methods of a serializer, for files."""
+
+    def dump(self, value: object, file: object) -> None:
+        """Write the value to a file."""
+
+    def load(self, file: object) -> object:
+        """Read a value from a file."""
+
+
+@pytest.mark.parametrize(
+    ("serializer", "described"),
+    [
+        (json, "the module json"),
+        (pickle, "the module pickle"),
+        (JsonSerializer, "the class JsonSerializer"),
+        (WithFile(), "a WithFile"),
+        (None, "None"),
+    ],
+)
+def test_serializer_that_needs_a_file_is_refused(serializer: Any, described: str) -> None:
+    """C30: `json` has `dump` and `load`; its first call would fail after the effect."""
+    problem = f"such as JsonSerializer\\(\\), not {described}$"
+    for wire in (
+        lambda: idempotent(MemoryStore(), key=str, name="job", serializer=serializer),
+        lambda: IdempotentConsumer(MemoryStore(), print, name="c", serializer=serializer),
+        lambda: InboxGuard(NOWHERE, name="c", serializer=serializer),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            wire()
+
+
 def test_dead_letter_hook_that_returns_a_coroutine_takes_no_message() -> None:
     """C21: nothing has stored the message, so it returns to the queue."""
 
@@ -106,9 +215,9 @@ def test_dead_letter_hook_that_returns_a_coroutine_takes_no_message() -> None:
     assert consumer.process_batch([Message("m1")]) == ["m1"]
 
 
-def consume(event: Any, **options: Any) -> tuple[Any, list[tuple[str, str, str]]]:
+def consume(event: Any, **options: Any) -> tuple[Any, list[tuple[str, str, str | bytes]]]:
     """Handle an event and return the response and the messages."""
-    seen: list[tuple[str, str, str]] = []
+    seen: list[tuple[str, str, str | bytes]] = []
     consumer = IdempotentConsumer(
         MemoryStore(),
         lambda message: seen.append((message.id, message.type, message.body)),
@@ -182,6 +291,9 @@ def test_event_of_unknown_kind_is_an_error(event: Any) -> None:
         consume(event)
 
 
+AVRO = b"\x00\xff"
+
+
 def make_kafka_record(offset: int, value: bytes) -> dict[str, Any]:
     """Return a Kafka record of partition 0."""
     return {"topic": "orders", "partition": 0, "offset": offset, "value": base64.b64encode(value).decode()}
@@ -192,12 +304,57 @@ def test_invalid_kafka_record_fails_alone() -> None:
     seen: list[str] = []
     consumer = IdempotentConsumer(MemoryStore(), lambda message: seen.append(message.id), NO_METRICS, name="consumer")
     records = {
-        "orders-0": [make_kafka_record(1, b"one"), make_kafka_record(2, b"\xff"), make_kafka_record(3, b"three")],
+        "orders-0": [
+            make_kafka_record(1, b"one"),
+            {**make_kafka_record(2, b""), "value": "ä"},
+            make_kafka_record(3, b""),
+        ],
         "orders-1": [{**make_kafka_record(1, b"one"), "partition": 1}, {"topic": "orders"}],
     }
     with pytest.raises(RetryableError, match="3 of 5 messages"):
         consumer.handle({"eventSource": "aws:kafka", "records": records})
     assert seen == ["orders-0-1", "orders-1-1"]
+
+
+def test_binary_kafka_record_is_processed_and_can_be_a_dead_letter() -> None:
+    """C30: its body is bytes. It does not block its partition: the processor or the dead-letter hook takes it."""
+    seen: list[str | bytes] = []
+    dead: list[tuple[str | bytes, str]] = []
+
+    def process(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == AVRO:
+            message.payload  # noqa: B018 - not JSON, which no retry can change
+
+    consumer = IdempotentConsumer(
+        MemoryStore(),
+        process,
+        NO_METRICS,
+        name="consumer",
+        identify=by_content_hash(),
+        dead_letter=lambda message, error: dead.append((message.body, type(error).__name__)),
+    )
+    headers = [{"type": list(b"avro")}, {"trace": [-1, 254]}]
+    records = [make_kafka_record(1, AVRO), make_kafka_record(2, b"\xfe"), make_kafka_record(3, "ä".encode())]
+    event = {
+        "eventSource": "aws:kafka",
+        "records": {"orders-0": [{**record, "headers": headers} for record in records]},
+    }
+    assert consumer.handle(event) == consumer.handle(event) == {"batchItemFailures": []}
+    assert seen == [AVRO, b"\xfe", "ä"]
+    assert dead == [(AVRO, "BadRequestError")]
+
+
+def test_header_of_a_kafka_record_is_kept_if_it_is_text() -> None:
+    """C30: Lambda writes bytes as numbers, which can be negative."""
+    attributes: list[Mapping[str, str]] = []
+    consumer = IdempotentConsumer(
+        MemoryStore(), lambda message: attributes.append(message.attributes), NO_METRICS, name="consumer"
+    )
+    headers = [{"type": list(b"avro")}, {"trace": [-1, 254]}, {"city": [75, -61, -74, 108, 110]}]
+    record = {**make_kafka_record(1, b""), "headers": headers}
+    consumer.handle({"eventSource": "aws:kafka", "records": {"orders-0": [record]}})
+    assert attributes == [{"type": "avro", "city": "Köln"}]
 
 
 def test_message_of_a_source_without_partial_response_is_delivered_again() -> None:

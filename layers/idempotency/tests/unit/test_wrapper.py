@@ -295,7 +295,8 @@ def test_default_metrics_elsewhere_are_none(
         ({"lease": None}, "lease must be a positive timedelta"),
         ({"fail_mode": "open"}, "fail_mode must be"),
         ({"metrics": object()}, "metrics must be IdempotencyMetrics"),
-        ({"name": "order:create"}, "name must be"),
+        ({"name": "order create"}, "name must be"),
+        ({"name": ":" * 34}, "a colon or a percent sign counts as three"),
         ({"name": ""}, "name must not be empty"),
         ({"name": 7}, "name must be"),
         ({"name": "n" * 101}, "name must be"),
@@ -310,10 +311,21 @@ def test_invalid_argument_raises_config_error(wiring: dict[str, Any], problem: s
     assert "password" not in str(raised.value)
 
 
+def test_name_can_have_colons() -> None:
+    """C30, 004: `order:create` of document 004. Two jobs never share a key, whatever their names and keys contain."""
+    store, runs = MemoryStore(), list[str]()
+    for name, key in (("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c"), ("order:create", "c")):
+        job = idempotent(store, key=str, name=name, metrics=NO_METRICS)(runs.append)
+        job(key)
+        job(key)
+    assert runs == ["b:c", "c", "c", "c"]
+    assert store.get_result(Key("order%3Acreate:c")) is not None
+
+
 def test_config_error_lists_every_problem() -> None:
     """C5: one error names every invalid argument."""
     with pytest.raises(ConfigError) as raised:
-        idempotent(None, key=None, ttl=None, lease=None, fail_mode="x")  # type: ignore[arg-type]
+        idempotent(None, key=None, ttl=None, lease=None, fail_mode="x")  # type: ignore[call-overload]
     assert len(raised.value.problems) == 5
 
 

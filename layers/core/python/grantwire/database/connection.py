@@ -14,12 +14,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from grantwire.aws import current_identity, database_token
-from grantwire.database.errors import is_authentication_error
 from grantwire.database.settings import HOST_PATTERN, parse_url
 from grantwire.errors import ConfigError
 from grantwire.observability import logger
 from grantwire.secrets import parse_database_secret, secret_cache
-from grantwire_idempotency.databases import set_limit
+from grantwire_idempotency.databases import is_authentication_error, set_limit
 
 if TYPE_CHECKING:
     from grantwire.database.settings import DatabaseSettings

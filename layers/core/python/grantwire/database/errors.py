@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 # server itself (N6). The data cause classes 22 and 23, DataError and IntegrityError (N5). Any other error, such as an
 # exception raised by a trigger, is attributed to the row that was written.
 _SYSTEM_CLASSES = {"08", "25", "26", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "XX"}
-
-# Messages of a server that rejects the credentials. While connecting, libpq reports only the text, no SQLSTATE.
-_AUTHENTICATION_FAILED = re.compile(
-    r"authentication failed|no credentials for|role .* does not exist|not permitted to log in|no pg_hba\.conf entry"
-)
 
 # Advice to the operator when TLS prevents a connection, by a part of libpq's message.
 _TLS_ADVICE = {
@@ -64,8 +58,3 @@ def wrap_exceptions() -> Iterator[None]:
         raise RejectedError(describe(error)) from error
     except psycopg.Error as error:
         raise to_grantwire_error(error) from error
-
-
-def is_authentication_error(error: psycopg.Error) -> bool:
-    """Return whether the server rejected the credentials."""
-    return sqlstate_class(error) == "28" or bool(_AUTHENTICATION_FAILED.search(str(error)))

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
+from grantwire_idempotency._internal.consumer.concurrent_batches import process_concurrently
 from grantwire_idempotency._internal.consumer.events import BatchItem, parse_event, parse_sqs_records
 from grantwire_idempotency._internal.consumer.message_processing import MessageProcessing
 from grantwire_idempotency._internal.consumer.retries import RetryPolicy
@@ -27,8 +29,10 @@ from grantwire_idempotency._internal.foundation.fail_mode import FailMode, choos
 from grantwire_idempotency._internal.foundation.logs import logger as default_logger
 from grantwire_idempotency._internal.foundation.serializers import JsonSerializer
 from grantwire_idempotency._internal.foundation.steps import drive, drive_async
+from grantwire_idempotency._internal.foundation.type_parameters import Payload, Value
 from grantwire_idempotency._internal.foundation.wiring import (
     async_store_rule,
+    count_rule,
     duration_rule,
     fail_mode_rule,
     function_rule,
@@ -43,13 +47,15 @@ from grantwire_idempotency._internal.foundation.wiring import (
 from grantwire_idempotency._internal.jobs.execution import Execution, Outcome
 from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
 from grantwire_idempotency._internal.jobs.work import LEASE_MARGIN, remaining_time
+from grantwire_idempotency._internal.keys.arguments import ONLY_OF_JOBS, ArgumentStrategy
 from grantwire_idempotency._internal.keys.duplicates import by_message_id
-from grantwire_idempotency._internal.keys.messages import Message
+from grantwire_idempotency._internal.keys.messages import Message, require_message
 from grantwire_idempotency.errors import RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
+    from grantwire_idempotency._internal.consumer.options import AsyncConsumerOptions, ConsumerOptions
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
     from grantwire_idempotency._internal.foundation.serializers import Serializer
     from grantwire_idempotency._internal.foundation.steps import Steps
@@ -57,6 +63,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.stores.interface import AsyncStore, Key, Store
 
     PartialResponse = dict[str, list[dict[str, str]]]
+    Items = Callable[[Message[Any]], Iterable[tuple[str, Any]]]
 
 _BY_MESSAGE_ID = by_message_id()
 _RETRY = RetryPolicy()
@@ -94,7 +101,7 @@ class _Consumer:
         require(
             async_store_rule(storage) if self._is_async else sync_store_rule(storage),
             metrics_rule(metrics),
-            function_rule("identify", identify),
+            (False, ONLY_OF_JOBS) if isinstance(identify, ArgumentStrategy) else function_rule("identify", identify),
             (True, "") if items is None else function_rule("items", items),
             duration_rule("ttl", ttl),
             duration_rule("lease", lease),
@@ -128,6 +135,7 @@ class _Consumer:
     _is_async = False
 
     def _run_message(self, message: Message, lease: timedelta | None, *, redrive: bool) -> Steps[Outcome]:
+        require_message(message)
         lease = self._lease if lease is None else lease
         require(duration_rule("lease", lease))
         try:
@@ -151,16 +159,12 @@ class _Consumer:
         return _partial_response(failed)
 
     def _run_batch(self, items: Sequence[BatchItem], context: object) -> Steps[list[str]]:
-        logger = self._logger
         failed: list[str] = []
         blocked_groups: set[str] = set()
         try:
             for position, item in enumerate(items):
-                remaining = remaining_time(context)
-                if remaining is not None and remaining < _TIME_RESERVE:
-                    logger.warning(
-                        "out of time, remaining messages returned to queue", extra={"left": len(items) - position}
-                    )
+                if _is_out_of_time(context):
+                    self._log_out_of_time(len(items) - position)
                     return failed + [unprocessed.id for unprocessed in items[position:]]
                 if item.group in blocked_groups or not (yield from self._try_process(item, context)):
                     failed.append(item.id)
@@ -186,8 +190,20 @@ class _Consumer:
             return (yield from self._processing.process(message, self._lease, self._lease))
         return (yield from self._processing.process(message, remaining + LEASE_MARGIN, remaining - _TIME_RESERVE))
 
+    def _log_out_of_time(self, left: int) -> None:
+        logger = self._logger
+        logger.warning("out of time, remaining messages returned to queue", extra={"left": left})
 
-class IdempotentConsumer(_Consumer):
+    def _names(self, item: BatchItem) -> set[str]:
+        """Return the names of what a message of a batch belongs to: its key and its group."""
+        names = set() if item.group is None else {f"group {item.group}"}
+        if item.message is not None:
+            with suppress(Exception):  # the message fails with this error when it is processed
+                names.add(f"key {self._processing.make_key(item.message).value}")
+        return names
+
+
+class IdempotentConsumer(_Consumer, Generic[Payload, Value]):
     """Processes each message once, as far as the store can guarantee it, and reports which messages to redeliver.
 
     `processor(message)` does the work. Its return value is stored and returned for duplicates. `identify` returns the
@@ -206,7 +222,33 @@ class IdempotentConsumer(_Consumer):
     Raises ConfigError with every missing or invalid argument.
     """
 
-    def process(self, message: Message, lease: timedelta | None = None, *, redrive: bool = False) -> Outcome:
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: IdempotentConsumer[Payload, Value],
+            storage: Store,
+            processor: Callable[[Message[Payload]], Value],
+            metrics: IdempotencyMetrics | None = None,
+            *,
+            items: None = None,
+            **options: Unpack[ConsumerOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: IdempotentConsumer[Any, list[Any]],
+            storage: Store,
+            processor: Callable[[Message[Any]], Any],
+            metrics: IdempotencyMetrics | None = None,
+            *,
+            items: Items,
+            **options: Unpack[ConsumerOptions],
+        ) -> None: ...
+        def __init__(self, *_args: Any, **_options: Any) -> None: ...
+
+    def process(
+        self, message: Message[Payload], lease: timedelta | None = None, *, redrive: bool = False
+    ) -> Outcome[Value]:
         """Process one message within `lease`; return the stored result for a duplicate.
 
         With `redrive`, or with an attribute `redrive`, a message that is a dead letter is processed again. Raises the
@@ -215,7 +257,7 @@ class IdempotentConsumer(_Consumer):
         """
         return drive(self._run_message(message, lease, redrive=redrive))
 
-    def process_batch(self, messages: Iterable[Message], context: object = None) -> list[str]:
+    def process_batch(self, messages: Iterable[Message[Payload]], context: object = None) -> list[str]:
         """Process messages one by one and return the ids of those to redeliver.
 
         A message that fails does not cause the others to run again. After a failure, the later messages of the same
@@ -247,18 +289,80 @@ class IdempotentConsumer(_Consumer):
         return _partial_response(drive(self._run_batch(parse_sqs_records(event), context)))
 
 
-class AsyncIdempotentConsumer(_Consumer):
+class AsyncIdempotentConsumer(_Consumer, Generic[Payload, Value]):
     """An `IdempotentConsumer` for asyncio: store, processor and dead-letter hook are asynchronous."""
 
     _is_async = True
 
-    async def process(self, message: Message, lease: timedelta | None = None, *, redrive: bool = False) -> Outcome:
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: AsyncIdempotentConsumer[Payload, Value],
+            storage: AsyncStore,
+            processor: Callable[[Message[Payload]], Coroutine[Any, Any, Value]],
+            metrics: IdempotencyMetrics | None = None,
+            *,
+            items: None = None,
+            **options: Unpack[AsyncConsumerOptions],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncIdempotentConsumer[Any, list[Any]],
+            storage: AsyncStore,
+            processor: Callable[[Message[Any]], Coroutine[Any, Any, Any]],
+            metrics: IdempotencyMetrics | None = None,
+            *,
+            items: Items,
+            **options: Unpack[AsyncConsumerOptions],
+        ) -> None: ...
+        def __init__(self, *_args: Any, **_options: Any) -> None: ...
+
+    async def process(
+        self, message: Message[Payload], lease: timedelta | None = None, *, redrive: bool = False
+    ) -> Outcome[Value]:
         """See `IdempotentConsumer`."""
         return await drive_async(self._run_message(message, lease, redrive=redrive))
 
-    async def process_batch(self, messages: Iterable[Message], context: object = None) -> list[str]:
-        """See `IdempotentConsumer`."""
-        return await drive_async(self._run_batch([BatchItem.from_message(message) for message in messages], context))
+    async def process_batch(
+        self, messages: Iterable[Message[Payload]], context: object = None, *, concurrency: int = 1
+    ) -> list[str]:
+        """Process up to `concurrency` messages at a time and return the ids of those to redeliver, in their order.
+
+        Messages with the same key, and those of a group, are processed one after the other, in their order. Otherwise
+        see `IdempotentConsumer`. If the task is cancelled, no message starts, and every message that was started has
+        released its key when the call ends.
+        """
+        require(count_rule("concurrency", concurrency))
+        items = [BatchItem.from_message(message) for message in messages]
+        if concurrency == 1:
+            return await drive_async(self._run_batch(items, context))
+        return await self._run_concurrently(items, context, concurrency)
+
+    async def _run_concurrently(self, items: Sequence[BatchItem], context: object, concurrency: int) -> list[str]:
+        blocked_groups: set[str | None] = set()
+        not_started = 0
+
+        async def process(position: int) -> bool:
+            nonlocal not_started
+            item = items[position]
+            if _is_out_of_time(context):
+                not_started += 1
+                return False
+            if item.group in blocked_groups:
+                return False
+            succeeded = await drive_async(self._try_process(item, context))
+            if not succeeded and item.group is not None:
+                blocked_groups.add(item.group)
+            return succeeded
+
+        try:
+            succeeded = await process_concurrently([self._names(item) for item in items], process, concurrency)
+        finally:
+            self._execution.flush()
+        if not_started:
+            self._log_out_of_time(not_started)
+        return [item.id for item, is_done in zip(items, succeeded, strict=True) if not is_done]
 
     async def handle(self, event: Any, context: object = None) -> PartialResponse:
         """See `IdempotentConsumer`."""
@@ -267,6 +371,11 @@ class AsyncIdempotentConsumer(_Consumer):
     async def handle_sqs(self, event: Mapping[str, Any], context: object = None) -> PartialResponse:
         """See `IdempotentConsumer`."""
         return _partial_response(await drive_async(self._run_batch(parse_sqs_records(event), context)))
+
+
+def _is_out_of_time(context: object) -> bool:
+    remaining = remaining_time(context)
+    return remaining is not None and remaining < _TIME_RESERVE
 
 
 def _partial_response(failed: Sequence[str]) -> PartialResponse:

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from grantwire_idempotency._internal.keys.messages import Message, find_type, parse_group, unwrap_record
+from grantwire_idempotency._internal.keys.messages import (
+    Message,
+    find_type,
+    parse_group,
+    require_message,
+    unwrap_record,
+)
 from grantwire_idempotency.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ class BatchItem:
     @classmethod
     def from_message(cls, message: Message) -> Self:
         """Return the item of a message."""
+        require_message(message)
         return cls(message.id, message.group, message)
 
     @classmethod
@@ -149,19 +156,33 @@ def _from_eventbridge(raw: Mapping[str, Any]) -> Message:
 
 
 def _from_kafka(raw: Any) -> Message:
-    """Parse a Kafka record, whose id is its place in the log. Records of a partition stay in order."""
+    """Parse a Kafka record, whose id is its place in the log. Records of a partition stay in order.
+
+    A value that is not UTF-8 text is the body as bytes. A header that is not text is left out. Lambda writes the bytes
+    of a header as numbers, which can be negative.
+    """
     if not isinstance(raw, Mapping):
         raise BadRequestError("a Kafka record must be an object")
     place = (_text(raw, "topic"), raw.get("partition"), raw.get("offset"))
     if not all(type(number) is int for number in place[1:]):
         raise BadRequestError("partition and offset of a Kafka record must be integers")
     try:
-        body = base64.b64decode(raw.get("value") or "").decode()
-        headers = {name: bytes(value).decode() for header in raw.get("headers") or () for name, value in header.items()}
-    except (binascii.Error, UnicodeDecodeError, AttributeError, TypeError, ValueError):
-        raise BadRequestError("value and headers of a Kafka record must be UTF-8 text") from None
+        body = _decode(base64.b64decode(raw.get("value") or ""))
+        pairs = [pair for header in raw.get("headers") or () for pair in header.items()]
+        values = {name: _decode(bytes(byte % 256 for byte in value)) for name, value in pairs}
+    except (binascii.Error, AttributeError, TypeError, ValueError):
+        raise BadRequestError("value and headers of a Kafka record must be encoded bytes") from None
+    headers = {name: value for name, value in values.items() if isinstance(value, str)}
     topic, partition, offset = place
     return Message(f"{topic}-{partition}-{offset}", find_type(headers), body, headers, f"{topic}-{partition}")
+
+
+def _decode(value: bytes) -> str | bytes:
+    """Return UTF-8 as text, and anything else as it is."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _text(raw: Mapping[str, Any], name: str) -> str:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency._internal.consumer.retries import RetryLoop, RetryPolicy
+from grantwire_idempotency._internal.foundation.escaping import escape
 from grantwire_idempotency._internal.foundation.steps import original
 from grantwire_idempotency._internal.jobs.execution import Execution, Outcome
 from grantwire_idempotency._internal.jobs.work import LEASE_MARGIN, HandledFailureError, call_once, describe, to_key
@@ -61,7 +62,7 @@ class MessageProcessing:
         """Process a message, or each of its items under the key `message:item`."""
         retries = self._new_retries(retry_time)
         try:
-            key = self._make_key(message)
+            key = self.make_key(message)
             items = None if self.items is None else _read_items(self.items(message))
         except Exception as error:  # noqa: BLE001 - a retry of the same message would fail in the same way
             return (yield from self._fail(message, error, retries))
@@ -72,7 +73,7 @@ class MessageProcessing:
         deadline = self.clock() + lease.total_seconds()
         for identifier, payload in items.items():
             item = replace(message, id=f"{message.id}:{identifier}", body=payload)
-            item_key = replace(key, value=f"{key.value}:{_escape(identifier)}", message_id=item.id)
+            item_key = replace(key, value=f"{key.value}:{escape(identifier)}", message_id=item.id)
             time_left = timedelta(seconds=max(deadline - self.clock(), LEASE_MARGIN.total_seconds()))
             item_retries = RetryLoop(self.retry, retries.deadline, self.clock, self.sleep, self.rand, self.logger)
             outcome = yield from self._process_one(item, item_key, time_left, item_retries, redrive=redrive)
@@ -124,7 +125,8 @@ class MessageProcessing:
         deadline = self.clock() + retry_time.total_seconds()
         return RetryLoop(self.retry, deadline, self.clock, self.sleep, self.rand, self.logger)
 
-    def _make_key(self, message: Message) -> Key:
+    def make_key(self, message: Message) -> Key:
+        """Return the key of a message, without the name of the consumer."""
         key = to_key(self.identify(message)) or Key(message.id)
         return replace(key, message_id=key.message_id or message.id)
 
@@ -161,11 +163,6 @@ class MessageProcessing:
     def _log_fields(self, message: Message) -> dict[str, Any]:
         """Return the fields of every log line about a message."""
         return {"message_id": message.id, "task_type": self.execution.name}
-
-
-def _escape(identifier: str) -> str:
-    """Return the id of an item without colons: item 1:2 of message m must not be item 2 of message m:1."""
-    return identifier.replace("%", "%25").replace(":", "%3A")
 
 
 def _read_items(pairs: Iterable[tuple[Any, Any]]) -> dict[str, str]:

@@ -9,11 +9,12 @@ import re
 from datetime import timedelta
 from typing import Any
 
+from grantwire_idempotency._internal.foundation.escaping import escape
 from grantwire_idempotency._internal.foundation.fail_mode import FailMode
 from grantwire_idempotency.errors import ConfigError
 
 MAX_NAME_LENGTH = 100
-_NAME = re.compile(rf"[!-9;-~]{{1,{MAX_NAME_LENGTH}}}")
+_NAME = re.compile(rf"[!-~]{{1,{MAX_NAME_LENGTH}}}")
 _DIGEST_LENGTH = 12
 # A return annotation of an awaitable.
 _AWAITABLE = re.compile(r"(\w+\.)*(Awaitable|Coroutine|Future|Task)\b")
@@ -57,10 +58,12 @@ def async_store_rule(store: object) -> Rule:
 
 
 def serializer_rule(serializer: object) -> Rule:
-    """Require the methods of a Serializer."""
-    return _has_methods(
-        serializer, "dump", "load"
-    ), f"serializer must be a Serializer, not {_describe_type(serializer)}"
+    """Require the methods of a Serializer. Those of modules such as `json` also need a file."""
+    is_valid = all(_takes_one_argument(getattr(serializer, name, None)) for name in ("dump", "load"))
+    return is_valid, (
+        "serializer must be an object with dump(value) -> str and load(text), such as JsonSerializer(),"
+        f" not {_describe_type(serializer)}"
+    )
 
 
 def logger_rule(logger: object) -> Rule:
@@ -79,6 +82,11 @@ def duration_rule(name: str, value: object) -> Rule:
     """Require a positive timedelta."""
     is_positive = isinstance(value, timedelta) and value > timedelta(0)
     return is_positive, f"{name} must be a positive timedelta, such as timedelta(hours=24), not {value!r:.60}"
+
+
+def count_rule(name: str, value: object) -> Rule:
+    """Require an integer of at least 1."""
+    return type(value) is int and value >= 1, f"{name} must be an integer of at least 1, not {value!r:.80}"
 
 
 def fail_mode_rule(value: object) -> Rule:
@@ -120,16 +128,17 @@ def job_rules(argument: str, function: object, name: str, *, is_async: bool = Fa
 
 
 def name_rule(name: object) -> Rule:
-    """Require a valid job name. A colon separates the name from the key, so a name must not contain one."""
+    """Require a valid job name, which is the first part of its keys."""
     if name == "":
         return False, (
             "name must not be empty; it is required for a lambda expression, a partial, a callable object and a"
             " closure, because two of them could not be told apart"
         )
-    return (
-        isinstance(name, str) and bool(_NAME.fullmatch(name)),
-        f"name must be 1 to {MAX_NAME_LENGTH} printable ASCII characters without spaces or colons, not {name!r:.120}",
+    problem = (
+        f"name must be 1 to {MAX_NAME_LENGTH} printable ASCII characters without spaces (a colon or a percent sign"
+        f" counts as three), not {name!r:.120}"
     )
+    return isinstance(name, str) and bool(_NAME.fullmatch(escape(name))), problem
 
 
 def job_name(function: Any, name: str | None) -> str:
@@ -180,6 +189,20 @@ def _has_methods(value: object, *methods: str) -> bool:
     return all(callable(getattr(value, name, None)) for name in methods)
 
 
+def _takes_one_argument(function: Any) -> bool:
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C without a signature
+        return True
+    return True
+
+
 def _describe_type(value: object) -> str:
     """Return the type of a value. The value itself could be a password."""
+    if inspect.ismodule(value) or inspect.isclass(value):
+        return f"the {'module' if inspect.ismodule(value) else 'class'} {value.__name__}"
     return "None" if value is None else f"a {type(value).__name__}"

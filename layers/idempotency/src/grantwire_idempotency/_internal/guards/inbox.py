@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_ORDER_TTL, DEFAULT_TIMEOUT, DEFAULT_TTL
+from grantwire_idempotency._internal.foundation.escaping import escape
 from grantwire_idempotency._internal.foundation.optional import optional_package
 from grantwire_idempotency._internal.foundation.serializers import JsonSerializer
 from grantwire_idempotency._internal.foundation.steps import drive, drive_async
@@ -34,6 +35,7 @@ from grantwire_idempotency._internal.guards.open_guard import await_work, only_g
 from grantwire_idempotency._internal.jobs.execution import Outcome
 from grantwire_idempotency._internal.jobs.work import to_key
 from grantwire_idempotency._internal.keys.duplicates import by_message_id
+from grantwire_idempotency._internal.keys.messages import require_message
 from grantwire_idempotency._internal.stores.interface import Key, clamp_ttl, completion_ttl, validate_result
 from grantwire_idempotency.errors import InternalError, RequestInProgressError
 
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 
 Database = TypeVar("Database")
 Runner = TypeVar("Runner")
+Result = TypeVar("Result")
 
 _BY_MESSAGE_ID = by_message_id()
 _JSON = JsonSerializer()
@@ -121,6 +124,7 @@ class _InboxGuard(Generic[Database, Runner]):
 
     def _parameters(self, message: Message, guard: str) -> dict[str, Any]:
         """Return the parameters of the first statement."""
+        require_message(message)
         key = self._make_key(message)
         return {
             "key": key.value,
@@ -150,7 +154,7 @@ class _InboxGuard(Generic[Database, Runner]):
         key = to_key(self._identify(message)) or Key(message.id)
         return replace(
             key,
-            value=f"{self._name}:{key.value}",
+            value=f"{escape(self._name)}:{key.value}",
             message_id=key.message_id or message.id,
             message_type=key.message_type or message.type or self._name,
         )
@@ -185,7 +189,7 @@ class InboxGuard(_InboxGuard["UserDatabase", "TransactionRunner"]):
         if isinstance(self._database, PsycopgDatabase):
             self._database.close()
 
-    def run(self, message: Message, work: Callable[[Connection[tuple[Any, ...]]], Any]) -> Outcome:
+    def run(self, message: Message, work: Callable[[Connection[tuple[Any, ...]]], Result]) -> Outcome[Result]:
         """Do the work and commit it with the key of the message, unless the message was recorded before.
 
         `work` gets the connection of the transaction. If it raises, nothing is recorded and a redelivery runs. If it
@@ -217,8 +221,8 @@ class AsyncInboxGuard(_InboxGuard["AsyncUserDatabase", "AsyncTransactionRunner"]
             await self._database.close()
 
     async def run(
-        self, message: Message, work: Callable[[AsyncConnection[tuple[Any, ...]]], Awaitable[Any]]
-    ) -> Outcome:
+        self, message: Message, work: Callable[[AsyncConnection[tuple[Any, ...]]], Awaitable[Result]]
+    ) -> Outcome[Result]:
         """Do the same as `InboxGuard.run`, with a coroutine function.
 
         If the task is cancelled, nothing is recorded and a redelivery runs. Only a cancellation during the COMMIT may

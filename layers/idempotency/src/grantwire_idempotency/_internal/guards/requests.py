@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_TTL
 from grantwire_idempotency._internal.foundation.validation import clean_text
-from grantwire_idempotency.errors import BadRequestError, KeyConflictError, RequestInProgressError
+from grantwire_idempotency.errors import (
+    BadRequestError,
+    InternalError,
+    KeyConflictError,
+    RequestInProgressError,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -73,6 +78,15 @@ class StoredResponse(NamedTuple):
     def replayed(self) -> bool:
         """Whether this response was stored by an earlier request with the same key."""
         return self.outcome == "REPLAYED"
+
+
+def require_identity(identity: object) -> None:
+    """Raise InternalError if a caller passes anything else than a RequestIdentity, such as the request itself."""
+    if not isinstance(identity, RequestIdentity):
+        raise InternalError(
+            "a request must be a RequestIdentity: write RequestIdentity.create(caller, route, key, fields), not a"
+            f" {type(identity).__name__}"
+        )
 
 
 def raise_for_outcome(outcome: str) -> None:

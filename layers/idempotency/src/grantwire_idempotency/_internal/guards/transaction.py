@@ -21,7 +21,12 @@ from grantwire_idempotency._internal.foundation.optional import optional_package
 from grantwire_idempotency._internal.foundation.steps import drive, drive_async
 from grantwire_idempotency._internal.foundation.wiring import duration_rule, logger_rule, require
 from grantwire_idempotency._internal.guards.open_guard import await_work, only_guard
-from grantwire_idempotency._internal.guards.requests import GuardSettings, StoredResponse, raise_for_outcome
+from grantwire_idempotency._internal.guards.requests import (
+    GuardSettings,
+    StoredResponse,
+    raise_for_outcome,
+    require_identity,
+)
 from grantwire_idempotency.errors import InternalError
 
 with optional_package("psycopg", used_by="TransactionGuard"):
@@ -75,6 +80,7 @@ class _Engine:
 
     def parameters(self, identity: RequestIdentity, guard: str) -> dict[str, Any]:
         """Return the parameters of the first statement."""
+        require_identity(identity)
         return {
             "caller": identity.caller,
             "route": identity.route,
@@ -100,6 +106,11 @@ class _Engine:
             raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
         if not response.is_valid:
             raise InternalError(f"guarded work must return a status of 200 to 599, not {response.status_code!r}")
+        if not isinstance(response.body, str):
+            raise InternalError(
+                "the body of a StoredResponse must be text: write StoredResponse(status, json.dumps(body)), not a"
+                f" {type(response.body).__name__}"
+            )
         if response.is_final:
             stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
             yield partial(tx.commit, _FINISH, {**parameters, **stored})

@@ -8,18 +8,22 @@ from grantwire_idempotency._internal.foundation.defaults import DEFAULT_TTL
 from grantwire_idempotency._internal.foundation.forks import ForkSafeLock
 from grantwire_idempotency._internal.foundation.wiring import duration_rule, require, sync_store_rule
 from grantwire_idempotency._internal.stores.interface import (
+    MARK_LEASE,
+    Claim,
     Duplicate,
     InProgress,
     Key,
     KeyStatus,
     require_same_content,
 )
-from grantwire_idempotency.errors import InternalError, LeaseLostError, RequestInProgressError
+from grantwire_idempotency.errors import LeaseLostError, RequestInProgressError
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from grantwire_idempotency._internal.stores.interface import Claim, Store
+    from grantwire_idempotency._internal.stores.interface import Store
+
+_IN_PROGRESS = "another worker is processing this message; retry later"
 
 
 class IdempotencyChecker:
@@ -34,8 +38,9 @@ class IdempotencyChecker:
             checker.mark_completed(key)
 
     The caller that gets True from `mark_processing` is the only one that works on the key until the claim expires: the
-    store decides atomically. The checker keeps its claims, so call `mark_completed` or `mark_failed` on the same
-    checker, and only after True. Every method raises RetryableError if the store is unavailable.
+    store decides atomically. Another checker, for example in another process, can mark a key too, unless a claim on it
+    is live: only the checker that made a claim can end it. Every method raises RetryableError if the store is
+    unavailable.
     """
 
     def __init__(self, store: Store, *, ttl: timedelta = DEFAULT_TTL) -> None:
@@ -64,22 +69,30 @@ class IdempotencyChecker:
         check = self._store.check(_to_key(key), ttl)
         require_same_content(check)
         if isinstance(check, InProgress):
-            raise RequestInProgressError("another worker is processing this message; retry later")
+            raise RequestInProgressError(_IN_PROGRESS)
         if isinstance(check, Duplicate):
             return False
-        with self._lock:
-            self._claims[check.key.value, check.key.mark] = check
+        self._remember(check)
         return True
 
     def mark_completed(self, key: Key | str, result: str | None = None) -> None:
         """Mark the key as processed and store `result`.
 
-        Raises LeaseLostError if the claim has expired, or another worker has claimed or completed the key. After any
-        other RetryableError it is safe to call the method again. Raises InternalError if this checker has no claim.
+        Without a claim of this checker, the key is claimed and completed; a key that is completed remains as it is,
+        and one that another worker has claimed raises RequestInProgressError. Raises LeaseLostError if the claim of
+        this checker has expired, or another worker has claimed or completed the key since. After any other
+        RetryableError it is safe to call the method again.
         """
         claim = self._find_claim(key)
         if claim is None:
-            raise InternalError("mark_completed requires a mark_processing of the same checker that returned True")
+            check = self._store.check(_to_key(key), MARK_LEASE)
+            require_same_content(check)
+            if isinstance(check, Duplicate):
+                return
+            if isinstance(check, InProgress):
+                raise RequestInProgressError(_IN_PROGRESS)
+            claim = check
+            self._remember(claim)
         try:
             self._store.store_result(claim, result, self._ttl)
         except LeaseLostError:
@@ -90,17 +103,20 @@ class IdempotencyChecker:
     def mark_failed(self, key: Key | str, error: BaseException | str) -> None:
         """Release the key, so that a retry runs, and store `error`.
 
-        Changes nothing if this checker has no claim on the key, or if the claim is lost.
+        Changes nothing if the key is completed, or if another worker has claimed it.
         """
-        claim = self._find_claim(key)
-        if claim is not None:
-            self._store.store_failure(claim, str(error) or repr(error), self._ttl)
-            self._forget(claim)
+        claim = self._find_claim(key) or Claim(_to_key(key))
+        self._store.store_failure(claim, str(error) or repr(error), self._ttl)
+        self._forget(claim)
 
     def _find_claim(self, key: Key | str) -> Claim | None:
         key = _to_key(key)
         with self._lock:
             return self._claims.get((key.value, key.mark))
+
+    def _remember(self, claim: Claim) -> None:
+        with self._lock:
+            self._claims[claim.key.value, claim.key.mark] = claim
 
     def _forget(self, claim: Claim) -> None:
         claim_id = (claim.key.value, claim.key.mark)

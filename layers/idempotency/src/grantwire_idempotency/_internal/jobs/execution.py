@@ -19,15 +19,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic
 
+from grantwire_idempotency._internal.foundation.escaping import escape
 from grantwire_idempotency._internal.foundation.logs import logger as default_logger
+from grantwire_idempotency._internal.foundation.type_parameters import Value
 from grantwire_idempotency._internal.foundation.wiring import is_async_store
-from grantwire_idempotency._internal.jobs.claims import HeldClaim, set_current_claim
+from grantwire_idempotency._internal.jobs.claims import AsyncHeldClaim, HeldClaim, set_current_claim
 from grantwire_idempotency._internal.jobs.key_checks import KeyCheck
 from grantwire_idempotency._internal.jobs.late_records import LateRecords
 from grantwire_idempotency._internal.jobs.recording import Recorder
+from grantwire_idempotency._internal.jobs.switch import is_disabled
 from grantwire_idempotency._internal.jobs.work import describe
 from grantwire_idempotency._internal.metrics.interface import SafeMetrics, default_metrics
 from grantwire_idempotency._internal.stores.interface import (
@@ -54,14 +57,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a message or a call.
+class Outcome(Generic[Value]):
+    """The outcome of a message or a call; `value` has the type that the work returns.
 
     If `replayed` is true, the work was not done again and `value` is the stored result. If the dead-letter hook of a
-    consumer took the message, `dead_letter` is the error and there is no value.
+    consumer took the message, `dead_letter` is the error and there is no value. The stored result of an entity can
+    expire before its version does; then there is no value either.
     """
 
-    value: Any = None
+    value: Value | None = None
     replayed: bool = False
     dead_letter: Exception | None = None
 
@@ -82,7 +86,9 @@ class Execution:
         self._settings = settings
         self._logger: LibraryLogger = default_logger if settings.logger is None else settings.logger
         self._metrics = SafeMetrics(default_metrics() if settings.metrics is None else settings.metrics, self._logger)
-        sleep = sleep if sleep is not None else asyncio.sleep if is_async_store(store) else time.sleep
+        self._is_async = is_async_store(store)
+        self._max_key_length = MAX_KEY_LENGTH - len(escape(self.name)) - 1
+        sleep = sleep if sleep is not None else asyncio.sleep if self._is_async else time.sleep
         self._late = LateRecords(store, settings.name, settings.ttl, settings.order_ttl, self._logger)
         self._recorder = Recorder(store, settings, self._late, self._logger, sleep, clock)
         self._check = KeyCheck(store, settings, self._recorder, self._late, self._metrics, self._logger, sleep, clock)
@@ -101,6 +107,8 @@ class Execution:
         not that of the key's run, and the error of the work if it fails.
         """
         claim = Claim(self._scope_key(key))
+        if is_disabled():
+            return (yield from self._run_disabled(claim, work))
         check = yield from self._check.check(claim, lease)
         if check is None:
             return (yield from self._run_unguarded(claim, work))
@@ -118,7 +126,8 @@ class Execution:
         if known is not None:
             yield from self._recorder.release(check, check.last_error or "")
             return known
-        restore = set_current_claim(HeldClaim(check, self._store.extend))
+        held = (AsyncHeldClaim if self._is_async else HeldClaim)(check, self._store.extend)
+        restore = set_current_claim(held)
         try:
             value = yield from work()
         except BaseException as error:
@@ -127,6 +136,8 @@ class Execution:
         finally:
             restore()
         yield from self._recorder.complete(check, value)
+        if isinstance(held, AsyncHeldClaim):
+            held.require_awaited()
         return Outcome(value)
 
     def flush(self) -> None:
@@ -153,11 +164,23 @@ class Execution:
         self._late.add_result(claim, result)
         return Outcome(value)
 
+    def _run_disabled(self, claim: Claim, work: Callable[[], Steps[Any]]) -> Steps[Outcome]:
+        """Do the work without the store, under a claim that never expires."""
+        logger = self._logger
+        logger.warning("idempotency is disabled, processing without it", extra={"task_type": self.name})
+        self._metrics.record_unguarded_run(self.name)
+        own = replace(claim, fence=1)
+        held = AsyncHeldClaim(own, _extend_async) if self._is_async else HeldClaim(own, _extend)
+        restore = set_current_claim(held)
+        try:
+            return Outcome((yield from work()))
+        finally:
+            restore()
+
     def _scope_key(self, key: Key) -> Key:
         """Add the name of the job, so that two jobs never share a key."""
-        max_length = MAX_KEY_LENGTH - len(self.name) - 1
-        if len(key.value) > max_length:
-            raise BadRequestError(f"the idempotency key must have at most {max_length} characters")
+        if len(key.value) > self._max_key_length:
+            raise BadRequestError(f"the idempotency key must have at most {self._max_key_length} characters")
         return key.scoped(self.name)
 
     def _parse_result(self, result: str | None) -> Any:
@@ -165,3 +188,11 @@ class Execution:
             return None if result is None else self._settings.serializer.load(result)
         except ValueError as error:
             raise InternalError("the stored result cannot be read by the serializer of this job") from error
+
+
+def _extend(_claim: Claim, _ttl: timedelta) -> None:
+    """Do nothing: without the store, no claim expires."""
+
+
+async def _extend_async(_claim: Claim, _ttl: timedelta) -> None:
+    """Do nothing: without the store, no claim expires."""

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency._internal.foundation.logs import key_fingerprint
-from grantwire_idempotency._internal.stores.interface import Claim
+from grantwire_idempotency._internal.stores.interface import MARK_LEASE, Claim
 from grantwire_idempotency.errors import LeaseLostError, RetryableError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
     from grantwire_idempotency._internal.foundation.steps import Steps
 
 # Outcomes that wait for the next check. Beyond it the oldest is dropped.
 _MAX_PENDING = 1_000
-# Between the two calls of the store that write a late result.
-_LATE_LEASE = timedelta(seconds=30)
 
 
 # Compared by identity, which runs no Python code: `deque.remove` fails if another thread changes the deque meanwhile.
@@ -84,6 +83,6 @@ class LateRecords:
             error = outcome.error
             yield lambda: self._store.store_failure(claim, error, self._ttl)
             return
-        check = yield lambda: self._store.check(claim.key, _LATE_LEASE, claim.token)
+        check = yield lambda: self._store.check(claim.key, MARK_LEASE, claim.token)
         if isinstance(check, Claim):
             yield lambda: self._store.store_result(check, outcome.result, self._ttl, self._order_ttl)

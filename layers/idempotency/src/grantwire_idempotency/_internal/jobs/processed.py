@@ -10,24 +10,29 @@ Two workers that both ask before either of them marks will both do the work. So 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_TTL
 from grantwire_idempotency._internal.foundation.serializers import JsonSerializer
 from grantwire_idempotency._internal.foundation.wiring import duration_rule, require, serializer_rule, sync_store_rule
-from grantwire_idempotency._internal.stores.interface import Claim, Key, KeyStatus, claim_lost_error
+from grantwire_idempotency._internal.stores.interface import (
+    MARK_LEASE,
+    Claim,
+    Key,
+    KeyStatus,
+    claim_lost_error,
+)
 from grantwire_idempotency.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from grantwire_idempotency._internal.foundation.serializers import Serializer
     from grantwire_idempotency._internal.stores.interface import Store
 
 _JSON = JsonSerializer()
-# Between the two calls of the store that mark a message.
-_MARK_LEASE = timedelta(seconds=30)
 
 
 class ProcessedMessages:
@@ -55,7 +60,7 @@ class ProcessedMessages:
     def mark_processed(self, message_id: str, result: Any = None) -> None:
         """Remember the message with its result. Raises LeaseLostError if another worker has marked or claimed it."""
         text = None if result is None else self._serializer.dump(result)
-        claim = self._store.check(Key(message_id), _MARK_LEASE)
+        claim = self._store.check(Key(message_id), MARK_LEASE)
         if not isinstance(claim, Claim):
             raise claim_lost_error()
         self._store.store_result(claim, text, self._ttl)

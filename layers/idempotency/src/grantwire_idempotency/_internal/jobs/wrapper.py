@@ -14,8 +14,9 @@ docs/guide.md explains which guard to choose.
 from __future__ import annotations
 
 import functools
+import inspect
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_LEASE, DEFAULT_ORDER_TTL, DEFAULT_TTL
 from grantwire_idempotency._internal.foundation.fail_mode import FailMode, choose_fail_mode
@@ -41,7 +42,9 @@ from grantwire_idempotency._internal.foundation.wiring import (
 from grantwire_idempotency._internal.jobs.execution import Execution, Outcome
 from grantwire_idempotency._internal.jobs.settings import ExecutionSettings
 from grantwire_idempotency._internal.jobs.work import LEASE_MARGIN, call_once, remaining_time, to_key
+from grantwire_idempotency._internal.keys.arguments import ArgumentStrategy
 from grantwire_idempotency._internal.keys.strategies import hash_json
+from grantwire_idempotency.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,19 +53,27 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
     from grantwire_idempotency._internal.foundation.serializers import Serializer
     from grantwire_idempotency._internal.foundation.steps import Steps
+    from grantwire_idempotency._internal.jobs.decorators import AsyncDecorator, JobOptions, SyncDecorator
     from grantwire_idempotency._internal.metrics.interface import IdempotencyMetrics
     from grantwire_idempotency._internal.stores.interface import AsyncStore, Key, Store
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 _JSON = JsonSerializer()
+# The default of a parameter without one, so that `@idempotent` without arguments gets here, and not a TypeError.
+_REQUIRED: Any = inspect.Parameter.empty
 
 
+@overload
+def idempotent(
+    store: Store, *, key: Callable[..., Key | str | None], **options: Unpack[JobOptions]
+) -> SyncDecorator: ...
+@overload
+def idempotent(
+    store: AsyncStore, *, key: Callable[..., Key | str | None], **options: Unpack[JobOptions]
+) -> AsyncDecorator: ...
 def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     store: Store | AsyncStore,
     *,
-    key: Callable[..., Key | str | None],
+    key: Callable[..., Key | str | None] = _REQUIRED,
     content: Callable[..., Any] | None = None,
     ttl: timedelta = DEFAULT_TTL,
     lease: timedelta = DEFAULT_LEASE,
@@ -72,7 +83,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     metrics: IdempotencyMetrics | None = None,
     serializer: Serializer = _JSON,
     logger: LibraryLogger | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Any:
     """Guard a function: an `(event, context)` handler, a job, a method or a coroutine function.
 
     `key` is called with the arguments of the function. It returns a string, or a Key with a mark. Two calls with the
@@ -81,8 +92,8 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     functions share their keys, or if the function may be renamed or moved to another Lambda function.
 
     `content` is called like `key` and returns what a repeat must have in common with the first call, as JSON values: it
-    can be a key strategy. A call with the same key and other content raises KeyConflictError. Without `content`, it is
-    a repeat.
+    can be a key strategy, such as `argument("total")`. A call with the same key and other content raises
+    KeyConflictError. Without `content`, it is a repeat.
 
     For `ttl` after the work is done, a repeat returns the stored result without running. The result has been converted
     by the `serializer` and back: with JSON, the default, a tuple becomes a list. The first call returns the original
@@ -101,10 +112,12 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
     contains control characters, and InternalError if its result cannot be serialized. In the second case the key is
     completed without a result, because the work is done.
     """
+    if key is _REQUIRED and callable(store):
+        raise ConfigError(['write @idempotent(store, key=argument("order_id")): a store and a key are required'])
     chosen_mode = choose_fail_mode(store, fail_mode, FailMode.OPEN)
     require(
         store_rule(store),
-        function_rule("key", key),
+        (False, "key is required, such as key=argument(...)") if key is _REQUIRED else function_rule("key", key),
         (True, "") if content is None else function_rule("content", content),
         duration_rule("ttl", ttl),
         duration_rule("lease", lease),
@@ -116,7 +129,7 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
         *([] if name is None else [name_rule(name)]),
     )
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         stored_name = job_name(function, name)
         is_async = is_coroutine_function(function)
         require(
@@ -124,17 +137,21 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
             *job_rules("the decorated object", function, stored_name, is_async=is_async),
         )
         settings = ExecutionSettings(stored_name, ttl, chosen_mode, order_ttl, metrics, serializer, logger)
-        job = _Job(Execution(store, settings), function, key, content, lease, is_async, logger or default_logger)
+        read_key = key.as_key(function) if isinstance(key, ArgumentStrategy) else key
+        read_content = content.as_content(function) if isinstance(content, ArgumentStrategy) else content
+        job = _Job(
+            Execution(store, settings), function, read_key, read_content, lease, is_async, logger or default_logger
+        )
 
         @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            return cast("R", drive(job.call(args, kwargs)))
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            return drive(job.call(args, kwargs))
 
         @functools.wraps(function)
-        async def guarded_coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+        async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
             return await drive_async(job.call(args, kwargs))
 
-        return cast("Callable[P, R]", guarded_coroutine) if is_async else guarded
+        return guarded_coroutine if is_async else guarded
 
     return decorate
 

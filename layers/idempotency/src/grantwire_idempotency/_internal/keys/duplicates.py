@@ -16,11 +16,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from grantwire_idempotency._internal.keys.arguments import ONLY_OF_JOBS, ArgumentStrategy
 from grantwire_idempotency._internal.keys.messages import Message
 from grantwire_idempotency._internal.keys.strategies import (
     KeyStrategy,
     find_subject,
     get_field,
+    hash_body,
     hash_json,
     message_id,
     payload_hash,
@@ -85,13 +87,15 @@ def by_timestamp(entity: KeyStrategy, timestamp: str = "timestamp") -> Duplicate
 def by_content_hash() -> DuplicateStrategy:
     """Treat a message as a duplicate if its id is completed with the same body; a mapping, if all fields are equal.
 
-    The same id with another body is a new message.
+    Text and the bytes of its UTF-8 encoding are the same body. The same id with another body is a new message.
     """
     hash_payload = payload_hash()
 
     def key(*args: Any, **kwargs: Any) -> str:
         subject = find_subject(args, kwargs)
-        return hash_json([subject.id, subject.body]) if isinstance(subject, Message) else hash_payload(subject)
+        if isinstance(subject, Message):
+            return hash_json([subject.id, hash_body(subject.body)])
+        return hash_payload(subject)
 
     return by_message_id(key)
 
@@ -117,5 +121,7 @@ def _to_microseconds(value: object) -> int | None:
 
 
 def _require_key(key: object) -> None:
+    if isinstance(key, ArgumentStrategy):
+        raise ConfigError([ONLY_OF_JOBS])
     if not callable(key):
         raise ConfigError(["the key strategy must be a function, such as message_id or entity_key(...)"])

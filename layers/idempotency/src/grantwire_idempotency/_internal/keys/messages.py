@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
-from grantwire_idempotency.errors import BadRequestError
+from grantwire_idempotency._internal.foundation.type_parameters import Payload
+from grantwire_idempotency.errors import BadRequestError, InternalError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -17,8 +18,11 @@ TYPE_ATTRIBUTES = ("type", "event_type", "message_type")
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Generic[Payload]):
     """A message. The queue may deliver it again with the same id.
+
+    `body` is text, or bytes if the message is binary. For type checkers, `Message[Order]` has a payload of type Order:
+    the type is not checked when the message is read.
 
     `group` is set if the messages of a group must stay in order: after a failure, the later messages of the group wait.
     An attribute `redrive` says that a dead letter is delivered again on purpose.
@@ -26,18 +30,18 @@ class Message:
 
     id: str
     type: str = ""
-    body: str = ""
+    body: str | bytes = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
 
     @property
-    def payload(self) -> Any:
+    def payload(self) -> Payload:
         """The body, parsed as JSON on each access, so that changes to it affect no other reader.
 
         Raises BadRequestError if the body is not valid JSON.
         """
         try:
-            return json.loads(self.body, parse_constant=_reject_constant)
+            return json.loads(self.body, parse_constant=_reject_constant)  # type: ignore[no-any-return]
         except (ValueError, RecursionError):
             raise BadRequestError("the body of the message is not valid JSON") from None
 
@@ -56,6 +60,15 @@ class Message:
             raise BadRequestError("body of an SQS record must be a string")
         attributes = _parse_attributes(raw.get("messageAttributes"))
         return cls(identifier, find_type(attributes), body, attributes, parse_group(raw))
+
+
+def require_message(message: object) -> None:
+    """Raise InternalError if a caller passes anything else than a Message, such as the event itself."""
+    if not isinstance(message, Message):
+        raise InternalError(
+            "a message must be a Message: write Message(id, body=text) or, for a record of SQS,"
+            f" Message.from_sqs(record), not a {type(message).__name__}"
+        )
 
 
 def find_type(attributes: Mapping[str, str]) -> str:

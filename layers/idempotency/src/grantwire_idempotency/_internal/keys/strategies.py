@@ -37,7 +37,7 @@ def business_key(kind: str, *fields: str) -> KeyStrategy:
 
     Different values always have different keys.
     """
-    _require_names(kind, *fields, problem="business_key requires a kind and at least one field name", min_count=2)
+    require_names(kind, *fields, problem="business_key requires a kind and at least one field name", min_count=2)
 
     def key(*args: Any, **kwargs: Any) -> str:
         subject = find_subject(args, kwargs)
@@ -48,7 +48,7 @@ def business_key(kind: str, *fields: str) -> KeyStrategy:
 
 def request_id(attribute: str = "request_id") -> KeyStrategy:
     """Return a strategy that uses an attribute of a message, or a field of a mapping; "" if it is absent."""
-    _require_names(attribute, problem="request_id requires the name of an attribute")
+    require_names(attribute, problem="request_id requires the name of an attribute")
 
     def key(*args: Any, **kwargs: Any) -> str:
         subject = find_subject(args, kwargs)
@@ -62,7 +62,7 @@ def request_id(attribute: str = "request_id") -> KeyStrategy:
 
 def entity_key(kind: str, field: str) -> KeyStrategy:
     """Return a strategy that makes `{kind}:{id}`. The id is a string or an integer in a field of the payload."""
-    _require_names(kind, field, problem="entity_key requires a kind and the name of a field")
+    require_names(kind, field, problem="entity_key requires a kind and the name of a field")
 
     def key(*args: Any, **kwargs: Any) -> str:
         return f"{kind}:{_get_id(find_subject(args, kwargs), field)}"
@@ -71,13 +71,22 @@ def entity_key(kind: str, field: str) -> KeyStrategy:
 
 
 def payload_hash(kind: str = "") -> KeyStrategy:
-    """Return a strategy that hashes the payload (SHA-256). Key order and white space of the JSON do not matter."""
+    """Return a strategy that hashes the payload (SHA-256). Key order and white space of the JSON do not matter.
+
+    Of a message with bytes that are not JSON, it hashes the bytes.
+    """
     if not isinstance(kind, str):
         raise ConfigError(["kind of payload_hash must be a string"])
 
     def key(*args: Any, **kwargs: Any) -> str:
         subject = find_subject(args, kwargs)
-        return hash_json({"kind": kind, "payload": subject.payload if isinstance(subject, Message) else subject})
+        try:
+            payload = subject.payload if isinstance(subject, Message) else subject
+        except BadRequestError:
+            if not (isinstance(subject, Message) and isinstance(subject.body, bytes)):
+                raise
+            return hash_json({"kind": kind, "body": hash_body(subject.body)})
+        return hash_json({"kind": kind, "payload": payload})
 
     return key
 
@@ -99,6 +108,11 @@ def get_field(subject: Message | Mapping[str, Any], path: str) -> Any:
     if value is None:
         raise BadRequestError(f"{path} is missing")
     return value
+
+
+def hash_body(body: str | bytes) -> str:
+    """Return the SHA-256 of the body of a message."""
+    return hashlib.sha256(body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def hash_json(value: Any) -> str:
@@ -135,6 +149,7 @@ def _to_json_value(value: Any) -> Any:
     return [_to_json_value(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _require_names(*names: object, problem: str, min_count: int = 1) -> None:
+def require_names(*names: object, problem: str, min_count: int = 1) -> None:
+    """Raise ConfigError with the problem if a name is missing or empty."""
     if len(names) < min_count or not all(isinstance(name, str) and name for name in names):
         raise ConfigError([problem])

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from grantwire_idempotency._internal.postgres.deadlines import limited
-from grantwire_idempotency._internal.postgres.errors import convert_error
+from grantwire_idempotency._internal.postgres.errors import convert_error, is_wrong_setting
 from grantwire_idempotency._internal.postgres.interruptions import recover
 from grantwire_idempotency._internal.postgres.transactions import (
     AsyncTransaction,
@@ -63,11 +63,13 @@ class PsycopgDatabase:
     @contextmanager
     def transaction(self, first: LiteralString, parameters: Mapping[str, Any], /) -> Iterator[Transaction]:
         """See `TransactionRunner`."""
+        has_begun = False
         try:
             with self._begin(first, parameters) as transaction:
+                has_begun = True
                 yield transaction
         except psycopg.Error as error:
-            raise convert_error(error, self._logger) from error
+            raise convert_error(error, self._logger, of_work=has_begun) from error
 
     @contextmanager
     def _begin(self, first: LiteralString, parameters: Mapping[str, Any]) -> Iterator[Transaction]:
@@ -149,11 +151,13 @@ class AsyncPsycopgDatabase:
         self, first: LiteralString, parameters: Mapping[str, Any], /
     ) -> AsyncIterator[AsyncTransaction]:
         """See `AsyncTransactionRunner`."""
+        has_begun = False
         try:
             async with self._begin(first, parameters) as transaction:
+                has_begun = True
                 yield transaction
         except psycopg.Error as error:
-            raise convert_error(error, self._logger) from error
+            raise convert_error(error, self._logger, of_work=has_begun) from error
 
     @asynccontextmanager
     async def _begin(self, first: LiteralString, parameters: Mapping[str, Any]) -> AsyncIterator[AsyncTransaction]:
@@ -199,4 +203,4 @@ class AsyncPsycopgDatabase:
 
 def _is_lost(error: psycopg.OperationalError) -> bool:
     """Return whether the server closed the connection, or a broken one was used: a new one may work."""
-    return error.sqlstate is None or error.sqlstate in ("57P01", "57P02")
+    return (error.sqlstate is None and not is_wrong_setting(error)) or error.sqlstate in ("57P01", "57P02")

@@ -1,7 +1,7 @@
 """Tells a pool that is exhausted from a server that is unavailable: psycopg_pool raises the same PoolTimeout (C23).
 
 After a timeout, one more connection is tried beside the pool. If the server accepts it, or refuses it because there are
-too many, the pool is exhausted.
+too many, the pool is exhausted. Otherwise its error says why the pool has no connection, such as a wrong password.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ class PoolProbe:
         self._pool = pool
         self._lock = threading.Lock()
         self._valid_until = 0.0
-        self._is_reachable = True
+        self._refusal: psycopg.OperationalError | None = None
 
-    def is_reachable(self) -> bool:
-        """Return whether the server responds; the first of concurrent callers finds out for all."""
+    def refusal(self) -> psycopg.OperationalError | None:
+        """Return the error of the server, or None if it responds; the first of concurrent callers finds out for all."""
         with self._lock:
             if time.monotonic() >= self._valid_until:
-                self._is_reachable = self._try()
+                self._refusal = self._try()
                 self._valid_until = time.monotonic() + _SECONDS_VALID
-            return self._is_reachable
+            return self._refusal
 
-    def _try(self) -> bool:
+    def _try(self) -> psycopg.OperationalError | None:
         conninfo, options = (_resolve(value) for value in (self._pool.conninfo, self._pool.kwargs))
         try:
             psycopg.Connection.connect(conninfo or "", **_connect_options(options)).close()
         except psycopg.OperationalError as error:
-            return is_busy(error)
-        return True
+            return None if is_busy(error) else error
+        return None
 
 
 class AsyncPoolProbe:
@@ -71,17 +71,17 @@ class AsyncPoolProbe:
         self._pool = pool
         self._lock = asyncio.Lock()
         self._valid_until = 0.0
-        self._is_reachable = True
+        self._refusal: psycopg.OperationalError | None = None
 
-    async def is_reachable(self) -> bool:
+    async def refusal(self) -> psycopg.OperationalError | None:
         """See `PoolProbe`."""
         async with self._lock:
             if time.monotonic() >= self._valid_until:
-                self._is_reachable = await self._try()
+                self._refusal = await self._try()
                 self._valid_until = time.monotonic() + _SECONDS_VALID
-            return self._is_reachable
+            return self._refusal
 
-    async def _try(self) -> bool:
+    async def _try(self) -> psycopg.OperationalError | None:
         conninfo, options = (_resolve(value) for value in (self._pool.conninfo, self._pool.kwargs))
         if inspect.isawaitable(conninfo):
             conninfo = await conninfo
@@ -90,9 +90,9 @@ class AsyncPoolProbe:
         try:
             connection = await psycopg.AsyncConnection.connect(conninfo or "", **_connect_options(options))
         except psycopg.OperationalError as error:
-            return is_busy(error)
+            return None if is_busy(error) else error
         await connection.close()
-        return True
+        return None
 
 
 def _resolve(value: Any) -> Any:

@@ -214,9 +214,10 @@ class PoolSource:
             try:
                 connection = stack.enter_context(self._pool.connection())
             except psycopg.OperationalError as error:
-                if is_pool_timeout(error) and self._probe.is_reachable():
+                refusal = self._probe.refusal() if is_pool_timeout(error) else error
+                if refusal is None:
                     raise BusyError(BUSY) from error
-                raise convert_pool_error(error, self._logger) from error
+                raise convert_pool_error(refusal, self._logger) from error
             yield connection
 
 
@@ -237,9 +238,10 @@ class AsyncPoolSource:
             try:
                 connection = await stack.enter_async_context(self._pool.connection())
             except psycopg.OperationalError as error:
-                if is_pool_timeout(error) and await self._probe.is_reachable():
+                refusal = await self._probe.refusal() if is_pool_timeout(error) else error
+                if refusal is None:
                     raise BusyError(BUSY) from error
-                raise convert_pool_error(error, self._logger) from error
+                raise convert_pool_error(refusal, self._logger) from error
             yield connection
 
 

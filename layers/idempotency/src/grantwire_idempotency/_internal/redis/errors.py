@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from redis.exceptions import (
     AuthorizationError,
     ClusterError,
     ConnectionError,  # noqa: A004  # not a subclass of the built-in one
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
@@ -21,7 +21,7 @@ from redis.exceptions import (
 
 from grantwire_idempotency._internal.foundation.logs import logger as default_logger
 from grantwire_idempotency._internal.foundation.shortages import BUSY, is_local_shortage
-from grantwire_idempotency.errors import BusyError, InternalError, RetryableError
+from grantwire_idempotency.errors import BusyError, ConfigError, InternalError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,10 @@ _RETRYABLE_CODES = {"BUSY", "MISCONF", "NOREPLICAS"}
 # A pool has no free connection, or the server accepts no more of them. For the first, redis-py 8 has
 # MaxConnectionsError; older versions and the blocking pools only have these texts.
 _BUSY_TEXTS = ("Too many connections", "No connection available.", "max number of clients reached")
-# Subclasses of ConnectionError that a retry alone does not fix, so they are logged as errors.
-_CREDENTIAL_ERRORS = (AuthenticationError, AuthorizationError)
+# The server refuses the user, its password or its command, or has no such database. The first two are subclasses of
+# ConnectionError, but no retry can succeed.
+_WRONG_SETTINGS = (AuthenticationError, AuthorizationError, NoPermissionError)
+_WRONG_DATABASE_TEXTS = ("DB index is out of range", "invalid DB index", "SELECT is not allowed in cluster mode")
 
 
 @contextmanager
@@ -57,17 +59,19 @@ def wrap_exceptions(logger: LibraryLogger = default_logger) -> Iterator[None]:
 
 
 def convert_error(error: Exception, logger: LibraryLogger = default_logger) -> Exception:
-    """Return BusyError if no connection is free, RetryableError if the server is unavailable, else InternalError.
+    """Return BusyError if no connection is free, RetryableError if the server is unavailable.
 
-    Another error of the operating system is returned unchanged: it may be a time limit of the user.
+    ConfigError if it refuses the user or has no such database, otherwise InternalError. Another error of the operating
+    system is returned unchanged: it may be a time limit of the user.
     """
     reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, _WRONG_SETTINGS) or any(text in str(error) for text in _WRONG_DATABASE_TEXTS):
+        return ConfigError([f"Redis refuses the connection or its user: {reason}"])
     if _is_busy(error):
         logger.debug("no free connection", extra={"reason": reason})
         return BusyError(BUSY)
     if isinstance(error, _RETRYABLE) or str(error).partition(" ")[0] in _RETRYABLE_CODES:
-        is_refused = isinstance(error, _CREDENTIAL_ERRORS)
-        logger.log(logging.ERROR if is_refused else logging.WARNING, "redis unavailable", extra={"reason": reason})
+        logger.warning("redis unavailable", extra={"reason": reason})
         return RetryableError("temporarily unavailable, send the same request again")
     if isinstance(error, OSError):
         return error

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from grantwire_idempotency._internal.foundation.forks import ForkSafeLock
 from grantwire_idempotency._internal.foundation.optional import optional_package
-from grantwire_idempotency._internal.foundation.wiring import require, sync_store_rule
+from grantwire_idempotency._internal.foundation.wiring import count_rule, require, sync_store_rule
 from grantwire_idempotency._internal.stores.interface import Duplicate, KeyStatus
 from grantwire_idempotency._internal.stores.lru import LruMapping
 
@@ -42,7 +42,7 @@ class LruFilter:
     """Keeps the `capacity` most recently used keys, without false positives."""
 
     def __init__(self, capacity: int) -> None:
-        require(_count_rule("capacity", capacity))
+        require(count_rule("capacity", capacity))
         self._lock = ForkSafeLock()
         self._keys: LruMapping[bool] = LruMapping(capacity)
 
@@ -67,7 +67,7 @@ class BloomFilter:
         with optional_package("rbloom", used_by="BloomFilter"):
             from rbloom import Bloom  # noqa: PLC0415 - see the module's docstring
 
-        require(_count_rule("expected_keys", expected_keys), _rate_rule("false_positive_rate", false_positive_rate))
+        require(count_rule("expected_keys", expected_keys), _rate_rule("false_positive_rate", false_positive_rate))
         self._lock = ForkSafeLock()
         self._capacity = expected_keys
         self._added = 0
@@ -136,10 +136,6 @@ class FilteredStore:
     def cleanup(self) -> int:
         """See `Store`."""
         return self._store.cleanup()
-
-
-def _count_rule(name: str, value: object) -> tuple[bool, str]:
-    return isinstance(value, int) and value > 0, f"{name} must be an integer of at least 1, not {value!r:.80}"
 
 
 def _rate_rule(name: str, value: object) -> tuple[bool, str]:

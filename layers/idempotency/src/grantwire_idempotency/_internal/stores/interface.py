@@ -34,12 +34,15 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from grantwire_idempotency._internal.foundation.escaping import escape
 from grantwire_idempotency._internal.foundation.validation import clean_text
 from grantwire_idempotency.errors import BadRequestError, KeyConflictError, LeaseLostError
 
 MAX_KEY_LENGTH = 256
 MAX_ERROR_LENGTH = 2_000
 _MAX_TYPE_LENGTH = 100
+# Between the two calls that claim and complete a key whose work is done.
+MARK_LEASE = timedelta(seconds=30)
 _MIN_TTL = timedelta(milliseconds=1)
 _MAX_TTL = timedelta(days=36_500)
 # NUL and lone surrogates, which PostgreSQL cannot store in a text column.
@@ -83,7 +86,7 @@ class Key:
     def scoped(self, name: str) -> Key:
         """Return the key of the job `name`, which must be a valid name: nothing is validated again."""
         key = object.__new__(Key)
-        object.__setattr__(key, "value", f"{name}:{self.value}")
+        object.__setattr__(key, "value", f"{escape(name)}:{self.value}")
         object.__setattr__(key, "mark", self.mark)
         object.__setattr__(key, "message_id", self.message_id)
         object.__setattr__(key, "message_type", name)
