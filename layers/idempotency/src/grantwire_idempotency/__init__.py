@@ -46,6 +46,7 @@ _NAMES_BY_MODULE = {
     "stores.memory": "AsyncMemoryStore MemoryStore",
     "stores.postgres": "AsyncPostgresStore PostgresStore",
     "stores.redis": "AsyncRedisStore RedisStore connect_redis connect_redis_async",
+    "stores.sqlite": "SqliteStore",
 }
 _MODULE_BY_NAME = {
     name: f"{__name__}._internal.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names.split()

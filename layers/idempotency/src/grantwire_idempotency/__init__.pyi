@@ -73,3 +73,4 @@ from grantwire_idempotency._internal.stores.redis import AsyncRedisStore as Asyn
 from grantwire_idempotency._internal.stores.redis import RedisStore as RedisStore
 from grantwire_idempotency._internal.stores.redis import connect_redis as connect_redis
 from grantwire_idempotency._internal.stores.redis import connect_redis_async as connect_redis_async
+from grantwire_idempotency._internal.stores.sqlite import SqliteStore as SqliteStore

@@ -36,6 +36,8 @@ from grantwire_idempotency.errors import BadRequestError, LeaseLostError
 
 MAX_KEY_LENGTH = 256
 MAX_ERROR_LENGTH = 2_000
+# Rows that one `cleanup` deletes: few enough for a statement timeout.
+CLEANUP_BATCH = 1_000
 _MAX_TYPE_LENGTH = 100
 _MIN_TTL = timedelta(milliseconds=1)
 _MAX_TTL = timedelta(days=36_500)
