@@ -2,8 +2,8 @@
 
 Import all names from this package; `__init__.pyi` lists them. The errors are in `grantwire_idempotency.errors`. Each
 name is loaded on first use, so a job that keeps its keys in Redis never imports psycopg. The packages psycopg, redis,
-rbloom and aws-lambda-powertools are optional. If one is missing, the part that requires it raises an ImportError with
-its name.
+rbloom, aws-lambda-powertools and opentelemetry-api are optional. If one is missing, the part that requires it raises an
+ImportError with its name.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _NAMES_BY_MODULE = {
     "locks.redis": "RedisLocks",
     "foundation.logs": "key_fingerprint",
     "metrics.interface": "EmfMetrics IdempotencyMetrics NoMetrics",
+    "metrics.opentelemetry": "OpenTelemetryMetrics",
     "metrics.powertools": "PowertoolsMetrics",
     "stores.breaker": "AsyncBreakerStore BreakerStore",
     "stores.filters": "BloomFilter FilteredStore KeyFilter LruFilter",
@@ -47,6 +48,7 @@ _NAMES_BY_MODULE = {
     "stores.memory": "AsyncMemoryStore MemoryStore",
     "stores.postgres": "AsyncPostgresStore PostgresStore",
     "stores.redis": "AsyncRedisStore RedisStore connect_redis connect_redis_async",
+    "stores.sqlite": "SqliteStore",
 }
 _MODULE_BY_NAME = {
     name: f"{__name__}._internal.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names.split()

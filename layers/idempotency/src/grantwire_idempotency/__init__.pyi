@@ -52,6 +52,7 @@ from grantwire_idempotency._internal.locks.redis import RedisLocks as RedisLocks
 from grantwire_idempotency._internal.metrics.interface import EmfMetrics as EmfMetrics
 from grantwire_idempotency._internal.metrics.interface import IdempotencyMetrics as IdempotencyMetrics
 from grantwire_idempotency._internal.metrics.interface import NoMetrics as NoMetrics
+from grantwire_idempotency._internal.metrics.opentelemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
 from grantwire_idempotency._internal.metrics.powertools import PowertoolsMetrics as PowertoolsMetrics
 from grantwire_idempotency._internal.stores.breaker import AsyncBreakerStore as AsyncBreakerStore
 from grantwire_idempotency._internal.stores.breaker import BreakerStore as BreakerStore
@@ -76,3 +77,4 @@ from grantwire_idempotency._internal.stores.redis import AsyncRedisStore as Asyn
 from grantwire_idempotency._internal.stores.redis import RedisStore as RedisStore
 from grantwire_idempotency._internal.stores.redis import connect_redis as connect_redis
 from grantwire_idempotency._internal.stores.redis import connect_redis_async as connect_redis_async
+from grantwire_idempotency._internal.stores.sqlite import SqliteStore as SqliteStore

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from tests.support.valkey import ValkeyServer
 
 # What the programs use beside the library.
-PACKAGES = ("fastapi", "httpx", "prometheus-client", "pydantic", "pytest", "sqlalchemy")
+PACKAGES = ("fastapi", "httpx", "opentelemetry-sdk", "prometheus-client", "pydantic", "pytest", "sqlalchemy")
+EXTRAS = "postgres,redis,bloom,powertools,opentelemetry"
 # No requirement without an extra, then the extras, the Python versions, the licence, and whether the package is typed.
-METADATA = ["", "bloom postgres powertools redis", "<3.15,>=3.11", "MIT", "LICENSE", "True", ""]
+METADATA = ["", "bloom opentelemetry postgres powertools redis", "<3.15,>=3.11", "MIT", "LICENSE", "True", ""]
 STRANGERS = LIBRARY_HOME / "tests" / "strangers"
 SUITE = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "grantwire_idempotency.conformance")
 
@@ -73,7 +74,7 @@ class Project:
     def install(self, python: Path) -> None:
         """Install the wheel with its extras, and what the programs use, at the versions of the lock."""
         wheel = build_wheel(self.folder / "wheel")
-        create_environment(self.folder, [*PACKAGES, f"{wheel}[postgres,redis,bloom,powertools]"], python)
+        create_environment(self.folder, [*PACKAGES, f"{wheel}[{EXTRAS}]"], python)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run Python with these arguments and return its output."""

@@ -12,12 +12,14 @@ from layers.idempotency.tests.integration.harness import (
     MemoryHarness,
     PostgresHarness,
     RedisHarness,
+    SqliteHarness,
 )
 from tests.support.servers import STATE
 from tests.support.valkey import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.servers import Databases
 
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 def memory_harness() -> MemoryHarness:
     """Return a harness with a memory store."""
     return MemoryHarness()
+
+
+@pytest.fixture
+def sqlite_harness(tmp_path: Path) -> Iterator[SqliteHarness]:
+    """Return a harness with a new file."""
+    harness = SqliteHarness(str(tmp_path / "keys.db"))
+    yield harness
+    harness.close()
 
 
 @pytest.fixture(scope="module")

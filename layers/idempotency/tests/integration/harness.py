@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import sqlite3
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,10 +18,12 @@ from grantwire_idempotency import (
     BreakerStore,
     CircuitBreaker,
     FilteredStore,
+    Key,
     LruFilter,
     MemoryStore,
     PostgresStore,
     RedisStore,
+    SqliteStore,
     connect_redis,
     connect_redis_async,
 )
@@ -45,6 +48,16 @@ UPDATE processed_messages
        completed_until = completed_until - %(step)s,
        result_until    = result_until - %(step)s,
        failed_until    = failed_until - %(step)s
+"""
+
+_SHIFT_SQLITE = """
+UPDATE processed_messages
+   SET claimed_until   = claimed_until - :step,
+       completed_at    = completed_at - :step,
+       completed_until = completed_until - :step,
+       result_until    = result_until - :step,
+       failed_until    = failed_until - :step,
+       expires_at      = expires_at - :step
 """
 
 
@@ -230,6 +243,39 @@ class AsyncRedisHarness(RedisHarness):
         return BlockingStore(AsyncRedisStore(client, fences=self.fences), runner)
 
 
+class SqliteHarness:
+    """Each store has its own connection to the file. SQLite uses its own clock, so advancing time shifts every row."""
+
+    name = "sqlite"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._stores: list[SqliteStore] = []
+
+    def stores(self, count: int) -> Sequence[Store]:
+        """See `Harness`."""
+        while len(self._stores) < count:
+            self._stores.append(SqliteStore(self.url))
+        return self._stores[:count]
+
+    def advance(self, step: timedelta) -> None:
+        """See `Harness`."""
+        self.stores(1)[0].get_result(Key("table"))  # creates it
+        with closing(sqlite3.connect(self.url)) as connection, connection:
+            connection.execute(_SHIFT_SQLITE, {"step": step // timedelta(milliseconds=1)})
+
+    def reset(self) -> None:
+        """See `Harness`."""
+        self.advance(timedelta(0))
+        with closing(sqlite3.connect(self.url)) as connection, connection:
+            connection.execute("DELETE FROM processed_messages")
+
+    def close(self) -> None:
+        """See `Harness`."""
+        for store in self._stores:
+            store.close()
+
+
 def shorten(client: Redis, step: timedelta) -> None:
     """Shorten the TTL of every entry by `step`."""
     milliseconds = step // timedelta(milliseconds=1)
@@ -243,4 +289,8 @@ def shorten(client: Redis, step: timedelta) -> None:
 
 
 # The harnesses of stores that another process can share.
-HARNESSES: dict[str, type[PostgresHarness | RedisHarness]] = {"postgres": PostgresHarness, "redis": RedisHarness}
+HARNESSES: dict[str, type[PostgresHarness | RedisHarness | SqliteHarness]] = {
+    "postgres": PostgresHarness,
+    "redis": RedisHarness,
+    "sqlite": SqliteHarness,
+}

@@ -103,7 +103,7 @@ def test_schema_command_works_through_the_pooler(
     direct = databases.empty()
     try:
         for expected in ("applied tables/0001", "up to date"):
-            assert main(["schema", "--apply", "--dsn", pooler.url(direct)]) == 0
+            assert main(["schema", "--apply", "--database", pooler.url(direct)]) == 0
             assert expected in capsys.readouterr().out
         assert set(read_sessions(pooler.url(direct)).values()) == {NO_STATE}
     finally:

@@ -54,7 +54,7 @@ def empty_url(databases: Databases) -> Iterator[str]:
 
 def test_schema_command_creates_everything_and_nothing_else(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """C15: tables, a sequence and functions, without a role of the service; the printed script does the same."""
-    assert main(["schema", "--apply", "--dsn", empty_url]) == 0
+    assert main(["schema", "--apply", "--database", empty_url]) == 0
     applied = capsys.readouterr().out
     assert applied.count("applied tables/") == len(schema.read_tables())
     with psycopg.connect(empty_url) as connection:
@@ -115,6 +115,7 @@ def test_role_gets_what_the_library_needs(empty_url: str) -> None:
         ).fetchone()
         assert row == ("NEW",)
         use_all_parts(connection)
+        assert main(["cleanup", "--database", f"{empty_url}?options=-c%20role%3D{role}"]) == 0
         connection.execute("RESET ROLE")
         connection.execute(f"DROP OWNED BY {role}")
         connection.execute(f"DROP ROLE {role}")
@@ -143,5 +144,5 @@ def test_command_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: 
     with pytest.raises(SystemExit) as exited:
         main(["schema", "--apply"])
     assert exited.value.code == 2
-    assert main(["schema", "--apply", "--dsn", "postgresql://127.0.0.1:1/x"]) == 1
+    assert main(["schema", "--apply", "--database", "postgresql://127.0.0.1:1/x"]) == 1
     assert "could not apply the schema" in capsys.readouterr().err

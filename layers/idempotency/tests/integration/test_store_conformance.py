@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         MemoryHarness,
         PostgresHarness,
         RedisHarness,
+        SqliteHarness,
     )
 
 MINUTE = timedelta(minutes=1)
@@ -70,6 +71,15 @@ class TestMemoryStore(StoreConformance):
     def harness(self, memory_harness: MemoryHarness) -> Harness:
         """Provide the stores."""
         return memory_harness
+
+
+class TestSqliteStore(SharedConformance):
+    """The SQLite store."""
+
+    @pytest.fixture
+    def harness(self, sqlite_harness: SqliteHarness) -> Harness:
+        """Provide the stores."""
+        return sqlite_harness
 
 
 class TestWrappedStores(StoreConformance):

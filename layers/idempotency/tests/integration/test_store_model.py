@@ -14,7 +14,13 @@ from grantwire_idempotency.errors import LeaseLostError
 from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
-    from layers.idempotency.tests.integration.harness import Harness, MemoryHarness, PostgresHarness, RedisHarness
+    from layers.idempotency.tests.integration.harness import (
+        Harness,
+        MemoryHarness,
+        PostgresHarness,
+        RedisHarness,
+        SqliteHarness,
+    )
 
 # The clock advances in multiples of ten minutes, and every TTL ends five minutes off such a multiple. So no step ends
 # on a boundary, even though the clock of Redis also advances on its own.
@@ -33,7 +39,7 @@ STEPS = st.one_of(
     st.tuples(st.just("wait"), st.sampled_from([10, 10, 20, 50]), st.booleans()),
 )
 
-SETTINGS = settings(max_examples=100, derandomize=True, database=None, deadline=None)
+SETTINGS = settings(derandomize=True, database=None, deadline=None)
 
 
 @dataclass
@@ -173,8 +179,8 @@ class Comparison:
         assert self.store.get_result(key) == expected
 
 
-def _compare(harness: Harness) -> None:
-    @SETTINGS
+def _compare(harness: Harness, examples: int = 100) -> None:
+    @settings(SETTINGS, max_examples=examples)
     @given(st.lists(STEPS, min_size=10, max_size=40))
     def run(steps: list[tuple[Any, ...]]) -> None:
         comparison = Comparison(harness)
@@ -192,6 +198,11 @@ def test_memory_store_matches_model(memory_harness: MemoryHarness) -> None:
 def test_redis_store_matches_model(redis_harness: RedisHarness) -> None:
     """For any claims, including stale ones, and any marks and times."""
     _compare(redis_harness)
+
+
+def test_sqlite_store_matches_model(sqlite_harness: SqliteHarness) -> None:
+    """For any claims, including stale ones, and any marks and times."""
+    _compare(sqlite_harness, 25)  # each step is written to the disk
 
 
 @newest_postgres

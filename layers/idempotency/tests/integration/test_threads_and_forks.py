@@ -36,6 +36,7 @@ from grantwire_idempotency import (
     MemoryStore,
     PostgresStore,
     RedisStore,
+    SqliteStore,
 )
 from grantwire_idempotency.errors import InternalError, RetryableError
 from tests.support.plaintext import PLAINTEXT
@@ -43,6 +44,7 @@ from tests.support.servers import newest_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from grantwire_idempotency import AsyncStore, Store
     from tests.support.valkey import ValkeyServer
@@ -59,8 +61,8 @@ MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 
 
-@pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis"])
-def store(request: pytest.FixtureRequest, database_url: str) -> Iterator[Store]:
+@pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis", "sqlite"])
+def store(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Store]:
     """Return a store of each kind of connection."""
     match request.param:
         case "dsn":
@@ -75,6 +77,9 @@ def store(request: pytest.FixtureRequest, database_url: str) -> Iterator[Store]:
         case "Database":
             with closing(Database(load(DatabaseSettings, {**PLAINTEXT, "DATABASE_URL": database_url}))) as database:
                 yield PostgresStore(database)
+        case "sqlite":
+            with closing(SqliteStore(tmp_path / "keys.db", timeout=MINUTE)) as store:
+                yield store
         case _:
             valkey: ValkeyServer = request.getfixturevalue("valkey_server")
             with Redis.from_url(valkey.url) as client:
@@ -216,8 +221,11 @@ def run_forked(work: Callable[[int], Any], children: int) -> list[Any]:
     return reports
 
 
-@pytest.mark.parametrize("used_before", [True, False], ids=["used-before", "unused-before"])
-@pytest.mark.parametrize("store", ["dsn", "Database", "redis"], indirect=True)
+@pytest.mark.parametrize(
+    ("store", "used_before"),
+    [*((store, used) for store in ("dsn", "Database", "redis") for used in (True, False)), ("sqlite", True)],
+    indirect=["store"],
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @newest_postgres
 def test_forked_processes_get_their_own_responses(store: Store, used_before: bool) -> None:

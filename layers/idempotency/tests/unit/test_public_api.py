@@ -17,7 +17,7 @@ from tests.support.paths import LIBRARY, ROOT
 from tests.unit.test_imports import modules_after_importing
 
 SERVERS = {"redis", "psycopg", "nats", "boto3", "botocore.session"}
-OPTIONAL_PACKAGES = {"rbloom", "aws_lambda_powertools"}
+OPTIONAL_PACKAGES = {"rbloom", "aws_lambda_powertools", "opentelemetry"}
 JOB = (
     "from grantwire_idempotency import "
     "idempotent, IdempotentConsumer, business_key, by_version, RetryPolicy, Compensation"
@@ -130,11 +130,13 @@ def test_no_job_needs_powertools() -> None:
         ("psycopg", "TransactionGuard", "from grantwire_idempotency import TransactionGuard"),
         ("rbloom", "BloomFilter", "from grantwire_idempotency import BloomFilter; BloomFilter(1)"),
         ("aws-lambda-powertools", "PowertoolsMetrics", "from grantwire_idempotency import PowertoolsMetrics"),
+        ("opentelemetry-api", "OpenTelemetryMetrics", "from grantwire_idempotency import OpenTelemetryMetrics"),
     ],
 )
 def test_import_error_names_missing_package(package: str, part: str, use: str) -> None:
     """C14: every package is optional; the error says what to install."""
-    hidden = f"import sys; sys.modules[{package.replace('-', '_')!r}] = None; {use}"
+    module = package.removesuffix("-api").replace("-", "_")
+    hidden = f"import sys; sys.modules[{module!r}] = None; {use}"
     process = subprocess.run(
         [sys.executable, "-c", hidden], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=False
     )
@@ -158,7 +160,7 @@ def test_library_imports_nothing_of_the_service() -> None:
     ("store", "packages"),
     [
         ("MemoryStore", set()),
-        ("RedisStore", {"redis"}),
+        ("RedisStore", {"redis", "opentelemetry"}),  # redis-py imports it if it is installed
         ("PostgresStore", {"psycopg"}),
     ],
     ids=["memory", "redis", "postgres"],

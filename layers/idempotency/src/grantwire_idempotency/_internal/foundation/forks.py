@@ -21,6 +21,16 @@ class ForkAware(Protocol):
         """Replace locks, which another thread may have held, and drop connections without closing them."""
 
 
+class ForkPrepared(ForkAware, Protocol):
+    """An object whose resource must not even be open during a fork."""
+
+    def prepare_fork(self) -> bool:
+        """Close the resource and keep other threads from opening it. Return whether that succeeded."""
+
+    def resume_after_fork(self) -> None:
+        """Let the threads of the process that has forked open the resource again."""
+
+
 _OBJECTS: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
@@ -49,9 +59,41 @@ class ForkSafeLock:
         self._lock = threading.Lock()
 
 
+class _ForkingThread(threading.local):
+    """The objects that this thread has prepared for its fork."""
+
+    def __init__(self) -> None:
+        self.prepared: list[ForkPrepared] = []
+
+
+_PREPARED_OBJECTS: weakref.WeakSet[ForkPrepared] = weakref.WeakSet()
+_PREPARED_OBJECTS_LOCK = ForkSafeLock()
+_FORKING_THREAD = _ForkingThread()
+
+
+def prepare_forks(fork_prepared: ForkPrepared) -> None:
+    """Call `prepare_fork` before each fork of this process, and one of the other two methods after it."""
+    with _PREPARED_OBJECTS_LOCK:
+        _PREPARED_OBJECTS.add(fork_prepared)
+    watch_forks(fork_prepared)
+
+
+def _prepare_all() -> None:
+    with _PREPARED_OBJECTS_LOCK:
+        # In the same order in each thread: two of them can fork at the same time.
+        fork_prepared = sorted(_PREPARED_OBJECTS, key=id)
+    _FORKING_THREAD.prepared = [one for one in fork_prepared if one.prepare_fork()]
+
+
+def _resume_all() -> None:
+    while _FORKING_THREAD.prepared:
+        _FORKING_THREAD.prepared.pop().resume_after_fork()
+
+
 def _reset_all() -> None:
+    _FORKING_THREAD.prepared = []
     for fork_aware in list(_OBJECTS):
         fork_aware.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_reset_all)
+os.register_at_fork(before=_prepare_all, after_in_parent=_resume_all, after_in_child=_reset_all)

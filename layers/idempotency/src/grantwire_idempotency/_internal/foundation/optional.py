@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def optional_package(package: str, *, used_by: str, alternative: str = "") -> Iterator[None]:
+def optional_package(package: str, *, used_by: str, alternative: str = "", module: str = "") -> Iterator[None]:
     """Wrap the import of an optional package: raise ImportError that says which package to install if it is missing.
 
-    An ImportError from inside an installed package is not changed.
+    `module` is its module, if that has another name. An ImportError from inside an installed package is not changed.
     """
-    module = package.replace("-", "_")
+    module = module or package.replace("-", "_")
     try:
         yield
     except ModuleNotFoundError as error:

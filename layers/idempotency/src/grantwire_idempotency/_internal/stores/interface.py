@@ -40,6 +40,8 @@ from grantwire_idempotency.errors import BadRequestError, KeyConflictError, Leas
 
 MAX_KEY_LENGTH = 256
 MAX_ERROR_LENGTH = 2_000
+# Rows that one `cleanup` deletes: few enough for a statement timeout.
+CLEANUP_BATCH = 1_000
 _MAX_TYPE_LENGTH = 100
 # Between the two calls that claim and complete a key whose work is done.
 MARK_LEASE = timedelta(seconds=30)

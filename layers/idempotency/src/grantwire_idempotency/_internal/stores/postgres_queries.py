@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency._internal.stores.interface import (
+    CLEANUP_BATCH,
     Duplicate,
     InProgress,
     KeyState,
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from typing import LiteralString
 
     from grantwire_idempotency._internal.stores.interface import CheckResult, Claim, Key
-
-# Small enough for the statement timeout.
-CLEANUP_BATCH = 1_000
 
 _CHECK = """
 SELECT decision, stored_result, free_in, fence, last_error, stored_hash

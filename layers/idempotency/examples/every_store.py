@@ -1,20 +1,32 @@
 """The stores, and their two most important methods: of all callers, one gets the claim; the others get its result.
 
-Run it: DATABASE_URL=postgresql://… REDIS_URL=redis://localhost:6379 python three_stores.py
+Run it: DATABASE_URL=postgresql://… REDIS_URL=redis://localhost:6379 python every_store.py
 
     PostgresStore: Claim InProgress Duplicate {"parcel": 1}
     RedisStore: Claim InProgress Duplicate {"parcel": 1}
+    SqliteStore: Claim InProgress Duplicate {"parcel": 1}
     MemoryStore: Claim InProgress Duplicate {"parcel": 1}
 """
 
 import os
 from datetime import timedelta
 
-from grantwire_idempotency import Claim, Duplicate, Key, MemoryStore, PostgresStore, RedisStore, Store, connect_redis
+from grantwire_idempotency import (
+    Claim,
+    Duplicate,
+    Key,
+    MemoryStore,
+    PostgresStore,
+    RedisStore,
+    SqliteStore,
+    Store,
+    connect_redis,
+)
 
 stores: list[Store] = [
     PostgresStore(os.environ["DATABASE_URL"]),  # or a psycopg connection, or a pool of psycopg_pool
     RedisStore(connect_redis(os.environ["REDIS_URL"]), prefix="shop:"),  # or your own client of redis-py
+    SqliteStore("keys.db"),  # created on first use
     MemoryStore(capacity=10_000),
 ]
 

@@ -1,0 +1,1 @@
+"""SQLite, by the module sqlite3 of the standard library."""
