@@ -4,7 +4,7 @@ Run it without Lambda: DATABASE_URL=postgresql://… python lambda_api.py
 
     201 {"order_id": 1}
     201 {"order_id": 1}
-    409 {"code": "IDEMPOTENCY_KEY_CONFLICT"}
+    422 {"code": "IDEMPOTENCY_KEY_CONFLICT"}
     422 {"code": "CREDIT_EXCEEDED"}
     400 {"code": "BAD_REQUEST"}
 """
@@ -42,7 +42,7 @@ def handler(event: dict[str, Any], _context: object = None) -> dict[str, Any]:
     except (json.JSONDecodeError, BadRequestError):
         return {"statusCode": 400, "body": json.dumps({"code": "BAD_REQUEST"})}
     except KeyConflictError as error:
-        return {"statusCode": 409, "body": json.dumps({"code": error.code})}
+        return {"statusCode": 422, "body": json.dumps({"code": error.code})}
     except RetryableError as error:
         return {"statusCode": 503, "headers": {"Retry-After": str(error.retry_after)}, "body": ""}
     return {"statusCode": stored.status_code, "body": stored.body}

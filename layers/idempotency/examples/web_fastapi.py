@@ -5,7 +5,7 @@ Run it with three requests: DATABASE_URL=postgresql://… python web_fastapi.py
 
     201 {"order_id": 1}
     201 {"order_id": 1} replayed
-    409 {"detail":"this Idempotency-Key was used for another request; use a new key"}
+    422 {"detail":"this Idempotency-Key was used for another request; use a new key"}
 """
 
 import json
@@ -54,7 +54,7 @@ def create_order(
     except BadRequestError as error:
         raise HTTPException(400, str(error)) from error
     except KeyConflictError as error:
-        raise HTTPException(409, str(error)) from error
+        raise HTTPException(422, str(error)) from error
     except RetryableError as error:
         raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from error
     headers = {"Idempotent-Replayed": "true"} if stored.replayed else {}

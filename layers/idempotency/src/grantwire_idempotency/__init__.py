@@ -39,6 +39,8 @@ _NAMES_BY_MODULE = {
     "locks.postgres": "PostgresLocks",
     "locks.redis": "RedisLocks",
     "foundation.logs": "key_fingerprint",
+    "middleware.asgi": "AsgiIdempotencyMiddleware",
+    "middleware.wsgi": "WsgiIdempotencyMiddleware",
     "metrics.interface": "EmfMetrics IdempotencyMetrics NoMetrics",
     "metrics.opentelemetry": "OpenTelemetryMetrics",
     "metrics.powertools": "PowertoolsMetrics",

@@ -54,6 +54,8 @@ from grantwire_idempotency._internal.metrics.interface import IdempotencyMetrics
 from grantwire_idempotency._internal.metrics.interface import NoMetrics as NoMetrics
 from grantwire_idempotency._internal.metrics.opentelemetry import OpenTelemetryMetrics as OpenTelemetryMetrics
 from grantwire_idempotency._internal.metrics.powertools import PowertoolsMetrics as PowertoolsMetrics
+from grantwire_idempotency._internal.middleware.asgi import AsgiIdempotencyMiddleware as AsgiIdempotencyMiddleware
+from grantwire_idempotency._internal.middleware.wsgi import WsgiIdempotencyMiddleware as WsgiIdempotencyMiddleware
 from grantwire_idempotency._internal.stores.breaker import AsyncBreakerStore as AsyncBreakerStore
 from grantwire_idempotency._internal.stores.breaker import BreakerStore as BreakerStore
 from grantwire_idempotency._internal.stores.filters import BloomFilter as BloomFilter

@@ -92,6 +92,8 @@ def describe_object(default: Any) -> str:
         "`GuardSettings()`": default == GuardSettings(),
         "`Backoff`": default == RetryPolicy().backoff,
         "`JsonSerializer()`": isinstance(default, JsonSerializer),
+        "`POST`, `PATCH`": default == ("POST", "PATCH"),
+        "2xx, 3xx, 4xx": isinstance(default, frozenset) and {200, 399, 404, 499} <= default < set(range(200, 500)),
         "`message_id`": default is message_id,
         "`by_message_id()`": getattr(default, "__qualname__", "") == "by_message_id.<locals>.identify",
         "none": repr(default) == "<factory>",
