@@ -188,23 +188,33 @@ BEGIN
         ELSE 'OK' END;
 END
 $$;
-CREATE FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+CREATE FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_seconds double precision, p_limit integer, p_client_limit integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT retry_after integer, OUT is_own_limit boolean) RETURNS record
     LANGUAGE plpgsql
     SET lock_timeout TO '1s'
     AS $$
 DECLARE
-    moment timestamptz;
-    places timestamptz[];
+    moment  timestamptz;
+    places  timestamptz[];
+    own     timestamptz[];
+    free_at timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('grantwire'), hashtext('change_feed_waiters'));
     moment := coalesce(p_now, clock_timestamp());
     DELETE FROM change_feed_waiters w WHERE w.until <= moment OR w.waiter_id = p_waiter_id;
     places := ARRAY(SELECT w.until FROM change_feed_waiters w ORDER BY w.until);
-    IF cardinality(places) >= p_limit THEN
-        RETURN greatest(1, ceil(extract(epoch FROM places[cardinality(places) - p_limit + 1] - moment)));
+    own    := ARRAY(SELECT w.until FROM change_feed_waiters w WHERE w.client_id = p_client_id ORDER BY w.until);
+    -- With n places taken and a limit of m <= n, one is free again after n - m + 1 of them have ended.
+    free_at := greatest(
+        CASE WHEN cardinality(places) >= p_limit THEN places[cardinality(places) - p_limit + 1] END,
+        CASE WHEN cardinality(own) >= p_client_limit THEN own[cardinality(own) - p_client_limit + 1] END);
+    is_own_limit := cardinality(own) >= p_client_limit;
+    IF free_at IS NOT NULL THEN
+        retry_after := greatest(1, ceil(extract(epoch FROM free_at - moment)));
+        RETURN;
     END IF;
-    INSERT INTO change_feed_waiters VALUES (p_waiter_id, moment + make_interval(secs => p_seconds));
-    RETURN 0;
+    INSERT INTO change_feed_waiters (waiter_id, client_id, until)
+    VALUES (p_waiter_id, p_client_id, moment + make_interval(secs => p_seconds));
+    retry_after := 0;
 END
 $$;
 CREATE FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
@@ -2302,6 +2312,7 @@ CREATE TABLE public.audit_retention (
 COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the schema owner. The role of the functions cannot shorten the retention of the audit.';
 CREATE UNLOGGED TABLE public.change_feed_waiters (
     waiter_id uuid NOT NULL,
+    client_id text NOT NULL COLLATE pg_catalog."C",
     until timestamp with time zone NOT NULL
 );
 CREATE UNLOGGED TABLE public.client_buckets (
@@ -3116,8 +3127,8 @@ REVOKE ALL ON FUNCTION public.change_feed_lag() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_lag() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_seconds double precision, p_limit integer, p_client_limit integer, p_now timestamp with time zone, OUT retry_after integer, OUT is_own_limit boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_seconds double precision, p_limit integer, p_client_limit integer, p_now timestamp with time zone, OUT retry_after integer, OUT is_own_limit boolean) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.client_request_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
