@@ -1,6 +1,6 @@
 """Check one entitlement or several, now or as of a past time, and read the history of one."""
 
-from grantwire.entrypoints.checks import check_many, check_one, list_history
+from grantwire.entrypoints.checks import check_many, check_one, count_pairs, list_history
 from grantwire.entrypoints.http import HttpHandler
 from grantwire.runtime.check import CheckRuntime
 
@@ -11,4 +11,5 @@ handler = HttpHandler(
         "GET /v1/users/{user_id}/entitlements/{stock_keeping_unit}/history": list_history,
     },
     CheckRuntime.build,
+    weigh=count_pairs,
 )

@@ -7,7 +7,7 @@ from grantwire.runtime.changes import ChangesRuntime
 
 def list_changes(request: Request, rt: ChangesRuntime) -> Response:
     """Return the changes after a cursor; wait for one if the request asks for it."""
-    return Response(200, rt.feed.list(ChangesRequest.parse(request.query)))
+    return Response(200, rt.feed.list(ChangesRequest.parse(request.query), request.authenticated_caller()))
 
 
 def read_snapshot(request: Request, rt: ChangesRuntime) -> Response:

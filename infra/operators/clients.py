@@ -32,6 +32,7 @@ examples:
   make clients ARGS=list
   make clients ARGS="rotate 4k2j9x0q7w1z --overlap 1h --reason 'yearly rotation'"
   make clients ARGS="limits 4k2j9x0q7w1z --rate-limit 50 --burst-limit 100 --reason 'import at night'"
+  make clients ARGS="revoke 4k2j9x0q7w1z --with-descendants --reason 'the token leaked'"
 
 exit codes:
   0  done
@@ -77,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     rotate = actions.add_parser("rotate", help="issue a new token; the previous one stays valid for a while")
     limits = actions.add_parser("limits", help="set the limits of a client; without options it gets the defaults")
     revoke = actions.add_parser("revoke", help="revoke a client permanently")
+    revoke.add_argument(
+        "--with-descendants", action="store_true", help="also the clients that it created, and those that they created"
+    )
     for action in (rotate, limits, revoke):
         action.add_argument("client_id", metavar="ID", help="the client's id, as `list` shows it")
     for action in (create, rotate, limits, revoke):
@@ -104,7 +108,7 @@ def _print_result(result: Mapping[str, Any], progress: Progress) -> None:
         used = f"last used {client['last_used_at']}" if client["last_used_at"] else "never used"
         progress.print_line(
             f"{client['client_id']}  {client['name']}: {' '.join(client['scopes'])}; {status}; {used};"
-            f" {_describe_limits(client)}"
+            f" {_describe_limits(client)}{_describe_creator(client)}"
         )
     if "clients" in result:
         progress.print_line(f"{count_of(len(result['clients']), 'client')}.")
@@ -120,6 +124,15 @@ def _print_result(result: Mapping[str, Any], progress: Progress) -> None:
         progress.print_line(
             f"{result['client_id']} is revoked. Its token stops working when the authorizer's cache time has passed."
         )
+        if revoked := result["descendants_revoked"]:
+            progress.print_line(f"{count_of(revoked, 'client below it is', 'clients below it are')} revoked, too.")
+        if active := result["descendants_active"]:
+            left = count_of(active, "client below it is", "clients below it are")
+            progress.print_line(f"{left} not revoked: see --with-descendants.")
+
+
+def _describe_creator(client: Mapping[str, Any]) -> str:
+    return f"; created by {client['created_by']}" if client["created_by"] else ""
 
 
 def _describe_limits(client: Mapping[str, Any]) -> str:

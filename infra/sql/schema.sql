@@ -188,24 +188,43 @@ BEGIN
         ELSE 'OK' END;
 END
 $$;
-CREATE FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+CREATE FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_seconds double precision, p_limit integer, p_client_limit integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT retry_after integer, OUT is_own_limit boolean) RETURNS record
     LANGUAGE plpgsql
     SET lock_timeout TO '1s'
     AS $$
 DECLARE
-    moment timestamptz;
-    places timestamptz[];
+    moment  timestamptz;
+    places  timestamptz[];
+    own     timestamptz[];
+    free_at timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('grantwire'), hashtext('change_feed_waiters'));
     moment := coalesce(p_now, clock_timestamp());
     DELETE FROM change_feed_waiters w WHERE w.until <= moment OR w.waiter_id = p_waiter_id;
     places := ARRAY(SELECT w.until FROM change_feed_waiters w ORDER BY w.until);
-    IF cardinality(places) >= p_limit THEN
-        RETURN greatest(1, ceil(extract(epoch FROM places[cardinality(places) - p_limit + 1] - moment)));
+    own    := ARRAY(SELECT w.until FROM change_feed_waiters w WHERE w.client_id = p_client_id ORDER BY w.until);
+    -- With n places taken and a limit of m <= n, one is free again after n - m + 1 of them have ended.
+    free_at := greatest(
+        CASE WHEN cardinality(places) >= p_limit THEN places[cardinality(places) - p_limit + 1] END,
+        CASE WHEN cardinality(own) >= p_client_limit THEN own[cardinality(own) - p_client_limit + 1] END);
+    is_own_limit := cardinality(own) >= p_client_limit;
+    IF free_at IS NOT NULL THEN
+        retry_after := greatest(1, ceil(extract(epoch FROM free_at - moment)));
+        RETURN;
     END IF;
-    INSERT INTO change_feed_waiters VALUES (p_waiter_id, moment + make_interval(secs => p_seconds));
-    RETURN 0;
+    INSERT INTO change_feed_waiters (waiter_id, client_id, until)
+    VALUES (p_waiter_id, p_client_id, moment + make_interval(secs => p_seconds));
+    retry_after := 0;
 END
+$$;
+CREATE FUNCTION public.client_expires_at(p_client_id text) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE STRICT
+    AS $$
+    WITH RECURSIVE above AS (
+        SELECT c.created_by, c.expires_at FROM api_clients c WHERE c.client_id = p_client_id
+         UNION ALL
+        SELECT c.created_by, c.expires_at FROM above a JOIN api_clients c ON c.client_id = a.created_by)
+    SELECT min(a.expires_at) FROM above a
 $$;
 CREATE FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2294,14 +2313,16 @@ CREATE TABLE public.api_clients (
     last_used_at timestamp with time zone,
     rate_limit integer,
     burst_limit integer,
+    created_by text COLLATE pg_catalog."C",
     CONSTRAINT api_clients_burst_limit CHECK (((burst_limit >= 1) AND (burst_limit <= 1000000))),
+    CONSTRAINT api_clients_creator CHECK ((created_by <> client_id)),
     CONSTRAINT api_clients_hash_form CHECK ((token_hash ~ '^[0-9a-f]{64}$'::text)),
     CONSTRAINT api_clients_id_form CHECK ((client_id ~ '^[a-z0-9]{12}$'::text)),
     CONSTRAINT api_clients_lifetime CHECK (((expires_at IS NULL) OR (expires_at > created_at))),
     CONSTRAINT api_clients_name_length CHECK (((char_length(name) >= 1) AND (char_length(name) <= 64))),
     CONSTRAINT api_clients_previous CHECK ((((previous_hash IS NULL) = (previous_until IS NULL)) AND COALESCE((previous_hash ~ '^[0-9a-f]{64}$'::text), true))),
     CONSTRAINT api_clients_rate_limit CHECK (((rate_limit >= 1) AND (rate_limit <= 1000000))),
-    CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 7)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'changes:read'::text, 'ops:read'::text, 'ops:write'::text, 'clients:write'::text])))
+    CONSTRAINT api_clients_scopes CHECK ((((cardinality(scopes) >= 1) AND (cardinality(scopes) <= 8)) AND (scopes <@ ARRAY['entitlements:write'::text, 'entitlements:read'::text, 'notifications:read'::text, 'changes:read'::text, 'ops:read'::text, 'ops:write'::text, 'clients:read'::text, 'clients:write'::text])))
 );
 COMMENT ON TABLE public.api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
 CREATE TABLE public.audit_retention (
@@ -2313,6 +2334,7 @@ CREATE TABLE public.audit_retention (
 COMMENT ON TABLE public.audit_retention IS 'Written by migrations, as the schema owner. The role of the functions cannot shorten the retention of the audit.';
 CREATE UNLOGGED TABLE public.change_feed_waiters (
     waiter_id uuid NOT NULL,
+    client_id text NOT NULL COLLATE pg_catalog."C",
     until timestamp with time zone NOT NULL
 );
 CREATE UNLOGGED TABLE public.client_buckets (
@@ -3041,6 +3063,7 @@ ALTER TABLE ONLY public.user_summaries
     ADD CONSTRAINT user_summaries_pkey PRIMARY KEY (user_id);
 ALTER TABLE ONLY public.worker_heartbeats
     ADD CONSTRAINT worker_heartbeats_pkey PRIMARY KEY (worker);
+CREATE INDEX api_clients_created_by ON public.api_clients USING btree (created_by);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX entitlement_audit_changes ON ONLY public.entitlement_audit USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
@@ -3116,6 +3139,8 @@ CREATE TRIGGER user_entitlements_deleted AFTER DELETE ON public.user_entitlement
 CREATE TRIGGER user_entitlements_inserted AFTER INSERT ON public.user_entitlements REFERENCING NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_truncated AFTER TRUNCATE ON public.user_entitlements FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
 CREATE TRIGGER user_entitlements_updated AFTER UPDATE ON public.user_entitlements REFERENCING OLD TABLE AS rows_before NEW TABLE AS rows_after FOR EACH STATEMENT EXECUTE FUNCTION public.user_summaries_maintain();
+ALTER TABLE ONLY public.api_clients
+    ADD CONSTRAINT api_clients_created_by_fkey FOREIGN KEY (created_by) REFERENCES public.api_clients(client_id);
 GRANT USAGE ON SCHEMA public TO grantwire_functions;
 GRANT USAGE ON SCHEMA public TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.api_clients_keep_revocation() FROM PUBLIC;
@@ -3127,8 +3152,11 @@ REVOKE ALL ON FUNCTION public.change_feed_lag() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_lag() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.change_feed_page(p_installation text, p_transaction_id xid8, p_occurred_at timestamp with time zone, p_operation_id uuid, p_limit integer, OUT outcome text, OUT identity text, OUT changes text, OUT has_more boolean, OUT next_transaction_id xid8, OUT next_occurred_at timestamp with time zone, OUT next_operation_id uuid, OUT visible_before xid8) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_seconds double precision, p_limit integer, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_seconds double precision, p_limit integer, p_client_limit integer, p_now timestamp with time zone, OUT retry_after integer, OUT is_own_limit boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.change_feed_wait(p_waiter_id uuid, p_client_id text, p_seconds double precision, p_limit integer, p_client_limit integer, p_now timestamp with time zone, OUT retry_after integer, OUT is_own_limit boolean) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.client_expires_at(p_client_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.client_expires_at(p_client_id text) TO grantwire_functions;
+GRANT ALL ON FUNCTION public.client_expires_at(p_client_id text) TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.client_request_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_clients;
 REVOKE ALL ON FUNCTION public.client_request_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
@@ -3317,6 +3345,8 @@ GRANT SELECT(rate_limit) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(rate_limit),UPDATE(rate_limit) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(burst_limit) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(burst_limit),UPDATE(burst_limit) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(created_by) ON TABLE public.api_clients TO grantwire_functions;
+GRANT INSERT(created_by) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT,INSERT,DELETE ON TABLE public.change_feed_waiters TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_functions;
 GRANT SELECT,INSERT ON TABLE public.client_buckets TO grantwire_clients;

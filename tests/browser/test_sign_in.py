@@ -69,7 +69,7 @@ def test_missing_scope_is_named_and_other_parts_work(stranger: Operator, stack: 
     stranger.sign_in(create_caller(stack, Scope.READ_OPERATIONS).token)
     stranger.sees_card("Flow")
     stranger.visit("clients")
-    stranger.sees("Your token lacks the scope clients:write")
+    stranger.sees("Your token lacks the scope clients:read")
     stranger.visit("users/u_1")
     stranger.sees("Your token lacks the scope entitlements:read")
     stranger.visit("commands")

@@ -64,7 +64,7 @@ def test_operator_follows_a_change_and_gives_a_command(http: Http) -> None:
 
 def test_client_created_over_the_api_can_call_it(stack: EmbeddedStack) -> None:
     """T1: by a client with the scope, and only with scopes that it has; the function has the role of the clients."""
-    http = Http(stack.api_url, create_caller(stack, "clients:write", "ops:read").token)
+    http = Http(stack.api_url, create_caller(stack, "clients:read", "clients:write", "ops:read").token)
     body = {"name": f"e2e {uuid.uuid4()}", "scopes": ["ops:read"], **OPERATOR}
     assert post(http, "/v1/ops/clients", body | {"scopes": ["ops:write"]}).code == "FORBIDDEN"
     created = post(http, "/v1/ops/clients", body).json

@@ -115,8 +115,8 @@ def test_actions_on_clients_are_recorded(clients: ClientsRuntime, rows: Rows) ->
             1,
         ),
         ("rotate", {"overlap": "1:00:00", "expires_in": None}, 1),
-        ("revoke", {}, 1),
-        ("revoke", {}, 0),  # it was revoked already
+        ("revoke", {"with_descendants": False}, 1),
+        ("revoke", {"with_descendants": False}, 0),  # it was revoked already
     ]
     recorded = actions(rows)
     assert recorded == [

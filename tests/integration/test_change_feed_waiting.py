@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 
 from grantwire.errors import RetryableError
 from tests.support.changes import FeedClient
+from tests.support.client import CALLER
 from tests.support.concurrency import run_concurrently
 
 if TYPE_CHECKING:
@@ -80,7 +82,9 @@ def test_request_without_a_change_ends_after_its_wait(database_url: str, rows: R
 
 def test_request_with_a_change_or_without_wait_needs_no_place(database_url: str, client: Client, rows: Rows) -> None:
     """K9: they are not refused while all places are taken."""
-    rows.execute("INSERT INTO change_feed_waiters SELECT gen_random_uuid(), now() + '1 h' FROM generate_series(1, 20)")
+    rows.execute(
+        "INSERT INTO change_feed_waiters SELECT gen_random_uuid(), n, now() + '1 h' FROM generate_series(1, 20) n"
+    )
     time = Time()
     with FeedClient(database_url, clock=time.clock, sleep=time.sleep) as feed:
         empty = feed.changes()
@@ -94,8 +98,9 @@ def test_request_with_a_change_or_without_wait_needs_no_place(database_url: str,
     assert time.slept == []
 
 
-def test_only_as_many_requests_wait_as_the_setting_allows(database_url: str, rows: Rows) -> None:
-    """K9: eight requests at the same time and three places: three wait, five get 429 at once."""
+@pytest.mark.parametrize("setting", ["CHANGES_MAX_WAITING", "CHANGES_MAX_WAITING_PER_CLIENT"])
+def test_only_as_many_requests_wait_as_the_setting_allows(database_url: str, rows: Rows, setting: str) -> None:
+    """K9, G13: eight requests at the same time and three places: three wait, five get 429 at once."""
     places, requests = 3, 8
     all_decided = threading.Event()
     decided: Counter[str] = Counter()
@@ -114,7 +119,7 @@ def test_only_as_many_requests_wait_as_the_setting_allows(database_url: str, row
                 assert all_decided.wait(timeout=30)
 
         time = Time(during)
-        environ = {"CHANGES_MAX_WAITING": str(places)}
+        environ = {setting: str(places)}
         with FeedClient(database_url, clock=time.clock, sleep=time.sleep, **environ) as feed:
             response = feed.changes(wait="1")
             if response.status == 429:
@@ -128,13 +133,49 @@ def test_only_as_many_requests_wait_as_the_setting_allows(database_url: str, row
     assert waiting(rows) == 0
 
 
-def _wait(rows: Rows, now: datetime, *, seconds: int = 20, limit: int = 1, waiter: str | None = None) -> int:
+def _wait(  # noqa: PLR0913  # the arguments of the SQL function
+    rows: Rows,
+    now: datetime,
+    *,
+    seconds: int = 20,
+    limit: int = 1,
+    waiter: str | None = None,
+    client: str = "c",
+    client_limit: int = 100,
+) -> int:
     """Take a place at this time, and return the seconds to wait, or 0."""
     (row,) = rows.execute(
-        "SELECT change_feed_wait(coalesce(%s::uuid, gen_random_uuid()), %s, %s, %s) AS seconds",
-        (waiter, seconds, limit, now),
+        "SELECT * FROM change_feed_wait(coalesce(%s::uuid, gen_random_uuid()), %s, %s, %s, %s, %s)",
+        (waiter, client, seconds, limit, client_limit, now),
     ).fetchall()
-    return int(row["seconds"])
+    return int(row["retry_after"])
+
+
+def test_one_client_cannot_hold_all_places(database_url: str, rows: Rows) -> None:
+    """G13: five of the twenty places by default. Another client still waits; the response says whose limit it is."""
+    rows.execute(
+        "INSERT INTO change_feed_waiters SELECT gen_random_uuid(), %s, now() + '1 h' FROM generate_series(1, 5)",
+        (CALLER["principalId"],),
+    )
+    with FeedClient(database_url) as feed:
+        refused = feed.changes(wait="20")
+    assert (refused.status, refused.code) == (429, "RATE_LIMITED")
+    assert "too many requests of this client wait" in refused.json["message"]
+    now = datetime.now(UTC)
+    wait = partial(_wait, rows, now, limit=20, client_limit=5)
+    assert wait(client="other") == 0
+    assert wait(client=CALLER["principalId"]) > 3500
+
+
+def test_refused_client_waits_for_the_later_of_its_own_place_and_any(rows: Rows) -> None:
+    """G13: a place that is free for others is none for a client that has its share."""
+    now = datetime(2026, 1, 8, tzinfo=UTC)
+    wait = partial(_wait, rows, now, limit=3, client_limit=2)
+    assert [wait(client="a", seconds=seconds) for seconds in (10, 20)] == [0, 0]
+    assert wait(client="a") == 10
+    assert wait(client="b", seconds=30) == 0
+    assert wait(client="b") == 10
+    assert _wait(rows, now, client="a", limit=1, client_limit=2) == 30
 
 
 def test_killed_waiter_frees_its_place_when_its_time_ends(database_url: str, rows: Rows) -> None:
@@ -155,7 +196,7 @@ def test_killed_waiter_frees_its_place_when_its_time_ends(database_url: str, row
 
 def test_second_waiter_is_counted_after_the_first(rows: Rows, owner_url: str) -> None:
     """K9: two requests that ask for the last place at the same time do not both get it."""
-    statement = "SELECT change_feed_wait(gen_random_uuid(), 20, 1)"
+    statement = "SELECT retry_after FROM change_feed_wait(gen_random_uuid(), 'c', 20, 1, 1)"
     with psycopg.connect(owner_url) as first, psycopg.connect(owner_url) as second, ThreadPoolExecutor(1) as pool:
         assert first.execute(statement).fetchall() == [(0,)]
         result = pool.submit(lambda: second.execute(statement).fetchall())

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
-from functions.operate_clients.handler import handler
-from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token
-from grantwire.runtime.client_operations import ClientOperationsRuntime
 from grantwire.runtime.clients import CallerRuntime
-from tests.support.client import Response, event
+from tests.support.client_administration import CLIENTS, LIMITS, OPERATOR, REVOKE, ROTATE, Administration
 from tests.support.concurrency import run_concurrently
-from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import newest_postgres
 
@@ -25,51 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.conftest import Rows
+    from tests.support.client import Response
 
-CLIENTS = "/v1/ops/clients"
-ROTATE = "/v1/ops/clients/{client_id}/rotate"
-REVOKE = "/v1/ops/clients/{client_id}/revoke"
-LIMITS = "/v1/ops/clients/{client_id}/limits"
-OPERATOR = {"actor": "ann", "reason": "the shop goes live"}
+SELECT_CREATED = "SELECT * FROM api_clients WHERE created_by IS NOT NULL"
 SHOP = {"name": "shop", "scopes": ["entitlements:write"], **OPERATOR}
-
-
-class Administration:
-    """Caller of the function `operate_clients`."""
-
-    def __init__(self, clients_url: str) -> None:
-        environ = {**PLAINTEXT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "test"}
-        self.runtime = ClientOperationsRuntime.build(environ)
-
-    def send(
-        self,
-        path: str,
-        body: Any = None,
-        *,
-        key: str | None = "k",
-        client_id: str | None = None,
-        scopes: str = " ".join(Scope),
-    ) -> Response:
-        """Send a request, and check the response against the API document."""
-        method = "GET" if body is None else "POST"
-        context = {"requestId": str(uuid.uuid4()), "authorizer": {"principalId": "admin", "scopes": scopes}}
-        parts: dict[str, Any] = {"requestContext": context}
-        if client_id is not None:
-            parts["pathParameters"] = {"client_id": client_id}
-        if body is not None:
-            parts |= {"headers": {} if key is None else {"Idempotency-Key": key}, "body": json.dumps(body)}
-        sent = handler.with_runtime(self.runtime)(event(method, path, **parts), None)
-        response = Response(sent["statusCode"], sent["headers"], sent["body"])
-        assert_matches_contract(method, path, response.status, response.headers, response.body)
-        return response
 
 
 @pytest.fixture
 def administration(clients_url: str) -> Iterator[Administration]:
     """Caller of the function."""
-    administration = Administration(clients_url)
-    yield administration
-    administration.runtime.database.close()
+    with Administration(clients_url) as administration:
+        yield administration
 
 
 def test_client_is_created_once_and_its_token_is_stored_nowhere(administration: Administration, rows: Rows) -> None:
@@ -78,45 +38,29 @@ def test_client_is_created_once_and_its_token_is_stored_nowhere(administration: 
     assert (created.status, created.replayed, repeated.replayed) == (200, False, True)
     token = Token.from_header(f"Bearer {created.json['token']}")
     assert repeated.json == created.json | {"token": None}
-    (client,) = rows.execute("SELECT * FROM api_clients").fetchall()
+    (client,) = rows.execute(SELECT_CREATED).fetchall()
     assert (client["client_id"], client["token_hash"]) == (token.client_id, token.hash)
+    assert client["created_by"] == administration.admin
     (stored,) = rows.execute("SELECT response_body FROM idempotency_keys").fetchall()
     assert token.secret not in stored["response_body"]
-    (action,) = rows.execute("SELECT action, actor, reason, source, client_id FROM operator_actions").fetchall()
-    assert action["source"].startswith("client admin, request ")
+    *_, action = rows.execute("SELECT * FROM operator_actions ORDER BY occurred_at").fetchall()
+    assert action["source"].startswith(f"client {administration.admin}, request ")
     assert (action["action"], action["actor"], action["client_id"]) == ("create", "ann", token.client_id)
 
 
-def test_concurrent_requests_with_one_key_create_one_client(clients_url: str, rows: Rows) -> None:
+def test_concurrent_requests_with_one_key_create_one_client(
+    administration: Administration, clients_url: str, rows: Rows
+) -> None:
     """T1: exactly one response has the token."""
 
     def create(_: int) -> Response:
-        administration = Administration(clients_url)
-        try:
-            return administration.send(CLIENTS, SHOP)
-        finally:
-            administration.runtime.database.close()
+        with Administration(clients_url, administration.admin) as other:
+            return other.send(CLIENTS, SHOP)
 
     responses = run_concurrently(6, create)
     assert sum(response.json["token"] is not None for response in responses) == 1
     assert len({response.json["client_id"] for response in responses}) == 1
-    assert len(rows.execute("SELECT FROM api_clients").fetchall()) == 1
-
-
-@pytest.mark.parametrize("missing", ["entitlements:write", "ops:write"])
-def test_caller_can_give_only_scopes_that_it_has(administration: Administration, rows: Rows, missing: str) -> None:
-    """T1: neither to a new client nor by a new token of an existing one; the response names the scope."""
-    body = SHOP | {"scopes": [missing, "clients:write"]}
-    refused = administration.send(CLIENTS, body, scopes="clients:write ops:read")
-    assert (refused.status, refused.code) == (403, "FORBIDDEN")
-    assert f"missing required scope {missing}" in refused.json["message"]
-    assert rows.execute("SELECT FROM api_clients").fetchall() == []
-    client_id = administration.send(CLIENTS, body).json["client_id"]
-    refused = administration.send(ROTATE, OPERATOR, key="r", client_id=client_id, scopes="clients:write")
-    assert f"missing required scope {missing}" in refused.json["message"]
-    assert rows.execute("SELECT rotated_at FROM api_clients").fetchall() == [{"rotated_at": None}]
-    for path in (LIMITS, REVOKE):
-        assert administration.send(path, OPERATOR, key="x", client_id=client_id, scopes="clients:write").status == 200
+    assert rows.execute(SELECT_CREATED).rowcount == 1
 
 
 def test_client_is_rotated_limited_and_revoked(administration: Administration, rows: Rows) -> None:
@@ -129,13 +73,15 @@ def test_client_is_rotated_limited_and_revoked(administration: Administration, r
     limits = administration.send(LIMITS, {"rate_limit": 5, "burst_limit": 9, **OPERATOR}, client_id=client_id)
     assert limits.json == {"client_id": client_id, "rate_limit": 5, "burst_limit": 9}
     revoked = administration.send(REVOKE, OPERATOR, client_id=client_id)
-    assert revoked.json == {"client_id": client_id, "revoked": True}
-    (client,) = administration.send(CLIENTS).json["clients"]
+    none = {"descendants_revoked": 0, "descendants_active": 0}
+    assert revoked.json == {"client_id": client_id, "revoked": True, **none}
+    admin, client = administration.send(CLIENTS).json["clients"]
+    assert (admin["created_by"], client["created_by"]) == (None, administration.admin)
     assert (client["name"], client["scopes"], client["rate_limit"]) == ("shop", ["entitlements:write"], 5)
     assert None not in {client["revoked_at"], client["rotated_at"], client["previous_until"]}
     assert "token_hash" not in client
     done = rows.execute("SELECT action FROM operator_actions ORDER BY occurred_at").fetchall()
-    assert [row["action"] for row in done] == ["create", "rotate", "limits", "revoke"]
+    assert [row["action"] for row in done] == ["create", "create", "rotate", "limits", "revoke"]
 
 
 def test_one_key_for_two_clients_is_a_conflict(administration: Administration) -> None:
@@ -167,6 +113,7 @@ def test_existing_name_is_a_conflict(administration: Administration) -> None:
         (LIMITS, "0123456789ab", OPERATOR, "NOT_FOUND"),
         (ROTATE, "0123456789ab", OPERATOR, "NOT_FOUND"),
         (REVOKE, "UPPER", OPERATOR, "NOT_FOUND"),
+        (REVOKE, "0123456789ab", OPERATOR | {"with_descendants": "yes"}, "BAD_REQUEST"),
     ],
 )
 def test_invalid_requests_are_refused(
@@ -176,7 +123,8 @@ def test_invalid_requests_are_refused(
     assert administration.send(path, body, client_id=client_id).code == code
     assert rows.execute("SELECT FROM idempotency_keys").fetchall() == []
     assert administration.send(CLIENTS, SHOP, key=None).code == "BAD_REQUEST"
-    assert administration.send(CLIENTS, scopes="ops:read ops:write").code == "FORBIDDEN"
+    assert administration.send(CLIENTS, scopes="ops:read ops:write clients:write").code == "FORBIDDEN"
+    assert administration.send(CLIENTS, SHOP, scopes="clients:read").code == "FORBIDDEN"
 
 
 def test_role_of_clients_reads_no_stored_response_of_other_routes(clients_url: str) -> None:

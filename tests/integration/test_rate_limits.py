@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from grantwire.runtime.check import CheckRuntime
 from grantwire.runtime.notifications import NotificationListRuntime
 from grantwire.runtime.summary import SummaryRuntime
 from grantwire.settings import load
+from tests.support.checks import CHECKS, CheckClient
 from tests.support.client import GRANTS, Client, event, item
 from tests.support.concurrency import run_concurrently
 from tests.support.plaintext import PLAINTEXT
@@ -319,7 +321,7 @@ def test_batch_larger_than_the_burst_is_refused_for_good(database: CountingDatab
     if held:
         limiter.take("c")  # leaves a chunk of 9
     for _ in range(3):
-        with pytest.raises(TooLargeError, match="items has 101 entries, but the burst limit of this client is 100"):
+        with pytest.raises(TooLargeError, match="counts as 101 requests, but the burst limit of this client is 100"):
             limiter.take("c", 101)
     assert spend(limiter) == 100 - 3 - bool(held)
     with pytest.raises(RateLimitedError):
@@ -356,9 +358,26 @@ def test_batch_above_the_limit_is_429_and_one_above_the_burst_is_413(
         assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "RATE_LIMITED", "1")
         too_large = client.batch(*(item(f"r{n}") for n in range(11)))
         assert (too_large.status, too_large.code) == (413, "TOO_LARGE")
-        assert too_large.json["message"].endswith("the burst limit of this client is 10; send smaller batches")
+        assert too_large.json["message"].endswith("the burst limit of this client is 10; send fewer items at once")
         assert rows.execute("SELECT count(*) FROM entitlement_audit").fetchall() == before
         assert client.batch(*(item(f"r{n}", user_id=f"r{n}") for n in range(5))).status == 200
+
+
+def test_pairs_of_a_request_count_as_requests(database_url: str, database: Database, clock: Clock) -> None:
+    """G13: 200 checks in one request do not cost one token. Malformed ones, and other routes, count as one."""
+    with CheckClient(database_url) as client:
+        limiter = make_limiter(database, clock, LimitSettings(rate=1, burst=10))
+        client.runtime = replace(client.runtime, limiter=limiter)
+        assert client.check_many(*[("u_1", "item1")] * 6).status == 200
+        assert client.send("POST", CHECKS, body='{"checks": 7}').status == 400
+        assert client.check("u_1", "item1").status == 200
+        refused = client.check_many(*[("u_1", "item1")] * 4)
+        assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "RATE_LIMITED", "2")
+        too_large = client.check_many(*[("u_1", "item1")] * 11)
+        assert (too_large.status, too_large.code) == (413, "TOO_LARGE")
+        assert "counts as 11 requests" in too_large.json["message"]
+        clock.seconds += 2
+        assert client.check_many(*[("u_1", "item1")] * 3).status == 200
 
 
 @pytest.mark.parametrize("runtime", [ApiRuntime, BatchRuntime, CheckRuntime, SummaryRuntime, NotificationListRuntime])

@@ -47,8 +47,8 @@ PRIVILEGES = {
     "api_clients": (
         "",
         {
-            "SELECT": "burst_limit client_id created_at expires_at last_used_at previous_hash previous_until "
-            "rate_limit revoked_at scopes token_hash",
+            "SELECT": "burst_limit client_id created_at created_by expires_at last_used_at previous_hash "
+            "previous_until rate_limit revoked_at scopes token_hash",
             "UPDATE": "last_used_at",
         },
     ),
@@ -121,7 +121,7 @@ CLIENTS_PRIVILEGES: dict[str, tuple[str, dict[str, str]]] = {
     "api_clients": (
         "SELECT",
         {
-            "INSERT": "burst_limit client_id expires_at name rate_limit scopes token_hash",
+            "INSERT": "burst_limit client_id created_by expires_at name rate_limit scopes token_hash",
             "UPDATE": "burst_limit expires_at previous_hash previous_until rate_limit revoked_at rotated_at token_hash",
         },
     ),
@@ -153,7 +153,9 @@ SECURITY_DEFINER = {
     "operator_actions_find",
     "trace_changes",
 }
-CLIENTS_FUNCTIONS = {"client_request_begin", "client_request_finish", "client_tokens_take"}
+# The functions that both roles may execute.
+SHARED_FUNCTIONS = {"client_expires_at", "client_tokens_take"}
+CLIENTS_FUNCTIONS = {"client_request_begin", "client_request_finish", *SHARED_FUNCTIONS}
 
 _RELATIONS = """
 SELECT c.relname AS name,
@@ -254,6 +256,7 @@ FORBIDDEN_FOR_CLIENTS = [
     "UPDATE api_clients SET name = 'other'",
     "UPDATE api_clients SET last_used_at = NULL",
     "UPDATE api_clients SET created_at = '2001-01-01'",
+    "UPDATE api_clients SET created_by = NULL",
     "ALTER TABLE api_clients DISABLE TRIGGER api_clients_keep_revocation",
     "SELECT * FROM entitlements",
     "INSERT INTO entitlements VALUES ('u', 's', 'ACTIVE', 1, now())",
@@ -324,7 +327,7 @@ def test_role_may_execute_all_sql_functions_except_those_of_the_owner(rows: Rows
     """PUBLIC may execute none, the role of clients its own. SECURITY DEFINER functions have a fixed search_path."""
     sql_functions = {row["name"]: row for row in rows.execute(_FUNCTIONS, {"role": "grantwire_functions"})}
     assert {name for name, row in sql_functions.items() if not row["granted"]} == (
-        OWNER_ONLY_FUNCTIONS | CLIENTS_FUNCTIONS - {"client_tokens_take"}
+        OWNER_ONLY_FUNCTIONS | CLIENTS_FUNCTIONS - SHARED_FUNCTIONS
     )
     assert {name for name, row in sql_functions.items() if row["public"]} == set()
     assert {name for name, row in sql_functions.items() if row["security_definer"]} == SECURITY_DEFINER

@@ -208,6 +208,7 @@ CLIENT = {
     "name": "shop",
     "scopes": ["entitlements:write"],
     "created_at": AT,
+    "created_by": None,
     "rotated_at": None,
     "previous_until": None,
     "expires_at": None,

@@ -69,7 +69,7 @@ def allows(policy: dict[str, Any], method: str, path: str) -> bool:
     return decision == "Allow" and any(fnmatch.fnmatchcase(f"{API}/{method}{path}", resource) for resource in resources)
 
 
-OPERATORS = {Scope.READ_OPERATIONS, Scope.WRITE_OPERATIONS, Scope.WRITE_CLIENTS}
+OPERATORS = {Scope.READ_OPERATIONS, Scope.WRITE_OPERATIONS, Scope.READ_CLIENTS, Scope.WRITE_CLIENTS}
 
 
 @pytest.mark.parametrize("scope", Scope)

@@ -24,7 +24,7 @@ JSON = st.recursive(
 )
 FIELDS = (
     *("action", "name", "scopes", "client_id", "overlap", "expires_in", "rate_limit", "burst_limit"),
-    *("actor", "reason", "token", ""),
+    *("actor", "reason", "with_descendants", "created_by", "token", ""),
 )
 
 
@@ -74,6 +74,9 @@ def test_command_has_defaults() -> None:
         ({"action": "limits", "rate_limit": 1}, "client_id must be a string"),
         ({"action": "revoke", "client_id": "0" * 13}, "client_id must have at most 12"),
         ({"action": "revoke", "client_id": "x", "overlap": "1s"}, "action revoke does not accept overlap"),
+        ({"action": "revoke", "client_id": "x", "with_descendants": 1}, "with_descendants must be true or false"),
+        (ROTATE | {"with_descendants": True}, "action rotate does not accept with_descendants"),
+        (CREATE | {"created_by": "0123456789ab"}, "action create does not accept created_by"),
         ({"action": "revoke", "client_id": "x", "reason": "leaked"}, "actor is missing: state who gives the command"),
         ({"action": "revoke", "client_id": "x", "actor": "ann"}, "reason is missing: state why"),
         (CREATE | {"reason": " "}, "reason must not be empty"),

@@ -96,13 +96,17 @@ function toError(response, parsed) {
   const retryAfter = Number(response.headers.get("Retry-After") ?? 0);
   const details = { status, code: parsed?.code ?? "", retryAfter };
   if (status === 401) return new ApiError("token", message, details);
-  if (status === 403) {
-    return new ApiError(/missing required scope \S+$/.test(message) ? "scope" : "token", message, details);
-  }
+  if (status === 403) return new ApiError(partOfRefusal(message), message, details);
   if (status === 503) return new ApiError("database", message, { ...details, since: noteFailure("database") });
   if (status === 429) return new ApiError("limit", message, { ...details, since: noteFailure("limit") });
   if (status >= 500 || parsed === null) return new ApiError("api", message, { ...details, since: noteFailure("api") });
   return new ApiError("request", message, details);
+}
+
+/** Return whether the token lacks a scope, is not valid for the gateway, or lacks authority over what it would change. */
+function partOfRefusal(message) {
+  if (/^missing required scope \S+$/.test(message)) return "scope";
+  return message.startsWith("invalid token") ? "token" : "request";
 }
 
 function noteFailure(part) {

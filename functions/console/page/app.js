@@ -238,7 +238,7 @@ function showSignIn() {
           {},
           h("li", {}, h("code", {}, "ops:read"), " to see the system"),
           h("li", {}, h("code", {}, "ops:write"), " to redrive, discard and rebuild"),
-          h("li", {}, h("code", {}, "clients:write"), " to manage clients"),
+          h("li", {}, h("code", {}, "clients:read"), " and ", h("code", {}, "clients:write"), " to manage clients"),
           h(
             "li",
             {},

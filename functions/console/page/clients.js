@@ -1,5 +1,5 @@
 import { actorFields, busy, keyKeeper, readActor, readFields } from "./actions.js";
-import { get, post } from "./api.js";
+import { get, post, session } from "./api.js";
 import {
   badge,
   card,
@@ -14,7 +14,7 @@ import {
   timeOf,
 } from "./components.js";
 import { announce, h } from "./dom.js";
-import { formatCount, formatTime } from "./format.js";
+import { countOf, formatCount, formatTime } from "./format.js";
 import { refreshNow, showLive } from "./live.js";
 
 const SCOPES = [
@@ -24,8 +24,11 @@ const SCOPES = [
   ["changes:read", "read the change feed"],
   ["ops:read", "see the system in this console"],
   ["ops:write", "redrive, discard, rebuild"],
-  ["clients:write", "manage clients"],
+  ["clients:read", "list clients"],
+  ["clients:write", "manage clients below it"],
 ];
+// The id of a client in its token.
+const CLIENT_ID = /^gw_[a-z0-9]+_([a-z0-9]{12})_/;
 const DURATION = "[0-9]{1,12}(\\.[0-9]{1,12})?(ms|s|m|h|d)";
 
 /** Show the clients of the API, and let operators create, rotate, limit and revoke them. */
@@ -41,7 +44,7 @@ export function showClients(main) {
       ),
     ),
   );
-  showLive(main, () => get("/v1/ops/clients"), renderClients, { every: 15_000, scope: "clients:write" });
+  showLive(main, () => get("/v1/ops/clients"), renderClients, { every: 15_000, scope: "clients:read" });
 }
 
 function renderClients({ clients }) {
@@ -49,6 +52,7 @@ function renderClients({ clients }) {
     return card("Clients", emptyState("No clients", "Create one for each program that calls the API."));
   }
   const sorted = clients.toSorted((a, b) => Boolean(a.revoked_at) - Boolean(b.revoked_at));
+  const names = new Map(clients.map((client) => [client.client_id, client.name]));
   return card(
     "Registered clients",
     table(
@@ -60,6 +64,8 @@ function renderClients({ clients }) {
           of: (client) => [
             h("span", { class: "strong" }, client.name),
             h("p", { class: "quiet" }, code(client.client_id)),
+            client.created_by &&
+              h("p", { class: "quiet" }, `below ${names.get(client.created_by) ?? client.created_by}`),
           ],
         },
         { label: "State", kind: "states", of: stateOf },
@@ -109,6 +115,8 @@ function stateOf(client) {
 }
 
 function clientActions(client) {
+  const [, ownId] = CLIENT_ID.exec(session.token) ?? [];
+  if (client.client_id === ownId) return h("span", { class: "quiet" }, "yours");
   if (client.revoked_at) return null;
   const button = (name, open) =>
     h(
@@ -192,7 +200,7 @@ function openCreate() {
     "fieldset",
     {},
     h("legend", {}, "Scopes"),
-    h("p", { class: "hint" }, "Only scopes that your token has itself."),
+    h("p", { class: "hint" }, "Only scopes that your token has itself. The client expires with yours at the latest."),
     h(
       "div",
       { class: "scope-list" },
@@ -277,18 +285,40 @@ function openRevoke(client) {
         "This cannot be undone",
         "Its tokens stop working within the cache time of the authorizer, 60 seconds by default.",
       ),
+      h(
+        "label",
+        { class: "check" },
+        h("input", { type: "checkbox", name: "with_descendants" }),
+        h("span", {}, "Also all clients below it: that it created, and that these created"),
+      ),
     ],
     `Revoke ${client.name}`,
     {
       path: `/v1/ops/clients/${encodeURIComponent(client.client_id)}/revoke`,
-      read: () => ({}),
-      done: (_response, _body, close) => {
-        announce("The client is revoked.");
-        close();
-      },
+      read: (form) => ({ with_descendants: form.elements.with_descendants.checked }),
+      done: showRevocation,
       danger: true,
     },
   );
+}
+
+/** Close the form, unless clients below the revoked one are left. */
+function showRevocation(revoked, body, close) {
+  announce("The client is revoked.");
+  if (!revoked.descendants_active) {
+    close();
+    return;
+  }
+  const left = countOf(revoked.descendants_active, "client below it is", "clients below it are");
+  body.replaceChildren(
+    h(
+      "div",
+      { class: "stack", tabindex: "-1" },
+      notice("warn", "The client is revoked", `${left} not revoked. Revoke them one by one if nobody needs them.`),
+      h("div", { class: "dialog-actions" }, h("button", { type: "button", class: "button", onclick: close }, "Close")),
+    ),
+  );
+  body.firstChild.focus();
 }
 
 function showToken(issued, body, close) {

@@ -24,6 +24,7 @@ GRANT SELECT (installation_id) ON installation TO grantwire_functions;
 -- killed frees its place. The rows have no meaning after a crash of PostgreSQL.
 CREATE UNLOGGED TABLE change_feed_waiters (
     waiter_id uuid        PRIMARY KEY,
+    client_id text        COLLATE "C" NOT NULL,
     until     timestamptz NOT NULL
 );
 

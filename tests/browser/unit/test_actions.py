@@ -170,3 +170,40 @@ def test_more_ids_than_a_command_takes_are_refused(console: StubbedConsole) -> N
     console.page.get_by_label(f"Select notification {ids[0]}").uncheck()
     console.button("Redrive…").click()
     assert previews(console, REDRIVE).body["ids"] == ids[1:]
+
+
+REVOKE_CLIENT = "/v1/ops/clients/{client_id}/revoke"
+
+
+def open_revocation(console: StubbedConsole) -> None:
+    """Open the form that revokes the client of the example, and fill it in."""
+    console.visit("clients")
+    console.answer(console.request("GET", "/v1/ops/clients"), example("GET", "/v1/ops/clients"))
+    console.button("Revoke shop").click()
+    console.page.get_by_label("Also all clients below it").check()
+    console.page.get_by_label("Reason").fill("the token leaked")
+
+
+def test_client_is_revoked_with_those_below_it_and_the_rest_is_counted(console: StubbedConsole) -> None:
+    """G11, T12: the choice is sent, and clients that are left are not hidden."""
+    open_revocation(console)
+    console.page.locator("dialog form").get_by_role("button", name="Revoke shop").click()
+    sent = console.request("POST", REVOKE_CLIENT.format(client_id="4f9a1b2c3d4e"))
+    assert sent.body["with_descendants"] is True
+    revoked = example("POST", REVOKE_CLIENT) | {"descendants_active": 2}
+    console.answer(sent, revoked)
+    expect(console.page.get_by_text("2 clients below it are not revoked")).to_be_visible()
+
+
+def test_missing_authority_is_told_at_the_form(console: StubbedConsole) -> None:
+    """G11, T12: the token is valid and has the scope, so the console calls neither of them wrong."""
+    open_revocation(console)
+    console.page.locator("dialog form").get_by_role("button", name="Revoke shop").click()
+    message = 'no authority over client "4f9a1b2c3d4e": a client can revoke only clients below it'
+    console.answer(
+        console.request("POST", REVOKE_CLIENT.format(client_id="4f9a1b2c3d4e")),
+        {"code": "FORBIDDEN", "message": message},
+        403,
+    )
+    expect(console.page.locator("dialog").get_by_text("No authority over client")).to_be_visible()
+    expect(console.page.get_by_text("The token is not valid")).to_have_count(0)

@@ -271,7 +271,7 @@ def test_new_client_and_its_token(grantwire: Run, api: FakeApi) -> None:
 def test_clients_are_listed_limited_rotated_and_revoked(grantwire: Run, api: FakeApi) -> None:
     """T3: every change needs a reason; revoking asks first."""
     api.respond("GET", "/v1/ops/clients", {"clients": [CLIENT]})
-    shop = "4k2j9x0q7w1z\tshop\t{}\tentitlements:write\tdefault\tdefault\tnever\t{}\n"
+    shop = "4k2j9x0q7w1z\tshop\t{}\tentitlements:write\tdefault\tdefault\tnever\t{}\t\n"
     for expires_at, state in (
         (None, "ACTIVE"),
         ("2026-01-08T07:10:00Z", "EXPIRED"),
@@ -281,7 +281,8 @@ def test_clients_are_listed_limited_rotated_and_revoked(grantwire: Run, api: Fak
         assert shop.format(state, expires_at or "never") in grantwire("clients", "list").out
     path = "/v1/ops/clients/4k2j9x0q7w1z"
     bodies: dict[str, Any] = {"rotate": {"client_id": "c", "token": "t", "expires_at": None}}
-    bodies |= {"revoke": {"client_id": "c", "revoked": True}, "limits": {"client_id": "c", "rate_limit": 5}}
+    revoked = {"client_id": "c", "revoked": True, "descendants_revoked": 0, "descendants_active": 0}
+    bodies |= {"revoke": revoked, "limits": {"client_id": "c", "rate_limit": 5}}
     for action, body in bodies.items():
         api.respond("POST", f"{path}/{action}", body)
         command_line = ("clients", action, "4k2j9x0q7w1z", *(["--yes"] if action == "revoke" else []))
@@ -290,6 +291,18 @@ def test_clients_are_listed_limited_rotated_and_revoked(grantwire: Run, api: Fak
     assert grantwire("clients", "revoke", "4k2j9x0q7w1z", "--reason", "r").code == 2
     assert grantwire("clients", "limits", "4k2j9x0q7w1z", "--reason", "r", "--rate-limit", "5").code == 0
     assert api.calls[-1].body["rate_limit"] == 5
+
+
+def test_client_is_revoked_with_those_below_it(grantwire: Run, api: FakeApi) -> None:
+    """G11: only if asked for; otherwise the command says how many are left."""
+    revoked = {"client_id": "c", "revoked": True, "descendants_revoked": 0, "descendants_active": 2}
+    api.respond("POST", "/v1/ops/clients/4k2j9x0q7w1z/revoke", revoked)
+    revoke = ("clients", "revoke", "4k2j9x0q7w1z", "--yes", "--reason", "r", "--actor", "jane")
+    assert "2 clients below it are not revoked" in grantwire(*revoke).err
+    assert api.calls[-1].body == {"actor": "jane", "reason": "r"}
+    api.respond("POST", "/v1/ops/clients/4k2j9x0q7w1z/revoke", revoked | {"descendants_active": 0})
+    assert "--with-descendants" not in grantwire(*revoke, "--with-descendants").err
+    assert api.calls[-1].body["with_descendants"] is True
 
 
 @pytest.mark.parametrize(("found", "code"), [({"wrong": 0, "behind": 3}, 0), ({"wrong": 1}, 5), ({"ahead": 1}, 5)])

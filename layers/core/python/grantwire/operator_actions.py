@@ -39,7 +39,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
-    """An operator's command. If it takes several transactions, each has a row with the same id.
+    """An operator's command. If it takes several transactions, or changes several clients, the rows have the same id.
 
     `selection` has the parameters of the command, without secrets.
     """
@@ -86,14 +86,17 @@ def record_rebuild(tx: Connection, action: OperatorAction, batch: int, count: in
 _RECORD_CLIENT = """
 INSERT INTO operator_actions
        (action_id, batch, actor, reason, source, action, kind, selection, dry_run, client_id, count)
-VALUES (%(action_id)s, 0, %(actor)s, %(reason)s, %(source)s, %(action)s, %(kind)s, %(selection)s, %(dry_run)s,
+VALUES (%(action_id)s, %(batch)s, %(actor)s, %(reason)s, %(source)s, %(action)s, %(kind)s, %(selection)s, %(dry_run)s,
         %(client_id)s, %(count)s)
 """
 
 
-def record_client(tx: Connection, action: OperatorAction, client_id: str, *, changed: bool = True) -> None:
-    """Record an action on a client, in the transaction that changes it."""
-    tx.execute(_RECORD_CLIENT, {**_parameters(action), "client_id": client_id, "count": int(changed)})
+def record_client(
+    tx: Connection, action: OperatorAction, client_id: str, batch: int = 0, *, changed: bool = True
+) -> None:
+    """Record an action on a client, in the transaction that changes it; one on several has a batch for each."""
+    parameters = {**_parameters(action), "batch": batch, "client_id": client_id, "count": int(changed)}
+    tx.execute(_RECORD_CLIENT, parameters)
 
 
 def _parameters(action: OperatorAction) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from grantwire_cli.following import post_with_key
 from grantwire_cli.registry import new_group, register
 from grantwire_cli.session import Session
 from grantwire_cli.times import parse_rfc3339, short_time
+from grantwire_cli.wording import count_of
 
 app = new_group("Create, list, rotate, limit and revoke clients of the API.")
 
@@ -23,6 +24,9 @@ NewExpiry = Annotated[
     str | None, typer.Option("--expires-in", metavar="DURATION", help="For example 90d (default: as before).")
 ]
 RateLimit = Annotated[int | None, typer.Option("--rate-limit", min=1, help="Requests for each second.")]
+WithDescendants = Annotated[
+    bool, typer.Option("--with-descendants", help="Also the clients that it created, and those that they created.")
+]
 BurstLimit = Annotated[int | None, typer.Option("--burst-limit", min=1, help="Requests that it can send at once.")]
 
 
@@ -33,7 +37,7 @@ def list_(session: Session) -> None:
     if session.output.as_json:
         session.output.json(found)
         return
-    columns = ("client_id", "name", "state", "scopes", "rate", "burst", "last_used_at", "expires_at")
+    columns = ("client_id", "name", "state", "scopes", "rate", "burst", "last_used_at", "expires_at", "created_by")
     session.output.table(columns, [_row(session, client) for client in found["clients"]])
 
 
@@ -54,7 +58,10 @@ def create(
     actor: Actor = None,
     key: Key = None,
 ) -> None:
-    """Create a client and print its token once. You can give only scopes that your own token has."""
+    """Create a client and print its token once.
+
+    It is below your own client: it has scopes and limits that yours has, and expires with it at the latest.
+    """
     body = {
         "name": name,
         "scopes": scope,
@@ -77,20 +84,36 @@ def rotate(
     actor: Actor = None,
     key: Key = None,
 ) -> None:
-    """Issue a new token; the previous one stays valid for a while."""
+    """Issue a new token; the previous one stays valid for a while. Only for clients below your own."""
     path = path_of(f"{CLIENTS}/{{id}}/rotate", id=client_id)
     _print_token(session, _post(session, path, {"overlap": overlap, "expires_in": expires_in}, actor, reason, key))
 
 
-@register(app, "revoke", "grantwire clients revoke 4k2j9x0q7w1z --reason 'the shop closed'")
+@register(
+    app,
+    "revoke",
+    "grantwire clients revoke 4k2j9x0q7w1z --reason 'the shop closed'",
+    "grantwire clients revoke 4k2j9x0q7w1z --with-descendants --reason 'the token leaked'",
+)
 def revoke(
-    session: Session, client_id: ClientId, reason: Reason, actor: Actor = None, yes: Yes = False, key: Key = None
+    session: Session,
+    client_id: ClientId,
+    reason: Reason,
+    with_descendants: WithDescendants = False,
+    actor: Actor = None,
+    yes: Yes = False,
+    key: Key = None,
 ) -> None:
-    """Revoke a client permanently."""
-    session.confirm(f"Revoke the client {client_id} on {session.target.title} permanently?", yes=yes)
+    """Revoke a client permanently, with --with-descendants also all clients below it."""
+    below = " and all clients below it" if with_descendants else ""
+    session.confirm(f"Revoke the client {client_id}{below} on {session.target.title} permanently?", yes=yes)
     path = path_of(f"{CLIENTS}/{{id}}/revoke", id=client_id)
-    session.output.record(_post(session, path, {}, actor, reason, key))
+    result = _post(session, path, {"with_descendants": with_descendants or None}, actor, reason, key)
+    session.output.record(result)
     session.note("Its token stops working when the authorizer's cache time has passed.")
+    if active := result["descendants_active"]:
+        left = count_of(active, "client below it is", "clients below it are")
+        session.warn(f"{left} not revoked. To revoke all of them, repeat the command with --with-descendants.")
 
 
 @register(
@@ -108,7 +131,7 @@ def limits(
     actor: Actor = None,
     key: Key = None,
 ) -> None:
-    """Set the limits of a client; without options it gets the defaults."""
+    """Set the limits of a client below your own; without options it gets the defaults."""
     path = path_of(f"{CLIENTS}/{{id}}/limits", id=client_id)
     body = {"rate_limit": rate_limit, "burst_limit": burst_limit}
     session.output.record(_post(session, path, body, actor, reason, key))
@@ -150,4 +173,5 @@ def _row(session: Session, client: dict[str, Any]) -> list[object]:
         client["burst_limit"] or "default",
         (short_time(used) if session.output.is_terminal else used) or "never",
         (short_time(expires_at) if session.output.is_terminal else expires_at) or "never",
+        client["created_by"] or "",
     ]

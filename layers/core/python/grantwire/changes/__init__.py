@@ -3,7 +3,7 @@
 `ChangeFeed.list` returns a page of changes after a cursor. Nothing ever appears behind a cursor that was handed out,
 because a page ends below the oldest running transaction. Two versions of one entitlement can appear in either order;
 consumers decide by version. With `wait` it polls until there is a change. At most `CHANGES_MAX_WAITING` requests of the
-whole installation wait at the same time.
+whole installation wait at the same time, and `CHANGES_MAX_WAITING_PER_CLIENT` of one client.
 
 `Snapshot.list` returns a page of the current state of all entitlements. Every page has the cursor of the feed from the
 time of the first page: a consumer that reads all pages and continues with that cursor misses nothing.

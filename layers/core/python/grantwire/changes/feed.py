@@ -52,21 +52,21 @@ class ChangeFeed:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._database = database
-        self._places = WaitingPlaces(database, settings.max_waiting)
+        self._places = WaitingPlaces(database, settings.max_waiting, settings.max_waiting_per_client)
         self._clock = clock
         self._sleep = sleep
 
-    def list(self, request: ChangesRequest) -> str:
+    def list(self, request: ChangesRequest, caller: str) -> str:
         """Return the JSON response body with the next changes; the docstring of the package states the errors.
 
         The body always has `next_after`. If there is no change and the request allows it, wait for one: a waiting
-        request polls, and needs one of the places. A request that finds a change needs none.
+        request polls, and needs one of the places of its caller. A request that finds a change needs none.
         """
         deadline = self._clock() + request.wait
         page = self._read(request)
         if page.changes or self._clock() >= deadline:
             return page.to_json()
-        with self._places.take(deadline - self._clock()):
+        with self._places.take(caller, deadline - self._clock()):
             while (left := deadline - self._clock()) > 0:
                 self._sleep(min(_POLL_SECONDS, left))
                 page = self._read(request)

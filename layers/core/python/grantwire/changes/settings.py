@@ -13,3 +13,5 @@ class FeedSettings:
 
     # Each of them holds an execution environment and a database connection for up to 20 s.
     max_waiting: int = setting("CHANGES_MAX_WAITING", integer(low=1, high=1000), default="20")
+    # So that one client cannot hold all places.
+    max_waiting_per_client: int = setting("CHANGES_MAX_WAITING_PER_CLIENT", integer(low=1, high=1000), default="5")

@@ -29,7 +29,7 @@ _ACTION_FIELDS = {
     "list": {"action"},
     "rotate": {"action", "client_id", "overlap", "expires_in", "actor", "reason"},
     "limits": {"action", "client_id", "rate_limit", "burst_limit", "actor", "reason"},
-    "revoke": {"action", "client_id", "actor", "reason"},
+    "revoke": {"action", "client_id", "with_descendants", "actor", "reason"},
 }
 _DEFAULT_OVERLAP = "24h"
 _MIN_LIFETIME = timedelta(seconds=1)
@@ -47,6 +47,8 @@ class ClientCommand:
     overlap: timedelta = timedelta(0)
     expires_in: timedelta | None = None
     limits: ClientLimits = DEFAULT_LIMITS
+    with_descendants: bool = False
+    created_by: str | None = None  # never a field of the event
     actor: str = ""
     reason: str = ""
 
@@ -70,6 +72,7 @@ class ClientCommand:
             overlap=_parse_duration("overlap", event.get("overlap", _DEFAULT_OVERLAP), minimum=timedelta(0)),
             expires_in=None if expires_in is None else _parse_duration("expires_in", expires_in, minimum=_MIN_LIFETIME),
             limits=ClientLimits(_parse_limit("rate_limit", event), _parse_limit("burst_limit", event)),
+            with_descendants=_parse_flag("with_descendants", event),
         )
         if "reason" not in allowed:
             return command
@@ -86,15 +89,23 @@ class ClientCommand:
             return {"clients": clients.list_all()}
         operator = Operator(self.actor, self.reason, source)
         if self.action == "revoke":
-            clients.revoke(operator, self.client_id, within=within)
-            self._log(operator, self.client_id)
-            return {"client_id": self.client_id, "revoked": True}
+            revocation = clients.revoke(operator, self.client_id, with_descendants=self.with_descendants, within=within)
+            self._log(operator, self.client_id, **revocation._asdict())
+            return {"client_id": self.client_id, "revoked": True, **revocation._asdict()}
         if self.action == "limits":
             clients.set_limits(operator, self.client_id, self.limits, within=within)
             self._log(operator, self.client_id)
             return {"client_id": self.client_id, **self.limits._asdict()}
         if self.action == "create":
-            issued = clients.create(operator, self.name, self.scopes, self.expires_in, self.limits, within=within)
+            issued = clients.create(
+                operator,
+                self.name,
+                self.scopes,
+                self.expires_in,
+                self.limits,
+                created_by=self.created_by,
+                within=within,
+            )
         else:
             issued = clients.rotate(operator, self.client_id, self.overlap, self.expires_in, within=within)
         token = issued.token
@@ -126,6 +137,13 @@ def _parse_limit(name: str, event: Mapping[str, Any]) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LIMIT:
         raise BadRequestError(f"{name} must be a whole number between 1 and {MAX_LIMIT}")
+    return value
+
+
+def _parse_flag(name: str, event: Mapping[str, Any]) -> bool:
+    value = event.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequestError(f"{name} must be true or false")
     return value
 
 

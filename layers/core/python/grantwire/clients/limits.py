@@ -5,8 +5,9 @@ chunk is valid for one second, so the tokens of a frozen environment are not spe
 together let at most `burst + rate x (t + 1 s)` requests of a client pass in any time `t`. A refusal is remembered, too:
 until the bucket has tokens again, the environment refuses the client's requests without a round trip.
 
-Each item of a batch counts as one request. A batch takes all its tokens or none, with at most one round trip. If it is
-refused, smaller requests may still pass.
+Limits count work (G13): each item of a batch, and each pair of a request that checks several, counts as one request.
+Such a request takes all its tokens or none, with at most one round trip. If it is refused, smaller requests may still
+pass. One that needs more tokens than the bucket can hold never passes, and is refused for good.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ class RateLimiter:
         self._refusals: dict[str, _Refusal] = {}
 
     def take(self, client_id: str, count: int = 1) -> None:
-        """Take `count` tokens: one for each request, or for each item of a batch.
+        """Take `count` tokens: one for each request, or for each item of a request.
 
         Raise RateLimitedError if there are too few now, TooLargeError if the bucket never has as many, RetryableError
-        if PostgreSQL is unavailable. No token is taken then, but a batch that is too large counts as one request.
+        if PostgreSQL is unavailable. No token is taken then, but a request that is too large counts as one.
         """
         now = self._clock()
         chunk = self._chunks.get(client_id)
@@ -143,7 +144,8 @@ class RateLimiter:
     def _refuse_too_large(self, client_id: str, count: int, burst: int) -> NoReturn:
         self.take(client_id)
         raise TooLargeError(
-            f"items has {count} entries, but the burst limit of this client is {burst}; send smaller batches"
+            f"this request counts as {count} requests, but the burst limit of this client is {burst}; send fewer items"
+            " at once"
         )
 
 

@@ -16,6 +16,7 @@ class Scope(StrEnum):
     READ_CHANGES = "changes:read"
     READ_OPERATIONS = "ops:read"
     WRITE_OPERATIONS = "ops:write"
+    READ_CLIENTS = "clients:read"
     WRITE_CLIENTS = "clients:write"
 
 
@@ -45,7 +46,7 @@ ROUTES = {
     "GET /v1/ops/commands": Scope.READ_OPERATIONS,
     "GET /v1/ops/commands/{command_id}": Scope.READ_OPERATIONS,
     "GET /v1/ops/trace": Scope.READ_OPERATIONS,
-    "GET /v1/ops/clients": Scope.WRITE_CLIENTS,
+    "GET /v1/ops/clients": Scope.READ_CLIENTS,
     "POST /v1/ops/clients": Scope.WRITE_CLIENTS,
     "POST /v1/ops/clients/{client_id}/rotate": Scope.WRITE_CLIENTS,
     "POST /v1/ops/clients/{client_id}/revoke": Scope.WRITE_CLIENTS,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _FIND = """
 SELECT c.client_id, c.scopes, c.token_hash,
        CASE WHEN c.previous_until > now() THEN c.previous_hash END,
-       CASE WHEN c.revoked_at IS NOT NULL THEN 'revoked' WHEN c.expires_at <= now() THEN 'expired' END,
+       CASE WHEN c.revoked_at IS NOT NULL THEN 'revoked'
+            WHEN client_expires_at(c.client_id) <= now() THEN 'expired' END,
        (c.last_used_at IS NULL OR c.last_used_at < now() - interval '1 minute')
            AND has_column_privilege('api_clients', 'last_used_at', 'UPDATE'),
        CASE WHEN c.client_id IS NULL
@@ -45,27 +46,42 @@ used AS (UPDATE api_clients c SET last_used_at = now() FROM unlocked u WHERE c.c
 SELECT true
 """
 
+# Changes of clients are rare and are made one after the other. So a client that is created while those above it are
+# revoked is either revoked, too, or refused.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('grantwire'), hashtext('api_clients'))"
+
+# A client expires with those above it, whatever its own time is.
 _CREATE = """
-INSERT INTO api_clients (client_id, name, scopes, token_hash, expires_at, rate_limit, burst_limit)
-VALUES (%(client_id)s, %(name)s, %(scopes)s, %(hash)s, now() + %(lifetime)s::interval, %(rate_limit)s, %(burst_limit)s)
+INSERT INTO api_clients (client_id, name, scopes, token_hash, expires_at, rate_limit, burst_limit, created_by)
+VALUES (%(client_id)s, %(name)s, %(scopes)s, %(hash)s, now() + %(lifetime)s::interval, %(rate_limit)s, %(burst_limit)s,
+        %(created_by)s)
 ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING
-RETURNING expires_at
+RETURNING least(expires_at, client_expires_at(created_by))
 """
 
-# The last condition rejects an expired client without a new lifetime: its new token would never be valid.
+# The last condition rejects a client that stays expired, because its new token would never be valid.
 _ROTATE = """
 UPDATE api_clients
    SET previous_hash = token_hash, previous_until = now() + %(overlap)s::interval,
        token_hash = %(hash)s, rotated_at = now(),
        expires_at = coalesce(now() + %(lifetime)s::interval, expires_at)
  WHERE client_id = %(client_id)s AND revoked_at IS NULL
-   AND coalesce(now() + %(lifetime)s::interval, expires_at, 'infinity') > now()
-RETURNING expires_at
+   AND least(coalesce(now() + %(lifetime)s::interval, expires_at, 'infinity'), client_expires_at(created_by)) > now()
+RETURNING least(expires_at, client_expires_at(created_by))
 """
 
 _REVOKE = """
-UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id = %(client_id)s
-RETURNING revoked_at = now()
+UPDATE api_clients SET revoked_at = coalesce(revoked_at, now()) WHERE client_id = ANY(%(client_ids)s)
+RETURNING client_id, revoked_at = now()
+"""
+
+# The clients below a client, and which of them are not revoked.
+_LIST_BELOW = """
+WITH RECURSIVE below AS (
+    SELECT c.client_id, c.revoked_at FROM api_clients c WHERE c.created_by = %(client_id)s
+     UNION ALL
+    SELECT c.client_id, c.revoked_at FROM below b JOIN api_clients c ON c.created_by = b.client_id)
+SELECT client_id FROM below WHERE revoked_at IS NULL ORDER BY client_id
 """
 
 _SET_LIMITS = """
@@ -75,8 +91,8 @@ RETURNING client_id
 """
 
 _LIST = """
-SELECT client_id, name, scopes, created_at, rotated_at, previous_until, expires_at, revoked_at, last_used_at,
-       rate_limit, burst_limit
+SELECT client_id, name, scopes, created_at, created_by, rotated_at, previous_until,
+       client_expires_at(client_id) AS expires_at, revoked_at, last_used_at, rate_limit, burst_limit
   FROM api_clients ORDER BY name, created_at
 """
 
@@ -110,11 +126,18 @@ class IssuedToken:
     expires_at: str | None
 
 
+class Revocation(NamedTuple):
+    """How many clients below a revoked one were revoked with it, and how many are not revoked."""
+
+    descendants_revoked: int
+    descendants_active: int
+
+
 class Clients:
     """The service clients in PostgreSQL.
 
     Each change commits together with its row in `operator_actions`: in a transaction of its own, or in the caller's
-    transaction `within`.
+    transaction `within`. Changes are made one after the other.
     """
 
     def __init__(self, database: Database, environment: str) -> None:
@@ -125,9 +148,11 @@ class Clients:
     def _transaction(self, within: Connection | None) -> Iterator[Connection]:
         if within is not None:
             with wrap_exceptions():
+                lock_changes(within)
                 yield within
             return
         with self._database.session() as tx, tx.transaction(), wrap_exceptions():
+            lock_changes(tx)
             yield tx
 
     def find(self, client_id: str) -> Client | None:
@@ -147,7 +172,7 @@ class Clients:
         """Update the client's last use, at most once a minute."""
         self._database.fetch_row(_RECORD_USE, {"client_id": client_id})
 
-    def create(
+    def create(  # noqa: PLR0913  # the columns of a new client
         self,
         operator: Operator,
         name: str,
@@ -155,9 +180,10 @@ class Clients:
         lifetime: timedelta | None = None,
         limits: ClientLimits = DEFAULT_LIMITS,
         *,
+        created_by: str | None = None,
         within: Connection | None = None,
     ) -> IssuedToken:
-        """Create a client and its first token.
+        """Create a client and its first token. `created_by` is the client above it, if there is one.
 
         Raise ClientExistsError if a client with this name exists that was not revoked.
         """
@@ -166,7 +192,8 @@ class Clients:
         selection = {"name": name, "scopes": list(scopes), "expires_in": _to_text(lifetime), **limits._asdict()}
         action = OperatorAction(operator, "create", "client", selection)
         with self._transaction(within) as tx:
-            row = tx.execute(_CREATE, {**parameters, "lifetime": lifetime, **limits._asdict()}).fetchone()
+            details = {"lifetime": lifetime, "created_by": created_by, **limits._asdict()}
+            row = tx.execute(_CREATE, {**parameters, **details}).fetchone()
             if row is None:
                 raise ClientExistsError(f'client "{name}" already exists')
             record_client(tx, action, token.client_id)
@@ -184,8 +211,8 @@ class Clients:
         """Create a new token for a client.
 
         The current token stays valid for `overlap`; an older token ends immediately. The client expires as before,
-        unless `lifetime` sets a new time. Raise NotFoundError if the client does not exist, was revoked, or has
-        expired and `lifetime` is None.
+        unless `lifetime` sets a new time. Raise NotFoundError if the client does not exist, was revoked, or stays
+        expired, because `lifetime` is None or because a client above it has expired.
         """
         token = Token.mint(self._environment, client_id)
         parameters = {"client_id": client_id, "hash": token.hash, "overlap": overlap, "lifetime": lifetime}
@@ -195,22 +222,30 @@ class Clients:
             row = tx.execute(_ROTATE, parameters).fetchone()
             if row is None:
                 raise NotFoundError(
-                    f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in'
+                    f'client "{client_id}" does not exist, was revoked, or has expired and needs expires_in; one that'
+                    " was created by a client also expires with that"
                 )
             record_client(tx, action, client_id)
         return IssuedToken(token, _to_json_value(row[0]))
 
-    def revoke(self, operator: Operator, client_id: str, *, within: Connection | None = None) -> None:
-        """Revoke a client permanently; revoking it again changes nothing and is recorded, too.
+    def revoke(
+        self, operator: Operator, client_id: str, *, with_descendants: bool = False, within: Connection | None = None
+    ) -> Revocation:
+        """Revoke a client permanently, and the clients below it if asked for.
 
-        Its tokens stop working within the authorizer's cache time. Raise NotFoundError if there is no such client.
+        Revoking it again changes nothing and is recorded, too. Its tokens stop working within the authorizer's cache
+        time. Raise NotFoundError if there is no such client.
         """
-        action = OperatorAction(operator, "revoke", "client", {})
+        action = OperatorAction(operator, "revoke", "client", {"with_descendants": with_descendants})
         with self._transaction(within) as tx:
-            row = tx.execute(_REVOKE, {"client_id": client_id}).fetchone()
-            if row is None:
+            below = [row[0] for row in tx.execute(_LIST_BELOW, {"client_id": client_id}).fetchall()]
+            client_ids = [client_id, *(below if with_descendants else ())]
+            revoked = dict(tx.execute(_REVOKE, {"client_ids": client_ids}).fetchall())
+            if client_id not in revoked:
                 raise NotFoundError(f'client "{client_id}" does not exist')
-            record_client(tx, action, client_id, changed=row[0])
+            for batch, revoked_id in enumerate(client_ids):
+                record_client(tx, action, revoked_id, batch, changed=revoked[revoked_id])
+        return Revocation(len(below), 0) if with_descendants else Revocation(0, len(below))
 
     def set_limits(
         self, operator: Operator, client_id: str, limits: ClientLimits, *, within: Connection | None = None
@@ -231,6 +266,11 @@ class Clients:
             cursor = tx.execute(_LIST)
             names = [column.name for column in cursor.description or ()]
             return [dict(zip(names, map(_to_json_value, row), strict=True)) for row in cursor.fetchall()]
+
+
+def lock_changes(tx: Connection) -> None:
+    """Wait until no other transaction changes clients, and keep others waiting until this one ends."""
+    tx.execute(_LOCK)
 
 
 def _to_json_value(value: Any) -> Any:

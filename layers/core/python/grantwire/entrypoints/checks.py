@@ -8,14 +8,22 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from grantwire.entitlements.read_requests import MAX_CHECKS_BYTES, CheckRequest, ChecksRequest, HistoryRequest
+from grantwire.entitlements.read_requests import (
+    MAX_CHECKS,
+    MAX_CHECKS_BYTES,
+    CheckRequest,
+    ChecksRequest,
+    HistoryRequest,
+)
 from grantwire.entrypoints.http import Request, Response
+from grantwire.errors import RejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from grantwire.runtime.check import CheckRuntime
 
+_CHECKS = "POST /v1/entitlements/checks"
 # The value of an entity tag, strong or weak: If-None-Match compares only the value.
 _ENTITY_TAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
@@ -40,6 +48,20 @@ def check_many(request: Request, rt: CheckRuntime) -> Response:
     """Check several entitlements with one statement."""
     asked = ChecksRequest.parse(request.json_object(max_bytes=MAX_CHECKS_BYTES), request.query)
     return Response(200, rt.checks.check_many(asked))
+
+
+def count_pairs(request: Request) -> int:
+    """Return the number of pairs that a request checks; 1 for another route, or if the request is refused as a whole.
+
+    The pairs are not validated yet: an invalid one counts, too.
+    """
+    if request.route != _CHECKS:
+        return 1
+    try:
+        checks = request.json_object(max_bytes=MAX_CHECKS_BYTES).get("checks")
+    except RejectedError:
+        return 1
+    return len(checks) if isinstance(checks, list) and 1 <= len(checks) <= MAX_CHECKS else 1
 
 
 def list_history(request: Request, rt: CheckRuntime) -> Response:

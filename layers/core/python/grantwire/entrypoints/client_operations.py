@@ -31,7 +31,7 @@ def change_client(action: str, request: Request, rt: ClientOperationsRuntime) ->
     client_id = request.path_parameters.get("client_id")
     command = parse_change(action, client_id, body)
     identity = request.identity({"client_id": client_id, **body})
-    stored = rt.administration.change(identity, command, request.scopes, describe_source(request))
+    stored = rt.administration.change(identity, command, describe_source(request))
     return Response.from_stored(stored)
 
 

@@ -1,7 +1,7 @@
 """Administration of clients by a client that has the scope for it (T1).
 
-A caller can give only scopes that it has itself. A change runs at most once for an idempotency key. The stored response
-contains no token, because a token is stored nowhere: a repeat gets `token: null`.
+`clients/authority.py` decides what the caller may do. A change runs at most once for an idempotency key. The stored
+response contains no token, because a token is stored nowhere: a repeat gets `token: null`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from grantwire.clients.authority import authorize
 from grantwire.clients.commands import ClientCommand
-from grantwire.errors import BadRequestError, ForbiddenError, NotFoundError
+from grantwire.errors import BadRequestError, NotFoundError
 from grantwire.idempotency.requests import StoredResponse, raise_for_outcome
 from grantwire.operations.parsing import format_time
 from grantwire.validation import MAX_NAME_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
+    from grantwire.clients.limits import LimitSettings
     from grantwire.clients.store import Clients
-    from grantwire.database import Connection, Database
+    from grantwire.database import Database
     from grantwire.idempotency import IdempotencySettings, RequestIdentity
 
 _CLIENT_ID = re.compile(r"[a-z0-9]{12}")
@@ -39,8 +41,6 @@ _FINISH = """
 SELECT client_request_finish(
   %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(status_code)s::integer, %(body)s, %(ttl)s)
 """
-
-_SELECT_SCOPES = "SELECT scopes FROM api_clients WHERE client_id = %(client_id)s"
 
 
 def parse_change(action: str, client_id: str | None, body: Mapping[str, Any]) -> ClientCommand:
@@ -60,24 +60,28 @@ def parse_change(action: str, client_id: str | None, body: Mapping[str, Any]) ->
 
 
 class ClientAdministration:
-    """Lists and changes clients, with the role of the administration of clients."""
+    """Lists and changes clients, with the role of the administration of clients.
 
-    def __init__(self, database: Database, clients: Clients, settings: IdempotencySettings) -> None:
+    `limits` are those of clients that have none of their own.
+    """
+
+    def __init__(
+        self, database: Database, clients: Clients, settings: IdempotencySettings, limits: LimitSettings
+    ) -> None:
         self._database = database
         self._clients = clients
         self._settings = settings
+        self._limits = limits
 
     def list_all(self) -> dict[str, Any]:
         """Return all clients ordered by name, without tokens, as the JSON object of the response."""
         return {"clients": [_format_times(client) for client in self._clients.list_all()]}
 
-    def change(
-        self, identity: RequestIdentity, command: ClientCommand, scopes: frozenset[str], source: str
-    ) -> StoredResponse:
-        """Execute the command for a caller with these scopes, and return the response.
+    def change(self, identity: RequestIdentity, command: ClientCommand, source: str) -> StoredResponse:
+        """Execute the command for the caller of the request, and return the response.
 
-        Raises ForbiddenError, which names the scope, if a token would have a scope that the caller lacks;
-        ClientExistsError, NotFoundError, KeyConflictError and RequestInProgressError. Then nothing has changed.
+        Raises ForbiddenError if the caller may not do this, ClientExistsError, NotFoundError, KeyConflictError and
+        RequestInProgressError. Then nothing has changed.
         """
         lock_wait_ms = int(self._settings.lock_wait.total_seconds() * 1000)
         parameters = identity._asdict()
@@ -87,23 +91,11 @@ class ClientAdministration:
                 tx.end_unchanged()
                 raise_for_outcome(outcome)
                 return StoredResponse(status_code, body, outcome)
-            _require_scopes(self._given_scopes(tx.connection, command), scopes)
-            result = command.execute(self._clients, source, tx.connection)
+            permitted = authorize(tx.connection, identity.caller, command, self._limits)
+            result = permitted.execute(self._clients, source, tx.connection)
             stored = {name: None if name == "token" else value for name, value in result.items()}
             tx.commit(_FINISH, {**parameters, "status_code": 200, "body": _encode(stored), "ttl": self._settings.ttl})
         return StoredResponse(200, _encode(result))
-
-    def _given_scopes(self, tx: Connection, command: ClientCommand) -> Iterable[str]:
-        """Return the scopes of the token that the command creates, if any."""
-        if command.action != "rotate":
-            return command.scopes
-        row = tx.execute(_SELECT_SCOPES, {"client_id": command.client_id}).fetchone()
-        return () if row is None else row[0]
-
-
-def _require_scopes(given: Iterable[str], scopes: frozenset[str]) -> None:
-    for scope in sorted(set(given) - scopes):
-        raise ForbiddenError(f"missing required scope {scope}: a caller can give only scopes that it has itself")
 
 
 def _encode(result: Mapping[str, Any]) -> str:

@@ -41,5 +41,5 @@ class ClientOperationsRuntime:
         settings = load_with_credentials(ClientOperationsSettings, environ)
         database = Database(settings.callers.database, application_name="grantwire-clients")
         clients = Clients(database, settings.callers.environment)
-        administration = ClientAdministration(database, clients, settings.idempotency)
+        administration = ClientAdministration(database, clients, settings.idempotency, settings.limits)
         return cls(database, administration, RateLimiter(database, settings.limits))
