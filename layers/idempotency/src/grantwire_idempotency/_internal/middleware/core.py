@@ -122,7 +122,10 @@ class RequestGuard:
             return self.refuse(error)
         finally:
             self._execution.flush()
-        return self._replay(outcome.value) if outcome.replayed else outcome.value
+        response: HttpResponse | None = outcome.value
+        if outcome.replayed or response is None:
+            return self._replay(response)
+        return response
 
     def _keep_or_release(self, response: HttpResponse) -> HttpResponse:
         if response.status not in self._settings.stored_statuses:
