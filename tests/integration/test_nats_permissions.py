@@ -22,6 +22,7 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
+from grantwire_cli import nats_events
 from infra.local.servers.nats_users import FAULTS, TOPOLOGY, WORKERS, inbox_prefix, map_subject
 from tests.support.audit import audit_messages, audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
@@ -79,6 +80,20 @@ def test_reader_consumes_and_acknowledges_through_its_consumer(
             return int(info.num_ack_pending or 0) + int(info.num_pending or 0)
 
     assert asyncio.run(read()) == 0
+
+
+@newest_postgres
+def test_command_reads_and_acknowledges_as_a_reader(
+    deployment: dict[str, str], rows: Rows, server: NatsWithUsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: `grantwire events tail --nats`; what it has yielded is not delivered again."""
+    monkeypatch.setattr(nats_events, "FETCH_SECONDS", 0.5)
+    for version in (1, 2):
+        enqueue(rows, "u_1/item1", version)
+    drain(deployment)
+    url = server.url_for(READER)
+    assert [event["version"] for event in nats_events.read_events(url, stream=NAMES.stream, limit=2)] == [1, 2]
+    assert list(nats_events.read_events(url, stream=NAMES.stream, follow=False)) == []
 
 
 @newest_postgres
