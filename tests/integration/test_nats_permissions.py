@@ -22,7 +22,8 @@ from grantwire.jetstream.settings import NatsSettings
 from grantwire.read_model.commands import RebuildCommand
 from grantwire.runtime.rebuild import RebuildRuntime
 from grantwire.settings import load
-from infra.local.servers.nats_users import TOPOLOGY, WORKERS, inbox_prefix, map_subject
+from grantwire_cli import nats_events
+from infra.local.servers.nats_users import FAULTS, TOPOLOGY, WORKERS, inbox_prefix, map_subject
 from tests.support.audit import audit_messages, audit_payloads
 from tests.support.dead_letters import Pipeline, event_bytes, event_headers
 from tests.support.nats_deployment import API, NAMES, SILENCE_SECONDS, deployment, open_session, server
@@ -79,6 +80,41 @@ def test_reader_consumes_and_acknowledges_through_its_consumer(
             return int(info.num_ack_pending or 0) + int(info.num_pending or 0)
 
     assert asyncio.run(read()) == 0
+
+
+@newest_postgres
+def test_command_reads_and_acknowledges_as_a_reader(
+    deployment: dict[str, str], rows: Rows, server: NatsWithUsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: `grantwire events tail --nats`; what it has yielded is not delivered again."""
+    monkeypatch.setattr(nats_events, "FETCH_SECONDS", 0.5)
+    for version in (1, 2):
+        enqueue(rows, "u_1/item1", version)
+    drain(deployment)
+    url = server.url_for(READER)
+    assert [event["version"] for event in nats_events.read_events(url, stream=NAMES.stream, limit=2)] == [1, 2]
+    assert list(nats_events.read_events(url, stream=NAMES.stream, follow=False)) == []
+
+
+@newest_postgres
+def test_fault_user_deletes_a_message_and_pauses_the_bridge(
+    deployment: dict[str, str], rows: Rows, server: NatsWithUsers
+) -> None:
+    """G10: what `make fault` does, from an account of its own."""
+    enqueue(rows, "u_1/item1", 1)
+    drain(deployment)
+
+    async def break_stream() -> tuple[int, bool]:
+        async with open_session(server, FAULTS) as session, open_session(server, ADMIN) as admin:
+            jetstream = session.client.jetstream()
+            await jetstream.delete_msg(NAMES.stream, 1)
+            await jetstream.pause_consumer(NAMES.stream, NAMES.durable, "2099-01-01T00:00:00Z")
+            stream = await admin.client.jetstream().stream_info(NAMES.stream)
+            consumer = await admin.client.jetstream().consumer_info(NAMES.stream, NAMES.durable)
+            assert session.denied == []
+            return stream.state.messages, bool(consumer.paused)
+
+    assert asyncio.run(break_stream()) == (0, True)
 
 
 def _consumer(name: str, **config: Any) -> dict[str, Any]:

@@ -139,6 +139,27 @@ def test_response_reaches_no_foreign_subject(deployment: dict[str, str], server:
 
 
 @newest_postgres
+def test_same_attack_works_in_the_account_of_the_streams(deployment: dict[str, str], server: NatsWithUsers) -> None:  # noqa: ARG001
+    """G10: so the account is what stops it. If a later NATS checks reply subjects, this test fails."""
+
+    async def attack() -> list[str]:
+        async with open_session(server, ADMIN) as session:
+            jetstream = session.client.jetstream()
+            await _publish_events(session.client)
+            subscription = await jetstream.pull_subscribe_bind(READER, NAMES.stream)
+            (message,) = await subscription.fetch(1, timeout=WAIT_SECONDS)
+            await session.client.publish(message.reply, b"+ACK", f"{API}.STREAM.DELETE.{NAMES.stream}")
+            for _ in range(int(WAIT_SECONDS / 0.01)):
+                streams = [str(info.config.name) for info in await jetstream.streams_info()]
+                if NAMES.stream not in streams:
+                    break
+                await asyncio.sleep(0.01)
+            return streams
+
+    assert asyncio.run(attack()) == [NAMES.advisory_stream]
+
+
+@newest_postgres
 def test_topology_user_owns_the_streams(deployment: dict[str, str], server: NatsWithUsers) -> None:  # noqa: ARG001
     """G10: as SECURITY.md says, no account can stop it: a definition with a limit drops events."""
 
