@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 TYPE_ATTRIBUTES = ("type", "event_type", "message_type")
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: Python sets an attribute on what Message[Order](...) creates, and ignores that the frozen class refuses it.
+# With slots, the class refuses it with another error, which Python does not expect.
+@dataclass(frozen=True)
 class Message(Generic[Payload]):
     """A message. The queue may deliver it again with the same id.
 
