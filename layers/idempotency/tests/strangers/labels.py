@@ -2,7 +2,7 @@
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict, assert_type
 
 from grantwire_idempotency import (
     Backoff,
@@ -16,18 +16,23 @@ from grantwire_idempotency import (
 )
 from grantwire_idempotency.errors import GrantwireError, RejectedError
 
-dead: list[tuple[str, str]] = []
+dead: list[tuple[str, str | bytes]] = []
 
 
-def print_label(message: Message) -> str:
-    order: Any = message.payload["order"]
+class Order(TypedDict):
+    order: str
+    version: int
+
+
+def print_label(message: Message[Order]) -> str:
+    order = message.payload["order"]
     if order == "bad":
         raise RejectedError("no such order")
     return f"label {order}"
 
 
-def bury(message: Message, error: Exception) -> None:
-    dead.append((message.id, str(error)))
+def bury(message: Message[Order], error: Exception) -> None:
+    dead.append((f"{message.id}: {error}", message.body))
 
 
 consumer = IdempotentConsumer(
@@ -55,19 +60,22 @@ def handler(event: dict[str, Any], context: object) -> Any:
 
 
 def main() -> None:
-    messages = [
+    messages: list[Message[Order]] = [
         Message("m-1", body=json.dumps({"order": "o-1", "version": 2})),
         Message("m-2", body=json.dumps({"order": "o-1", "version": 1})),
         Message("m-3", body=json.dumps({"order": "bad", "version": 1})),
     ]
     for message in messages:
         try:
-            outcome: Outcome = consumer.process(message)
+            outcome = consumer.process(message)
         except GrantwireError as error:
             print(type(error).__name__)
         else:
+            assert_type(outcome, Outcome[str])
             print(outcome.value, outcome.replayed)
-    print(dead)
+    parcels = IdempotentConsumer(MemoryStore(), str, name="parcels", items=lambda _: [("1", {}), ("2", {})])
+    assert_type(parcels.process(Message("p-1")).value, list[Any] | None)
+    print(parcels.process_batch([Message("p-1"), Message("p-2", body=b"\x00")]), dead)
 
 
 if __name__ == "__main__":

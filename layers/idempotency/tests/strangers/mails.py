@@ -2,26 +2,45 @@
 
 import asyncio
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
-from grantwire_idempotency import AsyncMemoryStore, FailMode, MemoryStore, NoMetrics, current_claim, idempotent
-from grantwire_idempotency.errors import RetryableError
+from grantwire_idempotency import (
+    AsyncMemoryStore,
+    FailMode,
+    MemoryStore,
+    NoMetrics,
+    argument,
+    current_async_claim,
+    current_claim,
+    disabled,
+    idempotent,
+)
+from grantwire_idempotency.errors import KeyConflictError, RetryableError
 
 
-def by_order(order: str, address: str = "") -> str:
-    return f"mail:{order}"
-
-
-@idempotent(MemoryStore(), key=by_order, name="mails", ttl=timedelta(days=2), fail_mode=FailMode.CLOSED)
+@idempotent(
+    MemoryStore(),
+    key=argument("order"),
+    content=argument("address"),
+    name="mail:order",
+    ttl=timedelta(days=2),
+    fail_mode=FailMode.CLOSED,
+)
 def send(order: str, address: str = "shop@example.org") -> dict[str, str]:
     current_claim().extend(timedelta(minutes=1))
     return {"order": order, "to": address}
 
 
-@idempotent(AsyncMemoryStore(), key=by_order, name="async-mails", metrics=NoMetrics())
+@idempotent(AsyncMemoryStore(), key=argument("order"), name="async-mails", metrics=NoMetrics())
 async def send_async(order: str) -> int:
-    await asyncio.sleep(0)
+    await current_async_claim().extend(timedelta(minutes=1))
     return len(order)
+
+
+class Mailer:
+    @idempotent(MemoryStore(), key=argument("order"))
+    def send(self, order: str, *, copies: int = 1) -> Any:
+        return f"{copies} of {order}"
 
 
 def main() -> None:
@@ -33,7 +52,13 @@ def main() -> None:
     assert_type(mail, dict[str, str])
     length = asyncio.run(send_async("o-1"))
     assert_type(length, int)
-    print(mail["to"], send("o-1", "bob@example.org")["to"], length)
+    try:
+        send("o-1", "bob@example.org")
+    except KeyConflictError as error:
+        print(error.code)
+    with disabled():
+        print(send("o-1", "bob@example.org")["to"])
+    print(mail["to"], send(order="o-1", address="ann@example.org")["to"], length, Mailer().send("o-2", copies=2))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 from datetime import timedelta
-from typing import Any
+from typing import Any, assert_type
 
 from psycopg import AsyncConnection
 
 from grantwire_idempotency import (
+    AsyncIdempotentConsumer,
     AsyncInboxGuard,
+    AsyncRedisStore,
     BreakerStore,
     CircuitBreaker,
     Compensation,
@@ -18,10 +20,12 @@ from grantwire_idempotency import (
     LockManager,
     LruFilter,
     Message,
+    Outcome,
     RedisLocks,
     RedisStore,
     Serializer,
     connect_redis,
+    connect_redis_async,
     idempotent,
 )
 from grantwire_idempotency.errors import LockHeldError
@@ -69,11 +73,27 @@ async def book(connection: AsyncConnection[Any]) -> int:
     return 0 if row is None else int(row[0])
 
 
+async def count(message: Message[dict[str, int]]) -> int:
+    await asyncio.sleep(0)
+    return message.payload["count"]
+
+
+async def count_all() -> list[str]:
+    async with connect_redis_async(os.environ["REDIS_URL"], max_connections=5) as own:
+        consumer = AsyncIdempotentConsumer(AsyncRedisStore(own), count, name="count")
+        outcome = await consumer.process(Message("c-0", body='{"count": 0}'))
+        assert_type(outcome, Outcome[int])
+        messages = [Message[dict[str, int]](f"c-{number}", body='{"count": 1}') for number in range(9)]
+        return await consumer.process_batch(messages, concurrency=4)
+
+
 async def main() -> None:
     guard = AsyncInboxGuard(os.environ["DATABASE_URL"], name="stock")
     first = await guard.run(Message("d-1"), book)
     second = await guard.run(Message("d-1"), book)
+    assert_type(first, Outcome[int])
     await guard.close()
+    print(await count_all())
     print(first.value, first.replayed, second.value, second.replayed)
     print(reserve("pen", 2), reserve("pen", 3), report(RedisLocks(client)))
     client.close()

@@ -13,7 +13,15 @@ from aws_lambda_powertools.utilities.data_classes import EventBridgeEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grantwire_idempotency import Message, business_key, entity_key, message_id, payload_hash, request_id
+from grantwire_idempotency import (
+    Message,
+    Outcome,
+    business_key,
+    entity_key,
+    message_id,
+    payload_hash,
+    request_id,
+)
 from grantwire_idempotency.errors import BadRequestError, ConfigError
 
 if TYPE_CHECKING:
@@ -91,6 +99,12 @@ def test_missing_field_is_rejected_by_name(strategy: Callable[..., str], payload
     """C2: two orders without a customer are not the same order."""
     with pytest.raises(BadRequestError, match=r"customer\.id is missing"):
         strategy(message(payload))
+
+
+def test_message_and_outcome_can_be_created_with_their_types() -> None:
+    """C30: what type checkers accept runs, and makes no difference."""
+    assert Message[dict[str, int]]("m_1", body="{}") == Message("m_1", body="{}")
+    assert Outcome[int](1) == Outcome(1)
 
 
 def test_body_can_be_bytes() -> None:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.stores.interface import AsyncStore, Key, Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, as Message
 class Outcome(Generic[Value]):
     """The outcome of a message or a call; `value` has the type that the work returns.
 
