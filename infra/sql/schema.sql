@@ -3314,6 +3314,7 @@ GRANT ALL ON FUNCTION public.user_summaries_repair() TO grantwire_functions;
 GRANT SELECT ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(client_id) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(client_id) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(name) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(name) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(scopes) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(scopes) ON TABLE public.api_clients TO grantwire_clients;

@@ -43,8 +43,9 @@ CREATE INDEX api_clients_created_by ON api_clients (created_by);
 
 COMMENT ON TABLE api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
 
--- authorize_caller reads these columns and records the last use. The functions read the ids of the newest clients.
-GRANT SELECT (client_id, scopes, token_hash, previous_hash, previous_until, created_at, expires_at, revoked_at,
+-- authorize_caller reads these columns and records the last use. The functions read the ids of the newest clients; a client
+-- reads its own row over the API, and the status names clients that expire soon (T10).
+GRANT SELECT (client_id, name, scopes, token_hash, previous_hash, previous_until, created_at, expires_at, revoked_at,
               last_used_at, rate_limit, burst_limit, created_by),
       UPDATE (last_used_at)
    ON api_clients TO grantwire_functions;

@@ -44,8 +44,9 @@ class AuthorizerHandler(Generic[R]):
             logger.exception("authorizer failed, denying request")
             self._write_metric("AuthorizerFailures", 1)
             raise
-        is_denied = policy["policyDocument"]["Statement"][0]["Effect"] == "Deny"
-        refused = None if allows(policy, method_arn) else policy["principalId"]
+        is_allowed = allows(policy, method_arn)
+        is_denied = not is_allowed and not policy["context"]["scopes"]
+        refused = None if is_allowed else policy["principalId"]
         self._write_metric("CallersRefused", int(is_denied), refused)
         return policy
 
