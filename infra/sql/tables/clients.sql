@@ -38,6 +38,8 @@ CREATE TABLE api_clients (
 
 -- The name of a revoked client can be used again.
 CREATE UNIQUE INDEX api_clients_name ON api_clients (name) WHERE revoked_at IS NULL;
+-- For the status.
+CREATE INDEX api_clients_expires_at ON api_clients (expires_at) WHERE revoked_at IS NULL;
 -- For the clients below another one.
 CREATE INDEX api_clients_created_by ON api_clients (created_by);
 
