@@ -276,6 +276,27 @@ BEGIN
     UPDATE client_buckets SET tokens = available - granted, filled_at = moment WHERE client_id = p_client_id;
 END
 $$;
+CREATE FUNCTION public.clients_expiring(p_window interval, p_cap integer, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'off'
+    AS $$
+DECLARE
+    moment timestamptz := coalesce(p_now, now());
+BEGIN
+    RETURN (
+        SELECT jsonb_build_object(
+                   'expiring', count(*),
+                   'soonest', coalesce(jsonb_agg(jsonb_build_object(
+                       'client_id', e.client_id, 'name', e.name, 'expires_at', rfc3339(e.expires_at),
+                       'seconds_left', extract(epoch FROM e.expires_at - moment)) ORDER BY e.expires_at, e.client_id)
+                       FILTER (WHERE e.number <= 5), '[]'))
+          FROM (SELECT c.client_id, c.name, c.expires_at, row_number() OVER (ORDER BY c.expires_at, c.client_id) AS number
+                  FROM api_clients c
+                 WHERE c.revoked_at IS NULL AND c.expires_at > moment - interval '1 day'
+                   AND c.expires_at < moment + p_window AND c.expires_at - c.created_at > interval '1 day'
+                 ORDER BY c.expires_at, c.client_id LIMIT p_cap) AS e);
+END
+$$;
 CREATE FUNCTION public.dead_letter_cause(p_error text) RETURNS text
     LANGUAGE sql IMMUTABLE
     RETURN "left"(regexp_replace(regexp_replace(COALESCE(NULLIF(p_error, ''::text), 'no error was recorded'::text), '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}'::text, '<id>'::text, 'g'::text), '\d+\.\d+|\d{4,}'::text, '<n>'::text, 'g'::text), 200);
@@ -3064,6 +3085,7 @@ ALTER TABLE ONLY public.user_summaries
 ALTER TABLE ONLY public.worker_heartbeats
     ADD CONSTRAINT worker_heartbeats_pkey PRIMARY KEY (worker);
 CREATE INDEX api_clients_created_by ON public.api_clients USING btree (created_by);
+CREATE INDEX api_clients_expires_at ON public.api_clients USING btree (expires_at) WHERE (revoked_at IS NULL);
 CREATE UNIQUE INDEX api_clients_name ON public.api_clients USING btree (name) WHERE (revoked_at IS NULL);
 CREATE INDEX distributed_locks_expiry ON public.distributed_locks USING btree (lease_until);
 CREATE INDEX entitlement_audit_changes ON ONLY public.entitlement_audit USING btree (transaction_id, occurred_at, operation_id) WHERE (outcome = 'APPLIED'::text);
@@ -3164,6 +3186,8 @@ GRANT ALL ON FUNCTION public.client_request_finish(p_caller text, p_route text, 
 REVOKE ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, p_count integer, OUT granted integer, OUT retry_after double precision, OUT burst integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, p_count integer, OUT granted integer, OUT retry_after double precision, OUT burst integer) TO grantwire_functions;
 GRANT ALL ON FUNCTION public.client_tokens_take(p_client_id text, p_rate integer, p_burst integer, p_now timestamp with time zone, p_count integer, OUT granted integer, OUT retry_after double precision, OUT burst integer) TO grantwire_clients;
+REVOKE ALL ON FUNCTION public.clients_expiring(p_window interval, p_cap integer, p_now timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.clients_expiring(p_window interval, p_cap integer, p_now timestamp with time zone) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.dead_letter_cause(p_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.dead_letter_cause(p_error text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.dead_letter_find(p_kind text, p_id uuid) FROM PUBLIC;
@@ -3325,6 +3349,7 @@ GRANT ALL ON FUNCTION public.user_summaries_repair() TO grantwire_functions;
 GRANT SELECT ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(client_id) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(client_id) ON TABLE public.api_clients TO grantwire_clients;
+GRANT SELECT(name) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(name) ON TABLE public.api_clients TO grantwire_clients;
 GRANT SELECT(scopes) ON TABLE public.api_clients TO grantwire_functions;
 GRANT INSERT(scopes) ON TABLE public.api_clients TO grantwire_clients;

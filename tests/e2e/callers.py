@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from grantwire.clients.scopes import PUBLIC_ROUTES, Scope
+from grantwire.clients.scopes import CLIENT_ROUTES, PUBLIC_ROUTES, Scope
 from grantwire.clients.tokens import Token
 from infra.local.deployment.template import api_routes
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT
@@ -46,9 +46,9 @@ UPDATE api_clients SET created_at = now() - interval '2 days', expires_at = now(
 
 
 def protected_routes() -> list[tuple[str, str]]:
-    """Return every route of the template that needs a token, so that a new route is always included."""
-    public = {route.partition(" ")[2] for route in PUBLIC_ROUTES}
-    return [(method, path) for method, path in api_routes() if path not in public]
+    """Return every route of the template that needs a scope, so that a new route is always included."""
+    others = {route.partition(" ")[2] for route in PUBLIC_ROUTES | CLIENT_ROUTES}
+    return [(method, path) for method, path in api_routes() if path not in others]
 
 
 @dataclass(frozen=True)

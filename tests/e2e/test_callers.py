@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from grantwire.clients.scopes import PUBLIC_ROUTES, ROUTES, Scope
+from grantwire.clients.scopes import CLIENT_ROUTES, PUBLIC_ROUTES, ROUTES, Scope
 from infra.local.deployment.template import load_template
 from infra.local.system.processes import wait_for
 from tests.e2e.aws import client, wait_for_log
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROUTES_IN_TEMPLATE = protected_routes()
 
+ME = "/v1/me"
 AUDIT_ROWS = "SELECT caller, outcome FROM entitlement_audit WHERE user_id = %s ORDER BY occurred_at"
 
 
@@ -75,6 +76,21 @@ def test_route_accepts_only_its_own_scope(
         assert response.status in {200, 400, 404}
         return
     assert (response.status, response.code) == ((405, "METHOD_NOT_ALLOWED") if method == "ANY" else expected)
+
+
+def test_owner_of_a_token_learns_what_is_wrong_with_it(
+    stack: EmbeddedStack, api_url: str, invalid_headers: dict[str, str | None]
+) -> None:
+    """T10: an expired, a revoked, an under-scoped and a wrong token have different responses, and write nothing."""
+    before = count_rows(stack)
+    responses = {kind: send_request(api_url, "GET", ME, header) for kind, header in invalid_headers.items()}
+    assert count_rows(stack) == before
+    states = {kind: response.json["state"] for kind, response in responses.items() if response.status == 200}
+    assert states == {"an expired client": "EXPIRED", "a revoked client": "REVOKED"}
+    refused = {kind: response.status for kind, response in responses.items() if response.status != 200}
+    assert refused == {kind: 401 if kind in MALFORMED else 403 for kind in refused}
+    own = send_request(api_url, "GET", ME, f"Bearer {create_caller(stack, Scope.READ_CHANGES).token}").json
+    assert (own["state"], own["scopes"]) == ("ACTIVE", ["changes:read"])
 
 
 def test_cached_policy_allows_all_routes_of_the_client(stack: EmbeddedStack, api_url: str) -> None:
@@ -159,7 +175,8 @@ def test_every_route_has_its_rate_limit(stack: EmbeddedStack) -> None:
     settings = stage["methodSettings"].items()
     limits = {key.replace("~1", "/"): setting["throttlingRateLimit"] for key, setting in settings}
     expected = {
-        f"/{path}/{method}" for method, _, path in (route.partition(" ") for route in [*ROUTES, *PUBLIC_ROUTES])
+        f"/{path}/{method}"
+        for method, _, path in (route.partition(" ") for route in [*ROUTES, *CLIENT_ROUTES, *PUBLIC_ROUTES])
     }
     assert limits.keys() == expected | {"*/*"}
     assert limits[f"/{GRANTS}/POST"] == load_template()["Parameters"]["GrantRateLimit"]["Default"]

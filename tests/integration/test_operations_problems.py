@@ -230,6 +230,8 @@ CASES: dict[str, str] = {
     "PARTITIONS_MISSING": "INSERT INTO entitlement_audit (operation_id, caller, operation, outcome, user_id,"
     " stock_keeping_unit, detail, occurred_at) VALUES (gen_random_uuid(), 'c', 'GRANT', 'ENTITLEMENT_STATE_CONFLICT',"
     " 'u', 's', '{}', '2020-01-01')",
+    "CLIENT_EXPIRES": "INSERT INTO api_clients (client_id, name, scopes, token_hash, expires_at)"
+    " VALUES ('0123456789ab', 'shop', ARRAY['ops:read'], repeat('0', 64), now() + interval '13 days')",
     "LEASES_EXPIRED": "INSERT INTO notifications (notification_id, event_id, event_type, user_id, stock_keeping_unit,"
     " version, payload, status, locked_by, locked_at, lease_until) VALUES (gen_random_uuid(), gen_random_uuid(),"
     " 'EntitlementGranted', 'u', 's', 1, '{}', 'PROCESSING', 'w', now(), now() - interval '1 second')",

@@ -47,8 +47,8 @@ PRIVILEGES = {
     "api_clients": (
         "",
         {
-            "SELECT": "burst_limit client_id created_at created_by expires_at last_used_at previous_hash "
-            "previous_until rate_limit revoked_at scopes token_hash",
+            "SELECT": "burst_limit client_id created_at created_by expires_at last_used_at name "
+            "previous_hash previous_until rate_limit revoked_at scopes token_hash",
             "UPDATE": "last_used_at",
         },
     ),
@@ -225,7 +225,7 @@ FORBIDDEN = [
     "UPDATE api_clients SET previous_hash = repeat('a', 64), previous_until = 'infinity'",
     "UPDATE api_clients SET expires_at = NULL",
     "UPDATE api_clients SET revoked_at = NULL",
-    "SELECT name FROM api_clients",
+    "SELECT rotated_at FROM api_clients",
     "SELECT * FROM api_clients",
     "SELECT * FROM audit_retention",
     "INSERT INTO audit_retention (keep_months) VALUES (1)",

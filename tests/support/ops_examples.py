@@ -71,6 +71,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "partitions": {"months_ahead": 3, "last_month": "2026-04", "rows_in_default": 0},
         "schema": {"version": "0031", "expected": "0031", "matches": True},
         "commands": {"pending": 0, "running": 0, "failed_last_day": 0, "last_failure": None},
+        "clients": {"expiring": 0, "soonest": []},
         "workers": [
             {
                 "worker": "relay_outbox",

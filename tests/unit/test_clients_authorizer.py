@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire.clients.authorizer import Authorizer, DecisionCache
-from grantwire.clients.scopes import ROUTES, Scope
+from grantwire.clients.scopes import CLIENT_ROUTES, ROUTES, Scope
 from grantwire.clients.store import Client
 from grantwire.clients.tokens import Token
 from grantwire.entrypoints.authorizer import AuthorizerHandler
@@ -123,8 +123,6 @@ def test_largest_policy_is_below_the_limit_of_api_gateway() -> None:
         (CLIENT, f"Bearer {Token('live', TOKEN.client_id, 'x' * 43).text}", "unknown token", "anonymous"),
         (CLIENT, f"Bearer {Token('live', 'ba9876543210', TOKEN.secret).text}", "unknown token", "anonymous"),
         (None, f"Bearer {TOKEN.text}", "unknown token", "anonymous"),
-        (replace(CLIENT, inactive_reason="revoked"), f"Bearer {TOKEN.text}", "revoked", TOKEN.client_id),
-        (replace(CLIENT, inactive_reason="expired"), f"Bearer {TOKEN.text}", "expired", TOKEN.client_id),
     ],
 )
 def test_invalid_token_gets_a_policy_that_denies_everything(
@@ -139,17 +137,38 @@ def test_invalid_token_gets_a_policy_that_denies_everything(
     assert TOKEN.secret not in logged
 
 
-def test_client_whose_scopes_allow_no_route_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
-    """No route requires its scope; the log states the reason."""
-    assert effect(authorize(FakeClients(replace(CLIENT, scopes=frozenset({"retired:read"})))))[0] == "Deny"
-    assert json.loads(capsys.readouterr().out)["reason"] == "no route for its scopes"
+@pytest.mark.parametrize(
+    ("client", "reason", "scopes"),
+    [
+        (replace(CLIENT, inactive_reason="revoked"), "revoked", ""),
+        (replace(CLIENT, inactive_reason="expired"), "expired", ""),
+        (replace(CLIENT, scopes=frozenset({"retired:read"})), "no route for its scopes", "retired:read"),
+    ],
+)
+def test_client_without_a_route_may_only_ask_what_is_wrong(
+    client: Client, reason: str, scopes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T10, E5: the secret of its token is right, so it learns its own state, and can do nothing else."""
+    policy = authorize(FakeClients(client))
+    assert json.loads(capsys.readouterr().out)["reason"] == reason
+    assert (policy["principalId"], policy["context"]) == (CLIENT.client_id, {"scopes": scopes})
+    allowed = {
+        f"{method} {path}"
+        for method in ("GET", "POST", "PUT", "DELETE")
+        for path in ("/v1/me", "/v1/ops/status", "/v1/entitlements/grants", "/v1/users/u/entitlements", "/other")
+        if allows(policy, method, path)
+    }
+    assert allowed == {"GET /v1/me", "POST /v1/me"}
+    assert allowed >= CLIENT_ROUTES
 
 
 def test_both_tokens_are_valid_during_a_rotation() -> None:
-    """The order of the two hashes does not matter."""
+    """The functions learn which of them it is, because the older one ends earlier (T10)."""
     other = Token.mint("live", TOKEN.client_id)
-    for hashes in ((other.hash, TOKEN.hash), (TOKEN.hash, other.hash)):
-        assert effect(authorize(FakeClients(replace(CLIENT, token_hashes=hashes))))[0] == "Allow"
+    for hashes, replaced in (((other.hash, TOKEN.hash), {"replaced": "true"}), ((TOKEN.hash, other.hash), {})):
+        policy = authorize(FakeClients(replace(CLIENT, token_hashes=hashes)))
+        assert effect(policy)[0] == "Allow"
+        assert policy["context"] == {"scopes": " ".join(sorted(Scope)), **replaced}
 
 
 def test_unknown_client_takes_the_same_steps_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from samtranslator.translator.transform import transform  # type: ignore[import-
 
 from grantwire.changes.requests import MAX_WAIT_SECONDS
 from grantwire.clients.commands import ClientCommand
-from grantwire.clients.scopes import PUBLIC_ROUTES, ROUTES
+from grantwire.clients.scopes import CLIENT_ROUTES, PUBLIC_ROUTES, ROUTES
 from grantwire.clients.tokens import Token
 from grantwire.database import DatabaseSettings
 from grantwire.entrypoints.request import Request
@@ -661,7 +661,7 @@ def test_tuning_parameter_accepts_exactly_the_properties_of_its_variable(name: s
 def test_every_route_has_a_scope() -> None:
     """E5: a route that is not in `ROUTES` is denied or public, and every entry of `ROUTES` has a route."""
     served = {f"{method} {path}" for method, path in api_routes() if method != "ANY"}
-    assert served == ROUTES.keys() | PUBLIC_ROUTES
+    assert served == ROUTES.keys() | CLIENT_ROUTES | PUBLIC_ROUTES
     assert ROUTES.keys().isdisjoint(PUBLIC_ROUTES)
 
 
@@ -728,7 +728,7 @@ def test_every_route_has_its_own_rate_limit() -> None:
         assert setting["ThrottlingRateLimit"] == setting["ThrottlingBurstLimit"]
         path = setting["ResourcePath"][1:].replace("~1", "/")
         limits[f"{setting['HttpMethod']} {path}"] = setting["ThrottlingRateLimit"]["Ref"]
-    assert limits.keys() == ROUTES.keys() | PUBLIC_ROUTES | {"* *"}
+    assert limits.keys() == ROUTES.keys() | CLIENT_ROUTES | PUBLIC_ROUTES | {"* *"}
     operators = {route: limit for route, limit in limits.items() if "/v1/ops/" in route}
     assert all(
         limit == f"Ops{'Read' if route.startswith('GET ') else 'Write'}RateLimit" for route, limit in operators.items()

@@ -22,6 +22,7 @@ export const TITLES = {
   READ_MODEL_DIFFERS: "The read model differs from the record",
   PARTITIONS_MISSING: "The audit needs partitions",
   COMMANDS_FAILED: "Commands of operators failed",
+  CLIENT_EXPIRES: "Clients expire soon",
 };
 
 const WORKERS = ["#workers", "See the workers"];
@@ -39,6 +40,7 @@ export const LINKS = {
   DEAD_LETTERS: ["#/dead-letters", "Show the groups"],
   READ_MODEL_DIFFERS: ["#/commands", "Verify or rebuild"],
   COMMANDS_FAILED: ["#/commands?status=FAILED", "Show failed commands"],
+  CLIENT_EXPIRES: ["#/clients", "Show the clients"],
 };
 
 /** Where a change is that has not arrived. */

@@ -170,6 +170,13 @@ FAULTS = {
         database.execute(database.INSERT_COMMAND),
         database.execute(database.DELETE_COMMANDS),
     ),
+    "client": Fault(
+        "a client expires in three days",
+        ("CLIENT_EXPIRES",),
+        "rotate the client with `grantwire clients rotate makefault000 --expires-in 90d`, or revoke it",
+        database.execute(database.INSERT_CLIENT),
+        database.execute(database.DELETE_CLIENT),
+    ),
     "schema": Fault(
         "a function of the database differs from the code",
         ("SCHEMA_DIFFERS",),

@@ -54,6 +54,14 @@ VALUES (gen_random_uuid(), 'dead_letters.redrive', '{{}}', '{ACTOR}', 'practice'
 """  # noqa: S608 - constants
 DELETE_COMMANDS = f"DELETE FROM operator_commands WHERE actor = '{ACTOR}'"  # noqa: S608 - a constant
 
+# A client whose end is near. Nobody knows its token.
+INSERT_CLIENT = f"""
+INSERT INTO api_clients (client_id, name, scopes, token_hash, expires_at)
+VALUES ('makefault000', '{ACTOR}', ARRAY['changes:read'], repeat('0', 64), now() + interval '3 days')
+    ON CONFLICT DO NOTHING
+"""  # noqa: S608 - constants
+DELETE_CLIENT = "DELETE FROM api_clients WHERE client_id = 'makefault000'"
+
 # Rows of the newest change, as a bug or a change by hand leaves them.
 MAKE_WRONG = """
 UPDATE user_entitlements r SET version = r.version + 1000

@@ -38,13 +38,16 @@ CREATE TABLE api_clients (
 
 -- The name of a revoked client can be used again.
 CREATE UNIQUE INDEX api_clients_name ON api_clients (name) WHERE revoked_at IS NULL;
+-- For the status.
+CREATE INDEX api_clients_expires_at ON api_clients (expires_at) WHERE revoked_at IS NULL;
 -- For the clients below another one.
 CREATE INDEX api_clients_created_by ON api_clients (created_by);
 
 COMMENT ON TABLE api_clients IS 'Service clients of the API. Revoked clients stay, because the audit refers to them.';
 
--- authorize_caller reads these columns and records the last use. The functions read the ids of the newest clients.
-GRANT SELECT (client_id, scopes, token_hash, previous_hash, previous_until, created_at, expires_at, revoked_at,
+-- authorize_caller reads these columns and records the last use. The functions read the ids of the newest clients; a client
+-- reads its own row over the API, and the status names clients that expire soon (T10).
+GRANT SELECT (client_id, name, scopes, token_hash, previous_hash, previous_until, created_at, expires_at, revoked_at,
               last_used_at, rate_limit, burst_limit, created_by),
       UPDATE (last_used_at)
    ON api_clients TO grantwire_functions;

@@ -305,6 +305,53 @@ def test_client_is_revoked_with_those_below_it(grantwire: Run, api: FakeApi) -> 
     assert api.calls[-1].body["with_descendants"] is True
 
 
+OWN_CLIENT = {
+    "client_id": "4k2j9x0q7w1z",
+    "name": "shop",
+    "state": "ACTIVE",
+    "scopes": ["ops:read"],
+    "created_by": None,
+    "expires_at": None,
+    "revoked_at": None,
+    "token_expires_at": None,
+    "rate_limit": 200,
+    "burst_limit": 400,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "advice"),
+    [
+        ({}, 0, ""),
+        ({"token_expires_at": AT}, 0, "replaced by a rotation"),
+        ({"state": "EXPIRED", "expires_at": AT, "token_expires_at": AT}, 4, "--expires-in"),
+        ({"state": "REVOKED", "revoked_at": AT}, 4, "a new client"),
+    ],
+)
+def test_owner_of_a_token_sees_what_is_wrong_with_it(
+    grantwire: Run, api: FakeApi, change: dict[str, Any], code: int, advice: str
+) -> None:
+    """T10: state and scopes are on standard output, and what to do on standard error."""
+    api.respond("GET", "/v1/me", OWN_CLIENT | change)
+    result = grantwire("whoami")
+    assert result.code == code
+    assert "scopes\tops:read" in result.out
+    assert advice in result.err
+    assert json.loads(grantwire("whoami", "--json").out) == OWN_CLIENT | change
+
+
+def test_unknown_token_is_told_apart_from_a_missing_scope(grantwire: Run, api: FakeApi) -> None:
+    """T10: a token that the installation does not know; other commands say which command tells."""
+    api.respond(
+        "GET", "/v1/me", {"code": "FORBIDDEN", "message": "invalid token or missing required scope"}, status=403
+    )
+    result = grantwire("whoami")
+    assert result.code == 4
+    assert "does not know this token" in result.err
+    api.respond("GET", "/v1/ops/clients", {"code": "FORBIDDEN", "message": "missing required scope x"}, status=403)
+    assert "grantwire whoami" in grantwire("clients", "list").err
+
+
 @pytest.mark.parametrize(("found", "code"), [({"wrong": 0, "behind": 3}, 0), ({"wrong": 1}, 5), ({"ahead": 1}, 5)])
 def test_verify_exits_with_the_differences(grantwire: Run, api: FakeApi, found: dict[str, int], code: int) -> None:
     """T3: rows that wait for an event are no difference."""

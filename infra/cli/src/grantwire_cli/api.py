@@ -223,7 +223,7 @@ def error_of(response: Response, method: str, path: str) -> CommandError:
     text = f"{message or http.client.responses.get(response.status, 'unknown status')} ({title})."
     if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         hint = (
-            "Check the token of the profile or GRANTWIRE_TOKEN, its expiry and its scopes (`grantwire clients list`)."
+            "`grantwire whoami` shows the client of your token, its scopes and its expiry, or that the token is wrong."
         )
         return AccessError(text, hint=hint, code=code or "FORBIDDEN")
     if response.is_retryable or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -19,6 +19,7 @@ from grantwire_cli.commands import (
     read_model,
     status,
     trace,
+    whoami,
 )
 from grantwire_cli.registry import (
     CONTEXT,
@@ -78,6 +79,7 @@ def build() -> typer.Typer:
     app.add_typer(ops_commands.app, name="commands")
     app.add_typer(events.app, name="events")
     bulk.add_to(app)
+    whoami.add_to(app)
     app.add_typer(config.app, name="config")
     return app
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from grantwire.clients.scopes import ANONYMOUS, ROUTES
+from grantwire.clients.scopes import ANONYMOUS, CLIENT_ROUTES, ROUTES
 from grantwire.clients.tokens import Token
 from grantwire.errors import GrantwireError, UnauthenticatedError
 from grantwire.observability import logger
@@ -36,7 +36,7 @@ _MAX_CACHED_DECISIONS = 1000
 # The methods are listed because `*` in the resource of a policy also matches slashes. In place of the method it would
 # allow every path that ends like one of the routes.
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-_ROUTED_METHODS = sorted({route.partition(" ")[0] for route in ROUTES})
+_ROUTED_METHODS = sorted({route.partition(" ")[0] for route in [*ROUTES, *CLIENT_ROUTES]})
 # API Gateway accepts a policy of at most 8 KB. The paths of operators are therefore one resource.
 _OPERATIONS = "/v1/ops/"
 
@@ -45,7 +45,9 @@ _OPERATIONS = "/v1/ops/"
 class Decision:
     """The caller and its scopes. `reason` and `claimed_client_id` (the id in a wrong token) are only logged.
 
-    API Gateway itself refuses a malformed header with 401, and a decision without scopes becomes 403.
+    `is_client`: the token is that of a client, which may have expired or been revoked. `is_replaced`: a rotation has
+    replaced the token, which is still valid for a while. API Gateway itself refuses a malformed header with 401, and a
+    decision without scopes becomes 403.
     """
 
     client_id: str
@@ -53,6 +55,8 @@ class Decision:
     reason: str
     claimed_client_id: str | None = None
     is_malformed: bool = False
+    is_client: bool = False
+    is_replaced: bool = False
 
 
 class Authorizer:
@@ -93,12 +97,14 @@ class Authorizer:
         matches = [hmac.compare_digest(token.hash, known_hash) for known_hash in hashes]
         if client is None or not any(matches):
             return Decision(ANONYMOUS, frozenset(), "unknown token", claimed_client_id=token.client_id)
+        is_replaced = not matches[0]
         if client.inactive_reason:
-            return Decision(client.client_id, frozenset(), client.inactive_reason)
+            reason = client.inactive_reason
+            return Decision(client.client_id, frozenset(), reason, is_client=True, is_replaced=is_replaced)
         if client.should_record_use:
             self._record_use(client.client_id)
         reason = "allowed" if client.scopes.intersection(ROUTES.values()) else "no route for its scopes"
-        return Decision(client.client_id, client.scopes, reason)
+        return Decision(client.client_id, client.scopes, reason, is_client=True, is_replaced=is_replaced)
 
     def _record_use(self, client_id: str) -> None:
         """Update the client's last use. A failure is only logged, because it must not deny the request."""
@@ -141,13 +147,15 @@ def _build_policy(decision: Decision, method_arn: str) -> dict[str, Any]:
     """Return an IAM policy for the paths that the scopes allow.
 
     It allows every method, so that the function can respond to a wrong method with 405. No route has one of the other
-    methods, so a policy may allow these for all paths. Each function checks the scope of its route again.
+    methods, so a policy may allow these for all paths. Each function checks the scope of its route again. A client that
+    has expired or was revoked may use only the routes about itself.
     """
     api, stage = method_arn.split("/")[:2]
-    paths = {route.partition(" ")[2] for route, scope in ROUTES.items() if scope in decision.scopes}
+    routes = {route for route, scope in ROUTES.items() if scope in decision.scopes}
+    paths = {route.partition(" ")[2] for route in [*routes, *(CLIENT_ROUTES if decision.is_client else ())]}
     patterns = sorted({_to_resource_pattern(path) for path in paths})
     resources = [f"{api}/{stage}/{method}{pattern}" for pattern in patterns for method in _ROUTED_METHODS]
-    if resources:
+    if routes:
         resources += [f"{api}/{stage}/{method}/*" for method in sorted(_METHODS.difference(_ROUTED_METHODS))]
     statement = {
         "Action": "execute-api:Invoke",
@@ -157,7 +165,10 @@ def _build_policy(decision: Decision, method_arn: str) -> dict[str, Any]:
     return {
         "principalId": decision.client_id,
         "policyDocument": {"Version": "2012-10-17", "Statement": [statement]},
-        "context": {"scopes": " ".join(sorted(decision.scopes))},
+        "context": {
+            "scopes": " ".join(sorted(decision.scopes)),
+            **({"replaced": "true"} if decision.is_replaced else {}),
+        },
     }
 
 

@@ -53,5 +53,9 @@ ROUTES = {
     "POST /v1/ops/clients/{client_id}/limits": Scope.WRITE_CLIENTS,
 }
 
+# Routes for every token of a client, whatever its scopes, also after the client expired or was revoked (T10). A client
+# reads there what is wrong with its own token, so they must contain nothing else.
+CLIENT_ROUTES = frozenset({"GET /v1/me"})
+
 # Routes without an authorizer: every caller may use them, so they must contain no data.
 PUBLIC_ROUTES = frozenset({"GET /console"})

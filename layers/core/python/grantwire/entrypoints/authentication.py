@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grantwire.clients.scopes import ANONYMOUS
+from grantwire.clients.scopes import ANONYMOUS, CLIENT_ROUTES
 from grantwire.entrypoints.request import UNAUTHENTICATED_MESSAGE
 from grantwire.errors import ForbiddenError, RejectedError, UnauthenticatedError
 
@@ -28,7 +28,8 @@ def authenticate(request: Request, callers: DecisionCache) -> tuple[Request, Rej
     """
     decision = callers.decide(", ".join(request.headers.get("authorization", [])))
     caller = None if decision.client_id == ANONYMOUS else decision.client_id
-    authenticated = request._replace(caller=caller, scopes=decision.scopes)
+    authenticated = request._replace(caller=caller, scopes=decision.scopes, token_replaced=decision.is_replaced)
     if decision.is_malformed:
         return authenticated, UnauthenticatedError(UNAUTHENTICATED_MESSAGE)
-    return authenticated, None if decision.scopes else ForbiddenError(FORBIDDEN_MESSAGE)
+    is_allowed = decision.scopes or (decision.is_client and request.route in CLIENT_ROUTES)
+    return authenticated, None if is_allowed else ForbiddenError(FORBIDDEN_MESSAGE)

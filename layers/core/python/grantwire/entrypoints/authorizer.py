@@ -50,8 +50,9 @@ class AuthorizerHandler(Generic[R]):
             self._write_metric("AuthorizerFailures", 1)
             raise
         caller = policy["principalId"]
-        is_denied = policy["policyDocument"]["Statement"][0]["Effect"] == "Deny"
-        refused = None if allows(policy, method_arn) else caller
+        is_allowed = allows(policy, method_arn)
+        is_denied = not is_allowed and not policy["context"]["scopes"]
+        refused = None if is_allowed else caller
         self._write_metric("CallersRefused", int(is_denied and caller != ANONYMOUS), refused)
         return policy
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from grantwire.clients.scopes import ANONYMOUS, PUBLIC_ROUTES, ROUTES
+from grantwire.clients.scopes import ANONYMOUS, CLIENT_ROUTES, PUBLIC_ROUTES, ROUTES
 from grantwire.entrypoints.authentication import authenticate
 from grantwire.entrypoints.refusals import REFUSED, REFUSED_OUTCOMES
 from grantwire.entrypoints.request import Request
@@ -99,7 +99,7 @@ class HttpHandler(Generic[R]):
     ) -> None:
         self._routes = dict(routes)
         self._weigh = weigh
-        self._scopes = {route: ROUTES[route] for route in routes if route not in PUBLIC_ROUTES}
+        self._scopes = {route: ROUTES[route] for route in routes if route not in PUBLIC_ROUTES | CLIENT_ROUTES}
         self._gateway = LazyRuntime(build_gateway, initialize=False)
         self._runtime = LazyRuntime(build, before=self._gateway)
         self._cold = True
@@ -151,7 +151,9 @@ class HttpHandler(Generic[R]):
         """Return the response to a request whose caller is known. Never raises: every error becomes a response."""
         try:
             route = self._nearest_route(request)
-            if route not in PUBLIC_ROUTES:
+            if route in CLIENT_ROUTES:
+                request.authenticated_caller()
+            elif route not in PUBLIC_ROUTES:
                 request.require_scope(self._scopes[route])
             runtime = self._runtime.get()
             limiter = getattr(runtime, "limiter", None)

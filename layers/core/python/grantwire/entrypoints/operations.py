@@ -1,4 +1,7 @@
-"""The routes of the operations API (T1): each parses its request, calls one use case, and returns its result."""
+"""The routes of the operations API (T1), and the one of a client about itself (T10).
+
+Each parses its request, calls one use case, and returns its result.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +89,12 @@ def trace(request: Request, rt: OperationsRuntime) -> Response:
     return Response.from_json(rt.traces.find(TraceQuery.parse(request.query)))
 
 
+def show_caller(request: Request, rt: OperationsRuntime) -> Response:
+    """Describe the client of the token to itself."""
+    single_values(request.query)
+    return Response.from_json(rt.own_client.describe(request.authenticated_caller(), replaced=request.token_replaced))
+
+
 ROUTES: Mapping[str, Route] = {
     "GET /v1/ops/status": show_status,
     "GET /v1/ops/samples": list_samples,
@@ -99,4 +108,5 @@ ROUTES: Mapping[str, Route] = {
     "GET /v1/ops/commands": list_commands,
     "GET /v1/ops/commands/{command_id}": show_command,
     "GET /v1/ops/trace": trace,
+    "GET /v1/me": show_caller,
 }

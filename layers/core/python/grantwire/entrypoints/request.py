@@ -39,6 +39,7 @@ class Request(NamedTuple):
     is_base64: bool
     caller: str | None
     scopes: frozenset[str]
+    token_replaced: bool
     request_id: str
     trace_id: str
     source_address: str | None
@@ -71,6 +72,7 @@ class Request(NamedTuple):
             is_base64=bool(event.get("isBase64Encoded")),
             caller=str(authorizer.get("principalId") or "") or None,
             scopes=frozenset(str(authorizer.get("scopes") or "").split()),
+            token_replaced=authorizer.get("replaced") == "true",
             request_id=context.get("requestId", ""),
             trace_id=trace_id_from_headers(
                 xray_header(),

@@ -111,4 +111,9 @@ ADVICE = {
         "Everything else. It does no harm to repeat a command.",
         "grantwire commands list --status FAILED: read why, then repeat them.",
     ),
+    "CLIENT_EXPIRES": Advice(
+        "Everything, until the end of the client. Then it gets 403, and so do the clients below it.",
+        "grantwire clients rotate ID --expires-in 90d, and give its owner the new token within the overlap. Or revoke "
+        "it, if nobody needs it. Runbook: Clients and tokens.",
+    ),
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grantwire.errors import TopologyError
 from grantwire.operations.advice import ADVICE
+from grantwire.operations.parsing import format_time
 from grantwire.operations.wording import count_of
 from grantwire.settings import group, integer, setting
 from grantwire.workers.schedule import ScheduleSettings
@@ -34,7 +35,7 @@ _NATS_WORKERS = {"relay_outbox", "bridge_events", "record_advisories"}
 
 @dataclass(frozen=True, slots=True)
 class ProblemSettings:
-    """From which age of a change that has not arrived, and which consumer lag, the status reports a problem.
+    """From when on the status reports a problem: an old change, a consumer lag, a client that is about to expire.
 
     What the stream lost is reported for a time, although it is repaired without a person.
     """
@@ -43,6 +44,7 @@ class ProblemSettings:
     consumer_lag: int = setting("STATUS_CONSUMER_LAG", integer(low=0, high=10**12), default="10000")
     schedule: ScheduleSettings = group(ScheduleSettings)
     loss_seconds: int = setting("STATUS_LOSS_SECONDS", integer(low=1, high=86_400), default="3600")
+    client_expiry_days: int = setting("STATUS_CLIENT_EXPIRY_DAYS", integer(low=1, high=365), default="14")
 
 
 class Problem(NamedTuple):
@@ -81,6 +83,7 @@ def _problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[
     yield from _loss_problems(status, settings)
     yield from _flow_problems(status, settings)
     yield from _repair_problems(status)
+    yield from _client_problems(status, settings)
 
 
 def _server_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -219,3 +222,23 @@ def _repair_problems(status: Mapping[str, Any]) -> Iterator[Problem]:
         message = f"{count_of(failed, 'command of an operator', 'commands of operators')} failed in the last day"
         last = status["commands"]["last_failure"] or {"at": None, "error": None}
         yield Problem("COMMANDS_FAILED", message, last["at"], last["error"])
+
+
+def _client_problems(status: Mapping[str, Any], settings: ProblemSettings) -> Iterator[Problem]:
+    """Yield the clients that expire soon. A client that has expired is reported for a day."""
+    count, soonest = status["clients"]["expiring"], status["clients"]["soonest"]
+    if not count:
+        return
+    first, ends = soonest[0], [_describe_end(client) for client in soonest]
+    more = [count_of(count - len(soonest), "other")] if count > len(soonest) else []
+    since = datetime.fromisoformat(first["expires_at"]) - timedelta(days=settings.client_expiry_days)
+    message = f"{count_of(count, 'client expires', 'clients expire')} soon, or expired: {', '.join([*ends, *more])}"
+    yield Problem("CLIENT_EXPIRES", message, format_time(since))
+
+
+def _describe_end(client: Mapping[str, Any]) -> str:
+    seconds = abs(client["seconds_left"])
+    days, hours = seconds // (24 * 60 * _MINUTES), seconds // (60 * _MINUTES)
+    time = count_of(int(days), "day") if days else count_of(int(hours), "hour") if hours else "less than an hour"
+    end = f"in {time}" if client["seconds_left"] > 0 else f"{time} ago"
+    return f"{client['name']} ({client['client_id']}) {end}"

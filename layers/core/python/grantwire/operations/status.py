@@ -27,7 +27,7 @@ _LAG_KNOWN_PART = 0.5
 # The SQL functions count; the last column has the heartbeats, in the form of the response.
 _READ = """
 SELECT operations_status(%(cap)s, %(now)s), settled_through(%(cap)s, %(grace)s, %(now)s),
-       outbox_confirmation_status(%(cap)s, %(now)s),
+       outbox_confirmation_status(%(cap)s, %(now)s), clients_expiring(%(expiry_window)s, %(cap)s, %(now)s),
        coalesce((SELECT jsonb_agg(jsonb_build_object(
            'worker', w.worker, 'outcome', w.outcome,
            'started_at', rfc3339(w.started_at), 'finished_at', rfc3339(w.finished_at),
@@ -49,15 +49,16 @@ class Statuses:
 
     def read(self, now: datetime | None = None) -> dict[str, Any]:
         """Return the status as the JSON object of the response; `now` is None in production."""
-        counts, settled, confirmation, workers = self._database.fetch_row(
-            _READ, {"cap": _CAP, "grace": self._times.grace_interval, "now": now}
-        )
+        expiry_window = timedelta(days=self._settings.client_expiry_days)
+        parameters = {"cap": _CAP, "grace": self._times.grace_interval, "expiry_window": expiry_window, "now": now}
+        counts, settled, confirmation, clients, workers = self._database.fetch_row(_READ, parameters)
         for worker in workers:
             worker["late"] = is_late(worker["worker"], worker["seconds_since"], self._settings.schedule)
         status = {
             "at": counts["at"],
             "settled": settled,
             "confirmation": confirmation,
+            "clients": clients,
             **self._compose(counts, workers),
         }
         problems = find_problems(status, self._settings)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from grantwire.clients.limits import LimitSettings, RateLimiter
+from grantwire.clients.me import OwnClient
 from grantwire.database import Database, DatabaseSettings
 from grantwire.dead_letters.redrive import DeadLetters
 from grantwire.entitlements.settings import TimeSettings
@@ -51,6 +52,7 @@ class OperationsRuntime:
     command_list: CommandList
     traces: Traces
     times: TimeSettings
+    own_client: OwnClient
     limiter: RateLimiter | None = None
 
     @classmethod
@@ -69,5 +71,6 @@ class OperationsRuntime:
             CommandList(database),
             Traces(database, settings.idempotency.ttl),
             settings.times,
+            OwnClient(database, settings.limits),
             RateLimiter(database, settings.limits),
         )
