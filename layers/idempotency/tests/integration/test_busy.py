@@ -199,7 +199,7 @@ def test_exhausted_asynchronous_pool_is_busy(database_url: str) -> None:
             async def respond(_tx: Any) -> StoredResponse:
                 return StoredResponse(200, "")
 
-            async with pool.connection():
+            async with pool.connection(timeout=60):
                 with pytest.raises(BusyError):
                     await job("o2")
                 with pytest.raises(BusyError):

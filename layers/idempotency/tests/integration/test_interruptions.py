@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import uuid
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +43,7 @@ pytestmark = newest_postgres
 
 # How long the store call runs before it is interrupted. The server does not respond before.
 SECONDS = 0.05
+RELEASE_SECONDS = 2.0
 
 
 class TimeLimitError(Exception):
@@ -139,6 +141,18 @@ def interrupted_by(error: BaseException) -> Iterator[Callable[[], object]]:
         signal.signal(signal.SIGALRM, previous)
 
 
+@contextmanager
+def released_later(held: Held) -> Iterator[None]:
+    """Let the server respond after a while in any case, because psycopg gives up a cancellation after five seconds."""
+    timer = threading.Timer(RELEASE_SECONDS, held.release)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
 @pytest.mark.parametrize("kind", ["dsn", "pool", "connection", "redis"])
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), TimeLimitError()], ids=repr)
 def test_signal_while_the_result_is_stored(
@@ -150,6 +164,7 @@ def test_signal_while_the_result_is_stored(
     with (
         open_store(kind, database_url, valkey_server.url) as store,
         interrupted_by(error) as interrupt,
+        released_later(held),
     ):
 
         @idempotent(Announcing(store, interrupt, held.release), key=str, name=name, metrics=NoMetrics())
