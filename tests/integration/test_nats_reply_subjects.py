@@ -143,6 +143,7 @@ def test_same_attack_works_in_the_account_of_the_streams(deployment: dict[str, s
     """G10: so the account is what stops it. If a later NATS checks reply subjects, this test fails."""
 
     async def attack() -> list[str]:
+        streams = [NAMES.stream]
         async with open_session(server, ADMIN) as session:
             jetstream = session.client.jetstream()
             await _publish_events(session.client)

@@ -88,7 +88,7 @@ def test_alarms_see_only_metrics_of_their_stack(stacks: tuple[Stack, Stack]) -> 
                 (query,) = alarm["Metrics"]
                 seen = re.findall(r"FunctionName = '([^']+)'", stack.resolve(query["Expression"]))
                 assert seen, name
-                assert set(seen) == stack.functions.keys(), name
+                assert set(seen) <= stack.functions.keys(), name  # test_template.py knows which of them
         names = [stack.resolve(alarm["AlarmName"]) for alarm in stack.alarms]
         assert len(set(names)) == len(names)
     first, second = ({stack.resolve(alarm["AlarmName"]) for alarm in stack.alarms} for stack in stacks)
