@@ -934,7 +934,8 @@ CREATE FUNCTION public.guarded_transaction_end(p_guard text) RETURNS void
 BEGIN
     DELETE FROM guarded_transactions WHERE guard = p_guard;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the guarded work has ended the transaction of its guard' USING ERRCODE = 'GW002';
+        RAISE EXCEPTION 'no guard is open: `finish` needs `begin`, or the work of `run` has ended the transaction'
+            USING ERRCODE = 'GW002';
     END IF;
     PERFORM set_config('idempotency.guard', '', true);
 END
@@ -944,18 +945,19 @@ CREATE FUNCTION public.guarded_transactions_refuse_commit() RETURNS trigger
     AS $$
 BEGIN
     IF EXISTS (SELECT FROM guarded_transactions g WHERE g.guard = NEW.guard) THEN
-        RAISE EXCEPTION 'the guarded work must not commit the transaction of its guard' USING ERRCODE = 'GW002';
+        RAISE EXCEPTION 'a guard is open in this transaction: `begin` needs `finish`, and the work of `run` must not commit'
+            USING ERRCODE = 'GW002';
     END IF;
     RETURN NULL;
 END
 $$;
-CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
+CREATE FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_any_isolation boolean DEFAULT false, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     stored_hash text;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF NOT p_any_isolation AND current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
@@ -1056,21 +1058,30 @@ $$;
 CREATE FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
+BEGIN
+    SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
+      FROM inbox_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_lock_wait_ms, p_now, false) c;
+    IF decision = 'NEW' THEN
+        PERFORM guarded_transaction_begin(p_token);
+    END IF;
+END
+$$;
+CREATE FUNCTION public.inbox_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, p_any_isolation boolean, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
 DECLARE
     lock_timeout_of_user constant text := current_setting('lock_timeout');
 BEGIN
     PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
     BEGIN
         SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
-          FROM processed_message_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_now) c;
+          FROM processed_message_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_now,
+                                       p_any_isolation => p_any_isolation) c;
     EXCEPTION WHEN lock_not_available THEN
         decision := 'IN_PROGRESS';
         free_in := make_interval(secs => p_lock_wait_ms / 1000.0);
     END;
     PERFORM set_config('lock_timeout', lock_timeout_of_user, true);
-    IF decision = 'NEW' THEN
-        PERFORM guarded_transaction_begin(p_token);
-    END IF;
 END
 $$;
 CREATE FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) RETURNS void
@@ -1081,6 +1092,22 @@ BEGIN
     IF NOT processed_message_complete(p_key, p_token, p_mark, p_message_id, p_message_type, p_result, p_ttl,
                                       p_result_ttl, p_now) THEN
         RAISE EXCEPTION 'idempotency invariant broken: the message of an inbox guard was taken' USING ERRCODE = 'GW001';
+    END IF;
+END
+$$;
+CREATE FUNCTION public.inbox_record(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT free_in interval) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF current_setting('transaction_read_only')::boolean THEN
+        decision := 'READ_ONLY';
+        RETURN;
+    END IF;
+    SELECT c.decision, c.free_in INTO decision, free_in
+      FROM inbox_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_lock_wait_ms, p_now, true) c;
+    IF decision = 'NEW' AND NOT processed_message_complete(
+            p_key, p_token, p_mark, p_message_id, p_message_type, NULL, p_ttl, p_ttl, p_now) THEN
+        RAISE EXCEPTION 'idempotency invariant broken: the message of an inbox was taken' USING ERRCODE = 'GW001';
     END IF;
 END
 $$;
@@ -1816,14 +1843,14 @@ BEGIN
         SELECT o.event_id FROM outbox_events o WHERE o.event_id = ANY (lost.ids) AND o.status = 'PENDING'));
 END
 $$;
-CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text DEFAULT NULL::text, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) RETURNS record
+CREATE FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text DEFAULT NULL::text, p_any_isolation boolean DEFAULT false, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 DECLARE
     moment  timestamptz;
     message processed_messages;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF NOT p_any_isolation AND current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
@@ -1999,6 +2026,24 @@ CREATE FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key t
 BEGIN
     PERFORM guarded_transaction_end(p_guard);
     PERFORM idempotency_finish(p_caller, p_route, p_key, p_request_hash, p_status_code, p_body, p_ttl);
+END
+$$;
+CREATE FUNCTION public.request_guard_join(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    lock_timeout_of_user constant text := current_setting('lock_timeout');
+BEGIN
+    IF current_setting('transaction_read_only')::boolean THEN
+        decision := 'READ_ONLY';
+        RETURN;
+    END IF;
+    SELECT b.decision, b.status_code, b.body INTO decision, status_code, body
+      FROM idempotency_begin(p_caller, p_route, p_key, p_request_hash, p_lock_wait_ms, true) b;
+    PERFORM set_config('lock_timeout', lock_timeout_of_user, true);
+    IF decision = 'PROCEED' THEN
+        PERFORM guarded_transaction_begin(p_guard);
+    END IF;
 END
 $$;
 CREATE FUNCTION public.schema_version() RETURNS text
@@ -3247,16 +3292,20 @@ REVOKE ALL ON FUNCTION public.guarded_transaction_end(p_guard text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.guarded_transaction_end(p_guard text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.guarded_transactions_refuse_commit() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.guarded_transactions_refuse_commit() TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_any_isolation boolean, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.idempotency_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_any_isolation boolean, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.idempotency_lock_keys(p_caller text, p_routes text[], p_keys text[], p_request_hashes text[], p_lock_wait_ms integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.idempotency_lock_keys(p_caller text, p_routes text[], p_keys text[], p_request_hashes text[], p_lock_wait_ms integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.inbox_begin(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.inbox_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, p_any_isolation boolean, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.inbox_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, p_any_isolation boolean, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.inbox_finish(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.inbox_record(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT free_in interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.inbox_record(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT decision text, OUT free_in interval) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.installation_identity() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.installation_identity() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.installation_renew() FROM PUBLIC;
@@ -3305,8 +3354,8 @@ REVOKE ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bi
 GRANT ALL ON FUNCTION public.outbox_put_back(p_event_ids uuid[], p_sequences bigint[], p_cause text, p_loss_id bigint, p_arrived boolean, p_oldest timestamp with time zone, p_backoff interval, p_lock_wait_ms integer, p_now timestamp with time zone, OUT put_back integer, OUT too_old integer) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.outbox_redrive(p_event_ids uuid[], p_now timestamp with time zone) TO grantwire_functions;
-REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text, p_any_isolation boolean, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.processed_message_check(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval, p_now timestamp with time zone, p_hash text, p_any_isolation boolean, OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text, OUT stored_hash text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.processed_message_complete(p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_result text, p_ttl interval, p_result_ttl interval, p_now timestamp with time zone) TO grantwire_functions;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.processed_messages TO grantwire_functions;
@@ -3320,6 +3369,8 @@ REVOKE ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p
 GRANT ALL ON FUNCTION public.request_guard_begin(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.request_guard_finish(p_caller text, p_route text, p_key text, p_request_hash text, p_status_code integer, p_body text, p_ttl interval, p_guard text) TO grantwire_functions;
+REVOKE ALL ON FUNCTION public.request_guard_join(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.request_guard_join(p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer, p_guard text, OUT decision text, OUT status_code integer, OUT body text) TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.schema_version() TO grantwire_functions;
 REVOKE ALL ON FUNCTION public.settled_through(p_cap integer, p_grace interval, p_now timestamp with time zone) FROM PUBLIC;

@@ -4,8 +4,9 @@
 -- The idempotency library does not know the roles of the service, so privileges on its functions are granted here.
 GRANT EXECUTE ON FUNCTION
     guarded_transaction_begin, guarded_transaction_end, guarded_transactions_refuse_commit, idempotency_begin,
-    idempotency_finish, inbox_begin, inbox_finish, processed_message_check, processed_message_complete,
-    processed_message_covers, processed_message_fail, processed_message_taken, request_guard_begin, request_guard_finish
+    idempotency_finish, inbox_begin, inbox_check, inbox_finish, inbox_record, processed_message_check,
+    processed_message_complete, processed_message_covers, processed_message_fail, processed_message_taken,
+    request_guard_begin, request_guard_finish, request_guard_join
   TO grantwire_functions;
 
 -- operate_clients serves requests with a role of its own.

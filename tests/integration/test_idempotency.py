@@ -254,6 +254,7 @@ def test_violated_invariant_rolls_back_and_logs_an_error(
     rows.execute("""
         CREATE OR REPLACE FUNCTION idempotency_begin(
             p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
+            p_any_isolation boolean DEFAULT false,
             OUT decision text, OUT status_code integer, OUT body text
         ) LANGUAGE sql AS $$ SELECT 'PROCEED', NULL::integer, NULL $$""")
     client.database.close()

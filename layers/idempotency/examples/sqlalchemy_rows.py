@@ -1,4 +1,4 @@
-"""SQLAlchemy inside a guard: its session works on the connection of the guard, so both commit together.
+"""SQLAlchemy: the key of a message is recorded in the transaction of your session.
 
 Run it: DATABASE_URL=postgresql://… python sqlalchemy_rows.py
 
@@ -9,46 +9,42 @@ Run it: DATABASE_URL=postgresql://… python sqlalchemy_rows.py
 # shown from here
 import json
 import os
-from typing import Any
 
-from psycopg import Connection
-from sqlalchemy import create_engine, text
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import create_engine, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from grantwire_idempotency import InboxGuard, Message
 
-guard = InboxGuard(os.environ["DATABASE_URL"], name="stock")
+engine = create_engine(os.environ["DATABASE_URL"].replace("postgresql://", "postgresql+psycopg://"))
+inbox = InboxGuard(name="stock")
 
 
-def session_of(connection: Connection[Any]) -> Session:
-    """Return a session whose statements run in the transaction of the guard; it flushes and never commits."""
-    engine = create_engine("postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool)
-    engine.dialect.do_commit = engine.dialect.do_rollback = lambda _: None  # type: ignore[assignment, method-assign]
-    return Session(engine, join_transaction_mode="rollback_only")
+class Base(DeclarativeBase):
+    pass
+
+
+class Item(Base):
+    __tablename__ = "stock"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
 
 
 def handle(message: Message) -> bool:
     """Return whether the message was new."""
-
-    def work(connection: Connection[Any]) -> None:
-        session = session_of(connection)
-        session.execute(text("INSERT INTO stock (item) VALUES (:item)"), message.payload)
-        session.flush()
-
-    return not guard.run(message, work).replayed
+    with Session(engine) as session, session.begin():
+        if not inbox.record(session, message):  # or a Connection: `with engine.begin() as connection`
+            return False
+        session.add(Item(name=message.payload["item"]))
+    return True
 
 
 # shown to here
 
 
 if __name__ == "__main__":
-    setup = create_engine(os.environ["DATABASE_URL"].replace("postgresql://", "postgresql+psycopg://"))
-    with setup.begin() as connection:
-        connection.execute(text("CREATE TABLE IF NOT EXISTS stock (item text)"))
+    Base.metadata.create_all(engine)
     message = Message("m-1", body=json.dumps({"item": "pen"}))
     print(handle(message), handle(message))
-    with setup.begin() as connection:
-        print(connection.execute(text("SELECT count(*) FROM stock")).scalar_one())
-    setup.dispose()
-    guard.close()
+    with Session(engine) as session:
+        print(session.scalar(select(func.count()).select_from(Item)))
+    engine.dispose()

@@ -47,7 +47,7 @@ def orders(rows: Rows) -> Rows:
     return rows
 
 
-@pytest.fixture(params=["dsn", "connection", "autocommit", "dict-rows", "pool"])
+@pytest.fixture(params=["dsn", "connection", "dict-rows", "pool"])
 def with_database(request: pytest.FixtureRequest, database_url: str) -> Callable[[Any], None]:
     """Return a function that runs a test in its own event loop with what a user passes to a guard."""
 
@@ -60,7 +60,7 @@ def with_database(request: pytest.FixtureRequest, database_url: str) -> Callable
                 async with AsyncConnectionPool(database_url, min_size=1, max_size=4, open=False) as pool:
                     yield pool
             case kind:
-                options: dict[str, Any] = {"autocommit": kind == "autocommit"}
+                options: dict[str, Any] = {"autocommit": True}
                 if kind == "dict-rows":
                     options["row_factory"] = dict_row
                 async with await psycopg.AsyncConnection.connect(database_url, **options) as connection:

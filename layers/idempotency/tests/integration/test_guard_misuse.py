@@ -42,7 +42,7 @@ def orders(rows: Rows) -> Rows:
     return rows
 
 
-@pytest.fixture(params=["dsn", "connection", "autocommit", "dict-rows", "pool", "Database"])
+@pytest.fixture(params=["dsn", "connection", "dict-rows", "pool", "Database"])
 def guard(request: pytest.FixtureRequest, database_url: str) -> Iterator[TransactionGuard]:
     """Return a guard on each kind of connection."""
     match request.param:
@@ -51,13 +51,10 @@ def guard(request: pytest.FixtureRequest, database_url: str) -> Iterator[Transac
             yield guard
             guard.close()
         case "connection":
-            with psycopg.connect(database_url) as connection:
-                yield TransactionGuard(connection)
-        case "autocommit":
             with psycopg.connect(database_url, autocommit=True) as connection:
                 yield TransactionGuard(connection)
         case "dict-rows":
-            with psycopg.connect(database_url, row_factory=dict_row) as dict_connection:
+            with psycopg.connect(database_url, autocommit=True, row_factory=dict_row) as dict_connection:
                 yield TransactionGuard(dict_connection)
         case "pool":
             with ConnectionPool(database_url, min_size=1, max_size=2) as pool:

@@ -62,7 +62,7 @@ def versions(rows: Rows) -> list[int]:
 @pytest.mark.parametrize("kind", ["dsn", "connection", "pool"])
 def test_message_has_its_rows_once(kind: str, database_url: str, pool: ConnectionPool, orders: Rows) -> None:
     """C18, 002: the second delivery writes nothing and gets the stored result."""
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
         database = {"dsn": database_url, "connection": connection, "pool": pool}[kind]
         guard = InboxGuard(database, name="orders")  # type: ignore[arg-type]
         message = order()
@@ -184,14 +184,12 @@ def test_concurrent_deliveries_wait_and_one_of_them_writes(pool: ConnectionPool,
     assert versions(orders) == [1]
 
 
-@pytest.mark.parametrize("autocommit", [True, False])
 def test_wait_for_the_key_leaves_the_lock_timeout_of_the_user(
-    autocommit: bool, database_url: str, pool: ConnectionPool, orders: Rows
+    database_url: str, pool: ConnectionPool, orders: Rows
 ) -> None:
     """C18: `lock_wait` limits the wait for the key alone: not a statement of the work, and no later transaction."""
-    with psycopg.connect(database_url, autocommit=autocommit) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("SET lock_timeout = '7s'")
-        connection.commit()
         guard = InboxGuard(connection, name="orders", lock_wait=timedelta(milliseconds=50))
 
         def read_timeout(tx: Connection) -> Any:

@@ -145,13 +145,12 @@ def test_open_transaction_of_the_user_is_refused(database_url: str) -> None:
         lambda connection: InboxGuard(connection, name="orders").run(Message("m-1"), str),
     ]
     for call in calls:
-        with psycopg.connect(database_url) as connection:
-            connection.execute("SELECT 1")
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute("BEGIN")
             with pytest.raises(InternalError, match="is in a transaction"):
                 call(connection)
             connection.rollback()
             call(connection)
-            connection.commit()
 
 
 def test_invalid_dsn_is_not_shown() -> None:

@@ -37,8 +37,9 @@ pytestmark = [
 
 # psycopg prepares a statement when it has run five times.
 KEYS = 8
-# Parts on a DSN, a connection and a pool: six synchronous ones, of which locks run no work, and three others.
-PARTS = 3 * (5 + 3)
+# Parts on a DSN, a connection and a pool: six synchronous ones, of which locks run no work, and three others; then
+# two in transactions of the program.
+PARTS = 3 * (5 + 3) + 2
 SESSIONS = 2
 
 _STATE = """

@@ -220,7 +220,7 @@ def test_backend_that_does_not_respond_ends_in_the_fail_mode(kind: str, server: 
 
         def source() -> Any:
             if kind == "connection":
-                return stack.enter_context(psycopg.connect(server.url))
+                return stack.enter_context(psycopg.connect(server.url, autocommit=True))
             if kind == "pool":
                 return stack.enter_context(ConnectionPool(server.url, min_size=1, max_size=1, timeout=0.5))
             return server.url
@@ -253,7 +253,8 @@ def test_asynchronous_parts_end_in_the_fail_mode(kind: str, server: Server) -> N
 
             async def source() -> Any:
                 if kind == "connection":
-                    return await stack.enter_async_context(await psycopg.AsyncConnection.connect(server.url))
+                    connection = await psycopg.AsyncConnection.connect(server.url, autocommit=True)
+                    return await stack.enter_async_context(connection)
                 if kind == "pool":
                     pool = AsyncConnectionPool(server.url, min_size=1, max_size=1, timeout=0.5, open=False)
                     return await stack.enter_async_context(pool)
@@ -353,7 +354,7 @@ def test_sessions_of_a_dsn_have_limits_in_the_server(database_url: str) -> None:
         return str(row[0])
 
     assert read(database_url) == ("0", "15min")
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
         assert read(connection) == ("0", "0")
     assert read_of_dsn("lock_timeout%3D3s", "statement_timeout") == "200ms"
     assert read_of_dsn("statement_timeout%3D7s", "statement_timeout") == "7s"

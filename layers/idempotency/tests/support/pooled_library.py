@@ -62,6 +62,19 @@ def user_prepares(kind: str) -> bool | None:
     return None if kind == "dsn" else False
 
 
+def use_own_transactions(url: str, keys: list[str]) -> None:
+    """Record messages and requests in transactions of this program, which prepares no statement."""
+    inbox, guard = InboxGuard(name="own", **LIMITS), TransactionGuard(**LIMITS)
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
+        for key in keys:
+            identity = RequestIdentity.create("shop", "own", key, {})
+            with suppress(*ELSEWHERE), connection.transaction():
+                if inbox.record(connection, Message(key)):
+                    count("own-message", key)
+                if guard.begin(connection, identity) is None:
+                    guard.finish(connection, identity, StoredResponse(200, count("own-request", key)))
+
+
 def use(kind: str, source: Callable[[], Any], keys: list[str], stack: ExitStack) -> None:  # noqa: C901 - one for each part
     """Use every part on one kind of connection."""
 
@@ -147,7 +160,8 @@ async def use_all_async(url: str, keys: list[str]) -> None:
 
         async def open_source(kind: str) -> Any:
             if kind == "connection":
-                return await stack.enter_async_context(await psycopg.AsyncConnection.connect(url))
+                connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+                return await stack.enter_async_context(connection)
             if kind == "pool":
                 pool = AsyncConnectionPool(url, min_size=1, max_size=2, open=False)
                 return await stack.enter_async_context(pool)
@@ -164,11 +178,12 @@ def main(url: str, keys: int) -> None:
 
         def open_source(kind: str) -> Any:
             if kind == "connection":
-                return stack.enter_context(psycopg.connect(url))
+                return stack.enter_context(psycopg.connect(url, autocommit=True))
             return stack.enter_context(ConnectionPool(url, min_size=1, max_size=2)) if kind == "pool" else url
 
         for kind in KINDS:
             use(kind, partial(open_source, kind), names, stack)
+    use_own_transactions(url, names)
     asyncio.run(use_all_async(url, names))
     print(json.dumps(runs))  # noqa: T201 - the report
 

@@ -13,6 +13,7 @@ import pytest
 
 import grantwire_idempotency as library
 from grantwire_idempotency import GuardSettings, JsonSerializer, RetryPolicy, message_id
+from grantwire_idempotency._internal.postgres.runners import NO_DATABASE
 from tests.support.paths import LIBRARY_HOME
 
 PAGE = LIBRARY_HOME / "docs" / "guide.md"
@@ -21,7 +22,14 @@ RESULTS = {"AsyncHeldClaim", "Claim", "Duplicate", "HeldClaim", "InProgress", "K
 PROTOCOLS = {"IdempotencyMetrics", "KeyFilter", "LockManager", "Serializer", "Store"}
 # A user calls `RequestIdentity.create`.
 OTHERS = RESULTS | PROTOCOLS | {"FailMode", "KeyStatus", "RequestIdentity"}
-METHODS = ("IdempotencyChecker.mark_processing", "IdempotentConsumer.process", "PostgresLocks.acquire")
+METHODS = (
+    "IdempotencyChecker.mark_processing",
+    "IdempotentConsumer.process",
+    "InboxGuard.record",
+    "PostgresLocks.acquire",
+    "TransactionGuard.begin",
+    "TransactionGuard.finish",
+)
 CLASS_METHODS = ("RequestIdentity.create",)
 
 
@@ -96,7 +104,7 @@ def describe_object(default: Any) -> str:
         "2xx, 3xx, 4xx": isinstance(default, frozenset) and {200, 399, 404, 499} <= default < set(range(200, 500)),
         "`message_id`": default is message_id,
         "`by_message_id()`": getattr(default, "__qualname__", "") == "by_message_id.<locals>.identify",
-        "none": repr(default) == "<factory>",
+        "none": repr(default) == "<factory>" or default is NO_DATABASE,
         "that of the system": default in (time.sleep, time.monotonic, random.random)
         or getattr(default, "__name__", "") == "<lambda>",
     }

@@ -5,7 +5,7 @@
 
 The message has its effect exactly once: after a crash at any point, either its key and its rows are committed, or
 neither is. With a version or a time in its key, an older message never runs after a newer one. The keys are those of
-`PostgresStore`, in `processed_messages`.
+`PostgresStore`, in `processed_messages`. In a transaction of the caller, `record` does the same in one statement (C28).
 
 `inbox_sql.new_messages` is the same rule for many messages in one statement. The bridge of the entitlement service uses
 it.
@@ -13,6 +13,7 @@ it.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from grantwire_idempotency._internal.foundation.defaults import DEFAULT_ORDER_TTL, DEFAULT_TIMEOUT, DEFAULT_TTL
 from grantwire_idempotency._internal.foundation.escaping import escape
+from grantwire_idempotency._internal.foundation.logs import logger as default_logger
 from grantwire_idempotency._internal.foundation.optional import optional_package
 from grantwire_idempotency._internal.foundation.serializers import JsonSerializer
 from grantwire_idempotency._internal.foundation.steps import drive, drive_async
@@ -41,7 +43,15 @@ from grantwire_idempotency.errors import InternalError, RequestInProgressError
 
 with optional_package("psycopg", used_by="InboxGuard"):
     from grantwire_idempotency._internal.postgres.databases import AsyncPsycopgDatabase, PsycopgDatabase
-    from grantwire_idempotency._internal.postgres.runners import async_transaction_runner, transaction_runner
+    from grantwire_idempotency._internal.postgres.open_transactions import (
+        fetch_in_transaction,
+        fetch_in_transaction_async,
+    )
+    from grantwire_idempotency._internal.postgres.runners import (
+        NO_DATABASE,
+        async_transaction_runner,
+        transaction_runner,
+    )
     from grantwire_idempotency._internal.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
@@ -54,6 +64,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.serializers import Serializer
     from grantwire_idempotency._internal.foundation.steps import Call, Steps
     from grantwire_idempotency._internal.keys.messages import Message
+    from grantwire_idempotency._internal.postgres.open_transactions import AsyncOpenTransaction, OpenTransaction
     from grantwire_idempotency._internal.postgres.protocols import (
         AsyncTransaction,
         AsyncTransactionRunner,
@@ -83,6 +94,12 @@ SELECT inbox_finish(%(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type
                     %(result_ttl)s, %(now)s)
 """
 
+_RECORD = """
+SELECT decision, free_in
+  FROM inbox_record(%(key)s, %(token)s, %(mark)s, %(message_id)s, %(message_type)s, %(ttl)s, %(lock_wait_ms)s::integer,
+                    %(now)s)
+"""
+
 
 class _InboxGuard(Generic[Database, Runner]):
     """What both guards have in common: their parameters, and what follows from the first statement."""
@@ -91,7 +108,7 @@ class _InboxGuard(Generic[Database, Runner]):
 
     def __init__(  # noqa: PLR0913 - each parameter is one decision of the caller
         self,
-        database: Database,
+        database: Database = NO_DATABASE,
         *,
         name: str,
         identify: Callable[..., Key | str | None] = _BY_MESSAGE_ID,
@@ -120,6 +137,8 @@ class _InboxGuard(Generic[Database, Runner]):
         self._order_ttl = order_ttl
         self._lock_wait_ms = int(lock_wait.total_seconds() * 1000)
         self._serializer = serializer
+        self._logger: LibraryLogger = default_logger if logger is None else logger
+        self._seconds = (timeout + lock_wait).total_seconds()
         self._clock = clock
 
     def _parameters(self, message: Message, guard: str) -> dict[str, Any]:
@@ -162,8 +181,7 @@ class _InboxGuard(Generic[Database, Runner]):
     def _known(self, decision: str, stored: str | None, free_in: timedelta) -> Outcome:
         if decision == "DUPLICATE":
             return Outcome(None if stored is None else self._serializer.load(stored), replayed=True)
-        seconds = free_in.total_seconds()
-        raise RequestInProgressError(f"the same message is in progress; retry in {seconds:.0f} s at the latest")
+        raise _in_progress(free_in)
 
     def _dump(self, value: Any) -> str:
         try:
@@ -172,14 +190,25 @@ class _InboxGuard(Generic[Database, Runner]):
             raise InternalError(f"the result of the work cannot be stored, nothing is committed: {error}") from error
 
 
+def _is_new(decision: str, free_in: timedelta) -> bool:
+    if decision == "IN_PROGRESS":
+        raise _in_progress(free_in)
+    return decision == "NEW"
+
+
+def _in_progress(free_in: timedelta) -> RequestInProgressError:
+    seconds = free_in.total_seconds()
+    return RequestInProgressError(f"the same message is in progress; retry in {seconds:.0f} s at the latest")
+
+
 class InboxGuard(_InboxGuard["UserDatabase", "TransactionRunner"]):
     """Commits the rows of each message exactly once, together with the message's key.
 
-    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
-    TransactionRunner. `identify` returns the key of a message: a key strategy, or a duplicate strategy such as
-    `by_version`. The `name` is part of every key. A key is remembered for `ttl`, and the version or time of an entity
-    for `order_ttl`; both must be longer than the queue can deliver a message again. Raises ConfigError with every
-    invalid argument.
+    `database` is a DSN, a psycopg connection in autocommit mode, a pool of psycopg_pool, or an object with the methods
+    of TransactionRunner. A guard that only records in transactions of its callers needs none. `identify` returns the
+    key of a message: a key strategy, or a duplicate strategy such as `by_version`. The `name` is part of every key. A
+    key is remembered for `ttl`, and the version or time of an entity for `order_ttl`; both must be longer than the
+    queue can deliver a message again. Raises ConfigError with every invalid argument.
     """
 
     _open = staticmethod(transaction_runner)
@@ -205,12 +234,28 @@ class InboxGuard(_InboxGuard["UserDatabase", "TransactionRunner"]):
             with self._database.transaction(_BEGIN, parameters) as tx:
                 return drive(self._steps(tx, parameters, partial(work, tx.connection)))
 
+    def record(self, connection: OpenTransaction, message: Message) -> bool:
+        """Record the message in the open transaction of the caller, and return whether it is new.
+
+        If it is, write its rows in the same transaction and commit: both are committed, or neither is. A rollback, also
+        to a savepoint from before the call, makes the message new again. If it is not new, the message, or a later
+        version of its entity, is recorded: write nothing. No result is stored.
+
+        `connection` is a connection of psycopg, a Connection or Session of SQLAlchemy, or `django.db.connection`.
+
+        Raises RequestInProgressError as `run` does; the transaction can continue. Raises InternalError if no
+        transaction is open, or if it is read-only or has failed. Every other error is that of the connection, such as a
+        serialization failure under a stricter isolation level than READ COMMITTED.
+        """
+        parameters = self._parameters(message, uuid.uuid4().hex)
+        return _is_new(*fetch_in_transaction(connection, _RECORD, parameters, self._seconds, self._logger))
+
 
 class AsyncInboxGuard(_InboxGuard["AsyncUserDatabase", "AsyncTransactionRunner"]):
     """An `InboxGuard` for asyncio.
 
-    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
-    methods of AsyncTransactionRunner.
+    `database` is a DSN, a psycopg AsyncConnection in autocommit mode, an AsyncConnectionPool of psycopg_pool, or an
+    object with the methods of AsyncTransactionRunner.
     """
 
     _open = staticmethod(async_transaction_runner)
@@ -232,3 +277,11 @@ class AsyncInboxGuard(_InboxGuard["AsyncUserDatabase", "AsyncTransactionRunner"]
             parameters = self._parameters(message, guard)
             async with self._database.transaction(_BEGIN, parameters) as tx:
                 return await drive_async(self._steps(tx, parameters, partial(await_work, work, tx.connection)))
+
+    async def record(self, connection: AsyncOpenTransaction, message: Message) -> bool:
+        """Do the same as `InboxGuard.record`.
+
+        `connection` is an AsyncConnection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy.
+        """
+        parameters = self._parameters(message, uuid.uuid4().hex)
+        return _is_new(*await fetch_in_transaction_async(connection, _RECORD, parameters, self._seconds, self._logger))

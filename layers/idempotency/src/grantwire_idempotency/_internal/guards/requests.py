@@ -89,6 +89,20 @@ def require_identity(identity: object) -> None:
         )
 
 
+def require_response(response: object) -> StoredResponse:
+    """Return the response of guarded work; raise InternalError for anything that cannot be one."""
+    if not isinstance(response, StoredResponse):
+        raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
+    if not response.is_valid:
+        raise InternalError(f"guarded work must return a status of 200 to 599, not {response.status_code!r}")
+    if not isinstance(response.body, str):
+        raise InternalError(
+            "the body of a StoredResponse must be text: write StoredResponse(status, json.dumps(body)), not a"
+            f" {type(response.body).__name__}"
+        )
+    return response
+
+
 def raise_for_outcome(outcome: str) -> None:
     """Raise KeyConflictError or RequestInProgressError if the outcome is one of these; else do nothing."""
     if outcome == KeyConflictError.code:

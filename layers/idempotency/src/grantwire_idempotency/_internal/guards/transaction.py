@@ -6,11 +6,14 @@ It calls the SQL functions that grant and revoke use, around any Python code:
                one round trip                                                     one round trip
 
 After a crash at any point, either everything is committed or nothing is. The guard does not cover effects outside the
-database: write an outbox row for those.
+database: write an outbox row for those. In a transaction of the caller, `begin` and `finish` send the two statements
+(C28).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +29,21 @@ from grantwire_idempotency._internal.guards.requests import (
     StoredResponse,
     raise_for_outcome,
     require_identity,
+    require_response,
 )
 from grantwire_idempotency.errors import InternalError
 
 with optional_package("psycopg", used_by="TransactionGuard"):
     from grantwire_idempotency._internal.postgres.databases import AsyncPsycopgDatabase, PsycopgDatabase
-    from grantwire_idempotency._internal.postgres.runners import async_transaction_runner, transaction_runner
+    from grantwire_idempotency._internal.postgres.open_transactions import (
+        fetch_in_transaction,
+        fetch_in_transaction_async,
+    )
+    from grantwire_idempotency._internal.postgres.runners import (
+        NO_DATABASE,
+        async_transaction_runner,
+        transaction_runner,
+    )
     from grantwire_idempotency._internal.postgres.transactions import TRANSACTION_ENDED
 
 if TYPE_CHECKING:
@@ -43,6 +55,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
     from grantwire_idempotency._internal.foundation.steps import Call, Steps
     from grantwire_idempotency._internal.guards.requests import RequestIdentity
+    from grantwire_idempotency._internal.postgres.open_transactions import AsyncOpenTransaction, OpenTransaction
     from grantwire_idempotency._internal.postgres.protocols import (
         AsyncTransaction,
         AsyncTransactionRunner,
@@ -56,6 +69,12 @@ _DEFAULTS = GuardSettings()
 _BEGIN = """
 SELECT decision, status_code, body
   FROM request_guard_begin(
+         %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(lock_wait_ms)s::integer, %(guard)s)
+"""
+
+_JOIN = """
+SELECT decision, status_code, body
+  FROM request_guard_join(
          %(caller)s, %(route)s, %(key)s, %(request_hash)s, %(lock_wait_ms)s::integer, %(guard)s)
 """
 
@@ -76,7 +95,8 @@ class _Engine:
             logger_rule(logger),
         )
         self._settings = settings
-        self._logger: LibraryLogger = default_logger if logger is None else logger
+        self.seconds = (timeout + settings.lock_wait).total_seconds()
+        self.logger: LibraryLogger = default_logger if logger is None else logger
 
     def parameters(self, identity: RequestIdentity, guard: str) -> dict[str, Any]:
         """Return the parameters of the first statement."""
@@ -92,41 +112,61 @@ class _Engine:
 
     def run(self, tx: Transaction | AsyncTransaction, parameters: dict[str, Any], work: Call) -> Steps[StoredResponse]:
         """Return the stored response of the key, or do the work and store its response."""
-        outcome, status_code, body = tx.first
-        logger = self._logger
-        logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(parameters["key"])})
+        outcome, *_ = tx.first
         if outcome != "PROCEED":
             yield tx.end_unchanged
-            raise_for_outcome(outcome)
-            return StoredResponse(status_code, body, outcome)
-        response = yield work
+        stored = self.interpret(parameters, *tx.first)
+        if stored is not None:
+            return stored
+        result = yield work
         if tx.has_ended:
             raise InternalError(TRANSACTION_ENDED)
-        if not isinstance(response, StoredResponse):
-            raise InternalError(f"guarded work must return a StoredResponse, not {type(response).__name__}")
-        if not response.is_valid:
-            raise InternalError(f"guarded work must return a status of 200 to 599, not {response.status_code!r}")
-        if not isinstance(response.body, str):
-            raise InternalError(
-                "the body of a StoredResponse must be text: write StoredResponse(status, json.dumps(body)), not a"
-                f" {type(response.body).__name__}"
-            )
+        response = require_response(result)
         if response.is_final:
-            stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
-            yield partial(tx.commit, _FINISH, {**parameters, **stored})
+            yield partial(tx.commit, _FINISH, self.final_parameters(parameters, response))
         return response
+
+    def interpret(self, parameters: dict[str, Any], outcome: str, status_code: int, body: str) -> StoredResponse | None:
+        """Return the stored response of the key, or None if the work must be done."""
+        logger = self.logger
+        logger.debug("guarded request completed", extra={"outcome": outcome, "key": key_fingerprint(parameters["key"])})
+        raise_for_outcome(outcome)
+        return None if outcome == "PROCEED" else StoredResponse(status_code, body, outcome)
+
+    def final_parameters(self, parameters: dict[str, Any], response: StoredResponse) -> dict[str, Any]:
+        """Return the parameters of the last statement."""
+        stored = {"status_code": response.status_code, "body": response.body, "ttl": self._settings.ttl}
+        return {**parameters, **stored}
+
+    def joined_parameters(self, identity: RequestIdentity) -> dict[str, Any]:
+        """Return the parameters of a request in a transaction of the caller.
+
+        The id of its guard is made from the request, so that `finish` finds the guard of `begin`, and no other one.
+        """
+        require_identity(identity)
+        return self.parameters(identity, hashlib.sha256(json.dumps(identity).encode()).hexdigest())
+
+    def joined_final_parameters(self, identity: RequestIdentity, response: StoredResponse) -> dict[str, Any]:
+        """Return the parameters of the last statement in a transaction of the caller."""
+        if not require_response(response).is_final:
+            raise InternalError(
+                f"a response with status {response.status_code} is never stored: roll the transaction back instead, so"
+                " that a repeat runs"
+            )
+        return self.final_parameters(self.joined_parameters(identity), response)
 
 
 class TransactionGuard:
     """Commits work at most once for each (caller, route, key) and returns the same response to every repeat.
 
-    `database` is a DSN, a psycopg connection, a pool of psycopg_pool, or an object with the methods of
-    TransactionRunner. Requests run one after the other on a single connection: pass a pool if they should not.
+    `database` is a DSN, a psycopg connection in autocommit mode, a pool of psycopg_pool, or an object with the methods
+    of TransactionRunner. Requests run one after the other on a single connection: pass a pool if they should not. A
+    guard that only works in the caller's transactions needs none.
     """
 
     def __init__(
         self,
-        database: str | Connection[Any] | ConnectionPool | TransactionRunner,
+        database: str | Connection[Any] | ConnectionPool | TransactionRunner = NO_DATABASE,
         settings: GuardSettings = _DEFAULTS,
         *,
         logger: LibraryLogger | None = None,
@@ -160,18 +200,44 @@ class TransactionGuard:
             with self._database.transaction(_BEGIN, parameters) as tx:
                 return drive(self._engine.run(tx, parameters, partial(work, tx.connection)))
 
+    def begin(self, connection: OpenTransaction, identity: RequestIdentity) -> StoredResponse | None:
+        """Begin the request in the open transaction of the caller; return its stored response, or None if it is new.
+
+        If it is new, do the work in the same transaction, call `finish` and commit: all is committed, or nothing is. A
+        COMMIT without `finish` fails, and everything is rolled back. For a response that must not be stored, roll back.
+
+        `connection` is a connection of psycopg, a Connection or Session of SQLAlchemy, or `django.db.connection`.
+
+        Raises KeyConflictError and RequestInProgressError as `run` does; the transaction can continue. Raises
+        InternalError if no transaction is open, if it is read-only or has failed, and if another request is begun in it
+        and not finished. Every other error is that of the connection, such as a serialization failure under a stricter
+        isolation level than READ COMMITTED.
+        """
+        engine, parameters = self._engine, self._engine.joined_parameters(identity)
+        row = fetch_in_transaction(connection, _JOIN, parameters, engine.seconds, engine.logger)
+        return engine.interpret(parameters, *row)
+
+    def finish(self, connection: OpenTransaction, identity: RequestIdentity, response: StoredResponse) -> None:
+        """Store the response of the request that `begin` began in this transaction; the caller commits.
+
+        Raises InternalError if `begin` did not begin this request in this transaction, and for a response with status
+        400 or 5xx, which is never stored.
+        """
+        engine, parameters = self._engine, self._engine.joined_final_parameters(identity, response)
+        fetch_in_transaction(connection, _FINISH, parameters, engine.seconds, engine.logger)
+
 
 class AsyncTransactionGuard:
     """A `TransactionGuard` for asyncio.
 
-    `database` is a DSN, a psycopg AsyncConnection, an AsyncConnectionPool of psycopg_pool, or an object with the
-    methods of AsyncTransactionRunner. Requests run one after the other on a single connection: pass a pool if they
-    should not.
+    `database` is a DSN, a psycopg AsyncConnection in autocommit mode, an AsyncConnectionPool of psycopg_pool, or an
+    object with the methods of AsyncTransactionRunner. Requests run one after the other on a single connection: pass a
+    pool if they should not.
     """
 
     def __init__(
         self,
-        database: str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner,
+        database: str | AsyncConnection[Any] | AsyncConnectionPool | AsyncTransactionRunner = NO_DATABASE,
         settings: GuardSettings = _DEFAULTS,
         *,
         logger: LibraryLogger | None = None,
@@ -199,3 +265,19 @@ class AsyncTransactionGuard:
             parameters = self._engine.parameters(identity, guard)
             async with self._database.transaction(_BEGIN, parameters) as tx:
                 return await drive_async(self._engine.run(tx, parameters, partial(await_work, work, tx.connection)))
+
+    async def begin(self, connection: AsyncOpenTransaction, identity: RequestIdentity) -> StoredResponse | None:
+        """Do the same as `TransactionGuard.begin`.
+
+        `connection` is an AsyncConnection of psycopg, or an AsyncConnection or AsyncSession of SQLAlchemy.
+        """
+        engine, parameters = self._engine, self._engine.joined_parameters(identity)
+        row = await fetch_in_transaction_async(connection, _JOIN, parameters, engine.seconds, engine.logger)
+        return engine.interpret(parameters, *row)
+
+    async def finish(
+        self, connection: AsyncOpenTransaction, identity: RequestIdentity, response: StoredResponse
+    ) -> None:
+        """Do the same as `TransactionGuard.finish`."""
+        engine, parameters = self._engine, self._engine.joined_final_parameters(identity, response)
+        await fetch_in_transaction_async(connection, _FINISH, parameters, engine.seconds, engine.logger)

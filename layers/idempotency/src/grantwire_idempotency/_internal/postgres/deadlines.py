@@ -58,15 +58,18 @@ def set_limit(connection: AnyConnection, seconds: float | None) -> None:
 
 @contextmanager
 def limited(connection: AnyConnection, seconds: float | None) -> Iterator[None]:
-    """Limit the waits inside the block. None: the connection keeps the limit that it has."""
+    """Limit the waits inside the block. None: the connection keeps the limit that it has, as it does afterwards."""
     if seconds is None:
         yield
         return
+    former = vars(connection).get("wait")
     set_limit(connection, seconds)
     try:
         yield
     finally:
         set_limit(connection, None)
+        if former is not None:
+            connection.wait = former  # type: ignore[method-assign]
 
 
 def _wait(

@@ -2,7 +2,8 @@
 
 A DSN, a psycopg connection or a pool: see `sources`. An object with `fetch_row` is a StatementRunner, such as the
 service's Database, and with `transaction` a TransactionRunner. Threads take turns on a StatementRunner; a
-TransactionRunner must be safe in threads itself.
+TransactionRunner must be safe in threads itself. `NoDatabase` is for a guard that only works in transactions of its
+callers.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from grantwire_idempotency._internal.postgres.sources import (
     PoolSource,
 )
 from grantwire_idempotency._internal.postgres.transactions import TransactionLimits
-from grantwire_idempotency.errors import ConfigError
+from grantwire_idempotency.errors import ConfigError, InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
-    from typing import LiteralString
+    from typing import LiteralString, NoReturn
 
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
     from grantwire_idempotency._internal.postgres.protocols import (
@@ -58,6 +59,21 @@ class _LockedRunner:
     def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> tuple[Any, ...]:
         with self._lock:
             return self._runner.fetch_row(statement, parameters)
+
+
+class NoDatabase:
+    """Stands for the database of a guard that has none. None itself is refused: it may be a setting that is missing."""
+
+    def fetch_row(self, statement: LiteralString, parameters: Mapping[str, Any], /) -> NoReturn:
+        """Do the same as `transaction`."""
+        self.transaction(statement, parameters)
+
+    def transaction(self, _first: LiteralString, _parameters: Mapping[str, Any], /) -> NoReturn:
+        """Raise InternalError."""
+        raise InternalError("this guard has no database: `run` needs one; create the guard with a DSN or a pool")
+
+
+NO_DATABASE: Any = NoDatabase()
 
 
 def statement_runner(
@@ -106,7 +122,8 @@ def _open(
         source = DsnSource(database, None if transactions else timeout)
         return PsycopgDatabase(source.lend, logger, limits, source.close)
     if isinstance(database, psycopg.Connection):
-        return PsycopgDatabase(ConnectionSource(database).lend, logger, limits)
+        source_of_user = ConnectionSource(database, requires_autocommit=transactions)
+        return PsycopgDatabase(source_of_user.lend, logger, limits)
     if _is_pool(database, AbstractContextManager):
         return PsycopgDatabase(PoolSource(database, logger).lend, logger, limits)
     raise _unknown_database(database, part, "a psycopg Connection or a ConnectionPool of psycopg_pool")
@@ -122,15 +139,20 @@ def _open_async(
         source = AsyncDsnSource(database, None if transactions else timeout)
         return AsyncPsycopgDatabase(source.lend, logger, limits, source)
     if isinstance(database, psycopg.AsyncConnection):
-        return AsyncPsycopgDatabase(AsyncConnectionSource(database).lend, logger, limits)
+        source_of_user = AsyncConnectionSource(database, requires_autocommit=transactions)
+        return AsyncPsycopgDatabase(source_of_user.lend, logger, limits)
     if _is_pool(database, AbstractAsyncContextManager):
         return AsyncPsycopgDatabase(AsyncPoolSource(database, logger).lend, logger, limits)
     raise _unknown_database(database, part, "a psycopg AsyncConnection or an AsyncConnectionPool of psycopg_pool")
 
 
 def _is_pool(database: object, kind: type) -> bool:
-    """Return whether this is a pool of that kind: an asynchronous pool is an asynchronous context manager."""
-    return callable(getattr(database, "connection", None)) and isinstance(database, kind)
+    """Return whether this is a pool of that kind: an asynchronous pool is an asynchronous context manager.
+
+    A session of SQLAlchemy has the same method.
+    """
+    is_session = hasattr(database, "get_bind")
+    return not is_session and callable(getattr(database, "connection", None)) and isinstance(database, kind)
 
 
 def _unknown_database(database: object, part: str, kinds: str) -> ConfigError:

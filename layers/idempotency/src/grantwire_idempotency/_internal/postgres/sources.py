@@ -2,7 +2,10 @@
 
     DSN                       one connection, opened on first use, and again when it is lost and after a fork. Threads
                               take turns.
-    psycopg.Connection        the user's connection. Threads take turns; another process gets an error.
+    psycopg.Connection        the user's connection. Threads take turns; another process gets an error. A guard requires
+                              autocommit mode: otherwise other code, such as Django or SQLAlchemy, may have begun a
+                              transaction, which the guard would commit. psycopg shows one only after its first
+                              statement.
     ConnectionPool            as many connections as the pool has. Another process gets an error.
 
 After a fork, two processes would read each other's responses from the same socket. So a connection is never used in
@@ -51,6 +54,10 @@ if TYPE_CHECKING:
 
 _FORKED = (
     "this {kind} was opened by another process, whose responses it would read: open it after the fork, or pass a DSN"
+)
+_NOT_AUTOCOMMIT = (
+    "the connection is not in autocommit mode, so other code may have begun a transaction, which `run` would commit:"
+    " pass a DSN, a pool or a connection with autocommit=True, or use `record` or `begin` in the open transaction"
 )
 # Connections of the process that forked this one: kept, because closing them would end its sessions.
 _FOREIGN: list[Any] = []
@@ -168,8 +175,9 @@ class AsyncDsnSource:
 class ConnectionSource:
     """A connection of the user; threads take turns."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, requires_autocommit: bool) -> None:
         self._connection = connection
+        self._requires_autocommit = requires_autocommit
         self._pid = os.getpid()
         self._turns = Turns()
 
@@ -178,14 +186,17 @@ class ConnectionSource:
         """Lend a connection."""
         _require_process(self._pid, "connection")
         with self._turns.take():
+            if self._requires_autocommit:
+                _require_autocommit(self._connection)
             yield self._connection
 
 
 class AsyncConnectionSource:
     """An asynchronous connection of the user; tasks take turns."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, *, requires_autocommit: bool) -> None:
         self._connection = connection
+        self._requires_autocommit = requires_autocommit
         self._pid = os.getpid()
         self._turns = AsyncTurns()
 
@@ -194,6 +205,8 @@ class AsyncConnectionSource:
         """Lend a connection."""
         _require_process(self._pid, "connection")
         async with self._turns.take():
+            if self._requires_autocommit:
+                _require_autocommit(self._connection)
             yield self._connection
 
 
@@ -243,6 +256,11 @@ class AsyncPoolSource:
                     raise BusyError(BUSY) from error
                 raise convert_pool_error(refusal, self._logger) from error
             yield connection
+
+
+def _require_autocommit(connection: Connection | AsyncConnection) -> None:
+    if not connection.closed and not connection.autocommit:
+        raise InternalError(_NOT_AUTOCOMMIT)
 
 
 def _require_process(pid: int, kind: str) -> None:

@@ -1,9 +1,10 @@
--- Refuses the COMMIT of a transaction whose guard has not ended it (C19). A deferred trigger runs at the COMMIT, and
--- its error rolls the whole transaction back.
+-- Refuses the COMMIT of a transaction in which a guard is open (C19, C28). A deferred trigger runs at the COMMIT, and its
+-- error rolls the whole transaction back.
 CREATE OR REPLACE FUNCTION guarded_transactions_refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM guarded_transactions g WHERE g.guard = NEW.guard) THEN
-        RAISE EXCEPTION 'the guarded work must not commit the transaction of its guard' USING ERRCODE = 'GW002';
+        RAISE EXCEPTION 'a guard is open in this transaction: `begin` needs `finish`, and the work of `run` must not commit'
+            USING ERRCODE = 'GW002';
     END IF;
     RETURN NULL;
 END

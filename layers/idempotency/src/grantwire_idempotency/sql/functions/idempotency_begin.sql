@@ -6,15 +6,17 @@
 -- Only idempotency_begin and idempotency_finish decide about a key. The first SELECT serves the common replay without
 -- a lock, because a live row with an equal hash cannot change (I6). Every other decision is made by a statement that
 -- starts after the lock is held. Under READ COMMITTED this statement sees what the previous holder committed. A
--- stricter isolation level would use an older snapshot and duplicate the effect.
+-- stricter isolation level uses an older snapshot. It is refused, except with p_any_isolation: a key whose response was
+-- stored since the snapshot is PROCEED then, and idempotency_finish raises SQLSTATE 40001 (serialization_failure).
 CREATE OR REPLACE FUNCTION idempotency_begin(
     p_caller text, p_route text, p_key text, p_request_hash text, p_lock_wait_ms integer,
+    p_any_isolation boolean DEFAULT false,
     OUT decision text, OUT status_code integer, OUT body text
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     stored_hash text;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF NOT p_any_isolation AND current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;

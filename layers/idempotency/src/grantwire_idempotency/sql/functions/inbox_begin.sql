@@ -3,25 +3,15 @@
 --   DUPLICATE    the message, or a later version of its entity, is recorded; stored_result is its result
 --   IN_PROGRESS  another transaction has held the key for longer than p_lock_wait_ms, or a worker has claimed it
 -- The record is written before the rows, so a concurrent transaction with the same key waits for this one and then sees
--- what it committed. If the transaction is rolled back, the record is gone as well. The lock_timeout of the user is the
--- same afterwards.
+-- what it committed. If the transaction is rolled back, the record is gone as well.
 CREATE OR REPLACE FUNCTION inbox_begin(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
     p_lock_wait_ms integer, p_now timestamptz,
     OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint
 ) LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    lock_timeout_of_user constant text := current_setting('lock_timeout');
 BEGIN
-    PERFORM set_config('lock_timeout', p_lock_wait_ms::text, true);
-    BEGIN
-        SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
-          FROM processed_message_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_now) c;
-    EXCEPTION WHEN lock_not_available THEN
-        decision := 'IN_PROGRESS';
-        free_in := make_interval(secs => p_lock_wait_ms / 1000.0);
-    END;
-    PERFORM set_config('lock_timeout', lock_timeout_of_user, true);
+    SELECT c.decision, c.stored_result, c.free_in, c.fence INTO decision, stored_result, free_in, fence
+      FROM inbox_check(p_key, p_token, p_mark, p_message_id, p_message_type, p_ttl, p_lock_wait_ms, p_now, false) c;
     IF decision = 'NEW' THEN
         PERFORM guarded_transaction_begin(p_token);
     END IF;

@@ -8,10 +8,12 @@
 -- The SELECT finds a duplicate without a lock. Every other decision is made by the INSERT under the row lock: under READ
 -- COMMITTED it waits for a concurrent transaction and then sees what that one committed. If the INSERT changes nothing,
 -- the loop reads the row again to find the reason.
+-- p_any_isolation allows a stricter isolation level: a key that another transaction has taken since the snapshot raises
+-- SQLSTATE 40001 (serialization_failure) then, so the caller must repeat its transaction.
 -- CREATE OR REPLACE cannot change the columns that an older version returned.
 CREATE OR REPLACE FUNCTION processed_message_check(
     p_key text, p_token text, p_mark bigint, p_message_id text, p_message_type text, p_ttl interval,
-    p_now timestamptz, p_hash text DEFAULT NULL,
+    p_now timestamptz, p_hash text DEFAULT NULL, p_any_isolation boolean DEFAULT false,
     OUT decision text, OUT stored_result text, OUT free_in interval, OUT fence bigint, OUT last_error text,
     OUT stored_hash text
 ) LANGUAGE plpgsql VOLATILE AS $$
@@ -19,7 +21,7 @@ DECLARE
     moment  timestamptz;
     message processed_messages;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF NOT p_any_isolation AND current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'idempotency needs READ COMMITTED, this transaction is %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
