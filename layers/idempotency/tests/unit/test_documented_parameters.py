@@ -21,7 +21,12 @@ RESULTS = {"AsyncHeldClaim", "Claim", "Duplicate", "HeldClaim", "InProgress", "K
 PROTOCOLS = {"IdempotencyMetrics", "KeyFilter", "LockManager", "Serializer", "Store"}
 # A user calls `RequestIdentity.create`.
 OTHERS = RESULTS | PROTOCOLS | {"FailMode", "KeyStatus", "RequestIdentity"}
-METHODS = ("IdempotencyChecker.mark_processing", "IdempotentConsumer.process", "PostgresLocks.acquire")
+METHODS = (
+    "IdempotencyChecker.mark_processing",
+    "IdempotentConsumer.process",
+    "AsyncIdempotentConsumer.process_batch",
+    "PostgresLocks.acquire",
+)
 CLASS_METHODS = ("RequestIdentity.create",)
 
 
