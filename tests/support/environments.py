@@ -17,8 +17,8 @@ _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 def create_environment(folder: Path, packages: list[str], python: str | Path = sys.executable) -> Path:
     """Create an environment in a folder, install the packages at the versions of the lock, and return its Python."""
     lock = (ROOT / "requirements" / "development.txt").read_text()
-    constraints = folder / "constraints.txt"
-    constraints.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^\s;\\]+", lock, re.MULTILINE)))
+    constraints = folder / "constraints.txt"  # with the markers: some packages have a version for older Pythons
+    constraints.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^\s;\\]+(?: ;[^\\\n]*)?", lock, re.MULTILINE)))
     uv = Path(sys.executable).with_name("uv")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     installed = folder / "venv" / "bin" / "python"
