@@ -87,6 +87,14 @@ def test_failed_work_records_nothing(pool: ConnectionPool, orders: Rows) -> None
     assert versions(orders) == [1]
 
 
+def test_name_can_have_colons(pool: ConnectionPool) -> None:
+    """C30: two guards never share a key, whatever their names and keys contain."""
+    for name, identifier in (("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c")):
+        guard = InboxGuard(pool, name=name)
+        assert not guard.run(Message(identifier), lambda _: None).replayed
+        assert guard.run(Message(identifier), lambda _: None).replayed
+
+
 def test_guards_with_different_names_do_not_share_keys(pool: ConnectionPool, orders: Rows) -> None:
     """C18: two consumers of one message each write their rows."""
     for name in ("orders", "invoices"):

@@ -25,6 +25,7 @@ OTHERS = RESULTS | PROTOCOLS | {"FailMode", "KeyStatus", "RequestIdentity"}
 METHODS = (
     "IdempotencyChecker.mark_processing",
     "IdempotentConsumer.process",
+    "AsyncIdempotentConsumer.process_batch",
     "InboxGuard.record",
     "PostgresLocks.acquire",
     "TransactionGuard.begin",

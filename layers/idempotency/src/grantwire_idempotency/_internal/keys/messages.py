@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 TYPE_ATTRIBUTES = ("type", "event_type", "message_type")
 
 
-# Without slots: Python sets an attribute on what Message[Order](...) creates, and ignores the refusal of a frozen
-# class. With slots, the refusal is another error.
+# Without slots: Python sets an attribute on what Message[Order](...) creates, and expects an AttributeError of a frozen
+# class. With slots, it is a TypeError.
 @dataclass(frozen=True)
 class Message(Generic[Payload]):
     """A message. The queue may deliver it again with the same id.

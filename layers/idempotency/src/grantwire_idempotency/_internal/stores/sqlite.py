@@ -7,7 +7,7 @@ and writes. The columns are those of the table in PostgreSQL, with times in mill
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from grantwire_idempotency._internal.stores.interface import (
     truncate_error,
     validate_result,
 )
+from grantwire_idempotency._internal.stores.sqlite_entries import Entries
 
 if TYPE_CHECKING:
     import sqlite3
@@ -46,9 +47,11 @@ CREATE TABLE IF NOT EXISTS processed_messages (
     message_type    TEXT NOT NULL,
     claimed_by      TEXT,
     claimed_mark    INTEGER,
+    claimed_hash    TEXT,
     claimed_until   INTEGER,
     completed_by    TEXT,
     completed_mark  INTEGER,
+    completed_hash  TEXT,
     completed_at    INTEGER,
     completed_until INTEGER,
     result          TEXT,
@@ -70,19 +73,20 @@ _NOW = "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)
 
 _FIND = """
 SELECT claimed_by, claimed_mark, claimed_until, completed_by, completed_mark, completed_until, result, result_until,
-       error, failed_until
+       error, failed_until, claimed_hash, completed_hash
   FROM processed_messages WHERE idempotency_key = :key
 """
 
 _CLAIM = """
 INSERT INTO processed_messages
-       (idempotency_key, message_id, message_type, claimed_by, claimed_mark, claimed_until, expires_at)
-VALUES (:key, :message_id, :message_type, :token, :mark, :until, :until)
+       (idempotency_key, message_id, message_type, claimed_by, claimed_mark, claimed_hash, claimed_until, expires_at)
+VALUES (:key, :message_id, :message_type, :token, :mark, :content_hash, :until, :until)
     ON CONFLICT (idempotency_key) DO UPDATE
    SET message_id    = excluded.message_id,
        message_type  = excluded.message_type,
        claimed_by    = excluded.claimed_by,
        claimed_mark  = excluded.claimed_mark,
+       claimed_hash  = excluded.claimed_hash,
        claimed_until = excluded.claimed_until,
        expires_at    = max(excluded.claimed_until, coalesce(completed_until, 0), coalesce(failed_until, 0))
 """
@@ -99,9 +103,11 @@ UPDATE processed_messages
        message_type    = :message_type,
        claimed_by      = NULL,
        claimed_mark    = NULL,
+       claimed_hash    = NULL,
        claimed_until   = NULL,
        completed_by    = :token,
        completed_mark  = :mark,
+       completed_hash  = claimed_hash,
        completed_at    = :now,
        completed_until = :until,
        result          = :result,
@@ -120,6 +126,7 @@ VALUES (:key, :message_id, :message_type, :error, :until, :until)
        message_type  = excluded.message_type,
        claimed_by    = NULL,
        claimed_mark  = NULL,
+       claimed_hash  = NULL,
        claimed_until = NULL,
        error         = excluded.error,
        failed_until  = excluded.failed_until,
@@ -137,46 +144,6 @@ DELETE FROM processed_messages WHERE completed_at < :now - :age AND coalesce(cla
 """
 
 _COUNT_EXPIRED = "SELECT count(*) FROM processed_messages WHERE expires_at <= :now"
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The claim, the completion and the failure of a key, live or expired."""
-
-    claimed_by: str | None = None
-    claimed_mark: int | None = None
-    claimed_until: int | None = None
-    completed_by: str | None = None
-    completed_mark: int | None = None
-    completed_until: int | None = None
-    result: str | None = None
-    result_until: int | None = None
-    error: str | None = None
-    failed_until: int | None = None
-
-    def is_claimed(self, now: int) -> bool:
-        return self.claimed_until is not None and self.claimed_until > now
-
-    def is_completed(self, now: int) -> bool:
-        return self.completed_until is not None and self.completed_until > now
-
-    def covers(self, key: Key, now: int) -> bool:
-        """Return whether the completion makes the key a duplicate."""
-        return self.is_completed(now) and key.is_covered_by(self.completed_mark)
-
-    def is_taken(self, claim: Claim, now: int) -> bool:
-        """Return whether another run has the key."""
-        return (self.is_claimed(now) and self.claimed_by != claim.token) or self.covers(claim.key, now)
-
-    def holds(self, claim: Claim, now: int) -> bool:
-        """Return whether the claim is live and can be completed."""
-        return self.is_claimed(now) and self.claimed_by == claim.token and not self.covers(claim.key, now)
-
-    def live_result(self, now: int) -> str | None:
-        return self.result if self.result_until is not None and self.result_until > now else None
-
-    def live_error(self, now: int) -> str | None:
-        return self.error if self.failed_until is not None and self.failed_until > now else None
 
 
 class SqliteStore:
@@ -207,9 +174,10 @@ class SqliteStore:
         with self._database.transaction() as tx:
             now, entries = self._find(tx, key)
             if entries.covers(key, now):
-                return Duplicate(key, entries.live_result(now))
+                return Duplicate(key, entries.live_result(now), entries.completed_content(key))
             if entries.claimed_until is not None and entries.is_taken(claim, now):
-                return InProgress(key, timedelta(milliseconds=entries.claimed_until - now))
+                free_in = timedelta(milliseconds=entries.claimed_until - now)
+                return InProgress(key, free_in, entries.claimed_content(key))
             tx.execute(_CLAIM, _parameters(claim, now, ttl))
             tx.execute(_DRAW_FENCE)
             (fence,) = tx.execute(_FENCE).fetchone()
@@ -250,9 +218,10 @@ class SqliteStore:
             now, entries = self._find(tx, key)
         error = entries.live_error(now)
         if entries.is_claimed(now):
-            return KeyState(KeyStatus.IN_PROGRESS, mark=entries.claimed_mark)
+            return KeyState(KeyStatus.IN_PROGRESS, mark=entries.claimed_mark, content_hash=entries.claimed_hash or "")
         if entries.is_completed(now):
-            return KeyState(KeyStatus.COMPLETED, entries.live_result(now), error, entries.completed_mark)
+            result, content_hash = entries.live_result(now), entries.completed_hash or ""
+            return KeyState(KeyStatus.COMPLETED, result, error, entries.completed_mark, content_hash)
         return None if error is None else KeyState(KeyStatus.FAILED, error=error)
 
     def cleanup(self) -> int:
@@ -275,10 +244,10 @@ class SqliteStore:
         """Close the file; the next use opens it again."""
         self._database.close()
 
-    def _find(self, tx: sqlite3.Connection, key: Key) -> tuple[int, _Entries]:
+    def _find(self, tx: sqlite3.Connection, key: Key) -> tuple[int, Entries]:
         """Return the time, and the entries of the key."""
         row = tx.execute(_FIND, {"key": key.value}).fetchone()
-        return self._now(tx), _Entries() if row is None else _Entries(*row)
+        return self._now(tx), Entries() if row is None else Entries(*row)
 
     def _now(self, tx: sqlite3.Connection) -> int:
         if self._clock is not None:
@@ -292,6 +261,7 @@ def _parameters(claim: Claim, now: int, ttl: timedelta) -> dict[str, Any]:
         "key": key.value,
         "token": claim.token,
         "mark": key.mark,
+        "content_hash": key.content_hash or None,
         "message_id": key.message_id or key.value,
         "message_type": key.message_type,
         "now": now,
