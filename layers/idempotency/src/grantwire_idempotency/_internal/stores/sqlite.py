@@ -1,13 +1,13 @@
 """A store in a SQLite file, for tests and for tools on one machine. It needs only the standard library.
 
 Each method is one write transaction, which no other process can interleave: it reads the entries of the key, decides,
-and writes. The columns are those of the table in PostgreSQL, with times in milliseconds since 1970.
+and writes.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,6 @@ from grantwire_idempotency._internal.stores.interface import (
     CLEANUP_BATCH,
     Duplicate,
     InProgress,
-    KeyState,
-    KeyStatus,
     claim_lost_error,
     clamp_ttl,
     completion_ttl,
@@ -29,6 +27,7 @@ from grantwire_idempotency._internal.stores.interface import (
     truncate_error,
     validate_result,
 )
+from grantwire_idempotency._internal.stores.sqlite_entries import SCHEMA, Entries
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,52 +36,21 @@ if TYPE_CHECKING:
 
     from grantwire_idempotency._internal.foundation.fail_mode import FailMode
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
-    from grantwire_idempotency._internal.stores.interface import CheckResult, Claim, Key
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS processed_messages (
-    idempotency_key TEXT NOT NULL PRIMARY KEY,
-    message_id      TEXT NOT NULL,
-    message_type    TEXT NOT NULL,
-    claimed_by      TEXT,
-    claimed_mark    INTEGER,
-    claimed_until   INTEGER,
-    completed_by    TEXT,
-    completed_mark  INTEGER,
-    completed_at    INTEGER,
-    completed_until INTEGER,
-    result          TEXT,
-    result_until    INTEGER,
-    error           TEXT,
-    failed_until    INTEGER,
-    expires_at      INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS processed_messages_expiry ON processed_messages (expires_at);
--- The last fencing number of all keys. No cleanup deletes the row, so the numbers only grow.
-CREATE TABLE IF NOT EXISTS idempotency_fences (
-    id   INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
-    last INTEGER NOT NULL
-);
-"""
+    from grantwire_idempotency._internal.stores.interface import CheckResult, Claim, Key, KeyState
 
 # The clock of SQLite: the time of the system, in whole milliseconds.
 _NOW = "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
-_FIND = """
-SELECT claimed_by, claimed_mark, claimed_until, completed_by, completed_mark, completed_until, result, result_until,
-       error, failed_until
-  FROM processed_messages WHERE idempotency_key = :key
-"""
-
 _CLAIM = """
 INSERT INTO processed_messages
-       (idempotency_key, message_id, message_type, claimed_by, claimed_mark, claimed_until, expires_at)
-VALUES (:key, :message_id, :message_type, :token, :mark, :until, :until)
+       (idempotency_key, message_id, message_type, claimed_by, claimed_mark, claimed_hash, claimed_until, expires_at)
+VALUES (:key, :message_id, :message_type, :token, :mark, :hash, :until, :until)
     ON CONFLICT (idempotency_key) DO UPDATE
    SET message_id    = excluded.message_id,
        message_type  = excluded.message_type,
        claimed_by    = excluded.claimed_by,
        claimed_mark  = excluded.claimed_mark,
+       claimed_hash  = excluded.claimed_hash,
        claimed_until = excluded.claimed_until,
        expires_at    = max(excluded.claimed_until, coalesce(completed_until, 0), coalesce(failed_until, 0))
 """
@@ -99,9 +67,11 @@ UPDATE processed_messages
        message_type    = :message_type,
        claimed_by      = NULL,
        claimed_mark    = NULL,
+       claimed_hash    = NULL,
        claimed_until   = NULL,
        completed_by    = :token,
        completed_mark  = :mark,
+       completed_hash  = claimed_hash,
        completed_at    = :now,
        completed_until = :until,
        result          = :result,
@@ -120,6 +90,7 @@ VALUES (:key, :message_id, :message_type, :error, :until, :until)
        message_type  = excluded.message_type,
        claimed_by    = NULL,
        claimed_mark  = NULL,
+       claimed_hash  = NULL,
        claimed_until = NULL,
        error         = excluded.error,
        failed_until  = excluded.failed_until,
@@ -137,46 +108,6 @@ DELETE FROM processed_messages WHERE completed_at < :now - :age AND coalesce(cla
 """
 
 _COUNT_EXPIRED = "SELECT count(*) FROM processed_messages WHERE expires_at <= :now"
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """The claim, the completion and the failure of a key, live or expired."""
-
-    claimed_by: str | None = None
-    claimed_mark: int | None = None
-    claimed_until: int | None = None
-    completed_by: str | None = None
-    completed_mark: int | None = None
-    completed_until: int | None = None
-    result: str | None = None
-    result_until: int | None = None
-    error: str | None = None
-    failed_until: int | None = None
-
-    def is_claimed(self, now: int) -> bool:
-        return self.claimed_until is not None and self.claimed_until > now
-
-    def is_completed(self, now: int) -> bool:
-        return self.completed_until is not None and self.completed_until > now
-
-    def covers(self, key: Key, now: int) -> bool:
-        """Return whether the completion makes the key a duplicate."""
-        return self.is_completed(now) and key.is_covered_by(self.completed_mark)
-
-    def is_taken(self, claim: Claim, now: int) -> bool:
-        """Return whether another run has the key."""
-        return (self.is_claimed(now) and self.claimed_by != claim.token) or self.covers(claim.key, now)
-
-    def holds(self, claim: Claim, now: int) -> bool:
-        """Return whether the claim is live and can be completed."""
-        return self.is_claimed(now) and self.claimed_by == claim.token and not self.covers(claim.key, now)
-
-    def live_result(self, now: int) -> str | None:
-        return self.result if self.result_until is not None and self.result_until > now else None
-
-    def live_error(self, now: int) -> str | None:
-        return self.error if self.failed_until is not None and self.failed_until > now else None
 
 
 class SqliteStore:
@@ -199,17 +130,18 @@ class SqliteStore:
         self.fail_mode = fail_mode
         self._clock = clock
         # The same file also after a change of the working folder.
-        self._database = SqliteDatabase(str(Path(path).absolute()), _SCHEMA, timeout, logger or default_logger)
+        self._database = SqliteDatabase(str(Path(path).absolute()), SCHEMA, timeout, logger or default_logger)
 
     def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
         claim = new_claim(key, token)
         with self._database.transaction() as tx:
             now, entries = self._find(tx, key)
-            if entries.covers(key, now):
-                return Duplicate(key, entries.live_result(now))
-            if entries.claimed_until is not None and entries.is_taken(claim, now):
-                return InProgress(key, timedelta(milliseconds=entries.claimed_until - now))
+            if entries.cover(key, now):
+                return Duplicate(key, entries.live_result(now), entries.completion.content_hash_for(key))
+            if entries.claim.until is not None and entries.are_taken(claim, now):
+                free_in = timedelta(milliseconds=entries.claim.until - now)
+                return InProgress(key, free_in, entries.claim.content_hash_for(key))
             tx.execute(_CLAIM, _parameters(claim, now, ttl))
             tx.execute(_DRAW_FENCE)
             (fence,) = tx.execute(_FENCE).fetchone()
@@ -222,9 +154,9 @@ class SqliteStore:
         result = validate_result(result)
         with self._database.transaction() as tx:
             now, entries = self._find(tx, claim.key)
-            if entries.is_completed(now) and entries.completed_by == claim.token:
+            if entries.completion.is_live(now) and entries.completion.token == claim.token:
                 return
-            if not entries.holds(claim, now):
+            if not entries.hold(claim, now) or entries.cover(claim.key, now):
                 raise claim_lost_error()
             parameters = _parameters(claim, now, completion_ttl(claim.key, ttl, order_ttl))
             tx.execute(_COMPLETE, {**parameters, "result": result, "result_until": now + _milliseconds(ttl)})
@@ -233,14 +165,14 @@ class SqliteStore:
         """See `Store`."""
         with self._database.transaction() as tx:
             now, entries = self._find(tx, claim.key)
-            if not entries.is_taken(claim, now):
+            if not entries.are_taken(claim, now):
                 tx.execute(_FAIL, {**_parameters(claim, now, ttl), "error": truncate_error(error)})
 
     def extend(self, claim: Claim, ttl: timedelta) -> None:
         """See `Store`."""
         with self._database.transaction() as tx:
             now, entries = self._find(tx, claim.key)
-            if not entries.is_claimed(now) or entries.claimed_by != claim.token:
+            if not entries.hold(claim, now):
                 raise claim_lost_error()
             tx.execute(_CLAIM, _parameters(claim, now, ttl))
 
@@ -248,12 +180,7 @@ class SqliteStore:
         """See `Store`."""
         with self._database.transaction() as tx:
             now, entries = self._find(tx, key)
-        error = entries.live_error(now)
-        if entries.is_claimed(now):
-            return KeyState(KeyStatus.IN_PROGRESS, mark=entries.claimed_mark)
-        if entries.is_completed(now):
-            return KeyState(KeyStatus.COMPLETED, entries.live_result(now), error, entries.completed_mark)
-        return None if error is None else KeyState(KeyStatus.FAILED, error=error)
+        return entries.state(now)
 
     def cleanup(self) -> int:
         """See `Store`. Deletes up to 1,000 rows, oldest first; call it again while it returns 1,000."""
@@ -275,10 +202,9 @@ class SqliteStore:
         """Close the file; the next use opens it again."""
         self._database.close()
 
-    def _find(self, tx: sqlite3.Connection, key: Key) -> tuple[int, _Entries]:
+    def _find(self, tx: sqlite3.Connection, key: Key) -> tuple[int, Entries]:
         """Return the time, and the entries of the key."""
-        row = tx.execute(_FIND, {"key": key.value}).fetchone()
-        return self._now(tx), _Entries() if row is None else _Entries(*row)
+        return self._now(tx), Entries.find(tx, key)
 
     def _now(self, tx: sqlite3.Connection) -> int:
         if self._clock is not None:
@@ -292,6 +218,7 @@ def _parameters(claim: Claim, now: int, ttl: timedelta) -> dict[str, Any]:
         "key": key.value,
         "token": claim.token,
         "mark": key.mark,
+        "hash": key.content_hash or None,
         "message_id": key.message_id or key.value,
         "message_type": key.message_type,
         "now": now,
