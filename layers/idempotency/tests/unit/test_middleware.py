@@ -124,6 +124,31 @@ def test_key_of_another_request_is_refused(subject: Any, change: dict[str, Any])
     assert len(app.calls) == 1
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "Application/Problem+JSON; charset=utf-8"])
+def test_same_json_is_the_same_request(subject: Any, content_type: str) -> None:
+    """A client that builds its request again may write it in another way. What is no JSON counts byte for byte."""
+    guarded = subject(Application())
+    statuses = [
+        guarded.send(body, content_type=content_type, key=f"k{number}").status
+        for number, bodies in enumerate(
+            [
+                (b'{"a": 1, "b": [1.0]}', b'{"b":[1.0],"a":1}', b'{"b": [1], "a": 1}'),
+                (b"no json", b"no json", b"no  json"),
+                (b"[" * 100_000, b"[" * 100_000, b"[" * 99_999),
+            ]
+        )
+        for body in bodies
+    ]
+    assert statuses == [201, 201, 422] * 3
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/jsonl"])
+def test_other_bodies_are_compared_byte_for_byte(subject: Any, content_type: str) -> None:
+    """The middleware does not know what they mean."""
+    guarded = subject(Application())
+    assert [guarded.send(body, content_type=content_type).status for body in (b"{}", b"{ }")] == [201, 422]
+
+
 def test_two_callers_never_share_a_key(subject: Any) -> None:
     """Neither the response nor the conflict of another caller."""
     app = Application([(200, PLAIN, b"for ann"), (200, PLAIN, b"for bob")])
