@@ -345,6 +345,14 @@ def test_unavailable_store_with_open_runs_unguarded(subject: Any, store: Failing
     assert (len(app.calls), metrics.unguarded_runs, metrics.flushes) == (1, ["shop"], 2)
 
 
+def test_store_that_refuses_the_application_is_an_error(subject: Any, store: FailingStore) -> None:
+    """A wrong password is no outage: the server responds 500 and logs the reason, in every fail mode."""
+    store.failing["check"] = [ConfigError(["wrong password"])] * 2
+    for mode in FailMode:
+        with pytest.raises(ConfigError, match="wrong password"):
+            subject(Application(), store=wrap(subject, store), fail_mode=mode).send()
+
+
 def test_response_that_the_store_lost_is_not_repeated(subject: Any, store: FailingStore) -> None:
     """The work is done: a repeat gets an error, and does not run."""
     store.failing["store_result"] = [InternalError("too large for this store")]

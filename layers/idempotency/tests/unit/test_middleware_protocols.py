@@ -16,7 +16,7 @@ from grantwire_idempotency import (
     MemoryStore,
     NoMetrics,
     WsgiIdempotencyMiddleware,
-    current_claim,
+    current_async_claim,
 )
 from grantwire_idempotency.errors import ConfigError, InternalError
 from layers.idempotency.tests.unit.doubles import logged
@@ -111,7 +111,7 @@ def test_cancelled_request_ends_and_its_response_is_stored() -> None:
         running, may_end = asyncio.Event(), asyncio.Event()
 
         async def app(_scope: Any, _receive: Any, send: Any) -> None:
-            runs.append(current_claim().key)
+            runs.append(current_async_claim().key)
             running.set()
             await may_end.wait()
             await send(START)
