@@ -129,7 +129,8 @@ class RequestGuard:
             return self.refuse(error)
         finally:
             self._execution.flush()
-        return self._replay(outcome.value) if outcome.replayed else outcome.value
+        response = outcome.value
+        return self._replay(response) if outcome.replayed or response is None else response
 
     def _keep_or_release(self, response: HttpResponse) -> HttpResponse:
         if response.status not in self._settings.stored_statuses:
