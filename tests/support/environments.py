@@ -18,7 +18,8 @@ def create_environment(folder: Path, packages: list[str], python: str | Path = s
     """Create an environment in a folder, install the packages at the versions of the lock, and return its Python."""
     lock = (ROOT / "requirements" / "development.txt").read_text()
     constraints = folder / "constraints.txt"
-    constraints.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^\s;\\]+", lock, re.MULTILINE)))
+    # With its marker: a package can have another version on another Python.
+    constraints.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^\s\\]+(?: ; [^\\\n]+)?", lock, re.MULTILINE)))
     uv = Path(sys.executable).with_name("uv")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     installed = folder / "venv" / "bin" / "python"

@@ -156,7 +156,7 @@ def test_repeat_has_the_stored_headers_and_another_request_is_refused(
     assert "set-cookie" not in repeat.headers
     assert repeat.headers["content-length"] == str(len(first.body))
     assert (repeat.status, repeat.body) == (first.status, first.body)
-    assert send(ports[1], "/postgres/work", key, body="{ }").status == 422
+    assert send(ports[1], "/postgres/work", key, body="[]").status == 422
     assert send(ports[1], "/postgres/work?x=1", key).status == 422
     assert send(ports[1], "/postgres/work", key, user="bob").body != first.body
     assert len([effect for effect in site.effects() if effect in repeat.body.decode()]) == 1

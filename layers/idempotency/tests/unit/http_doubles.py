@@ -106,9 +106,11 @@ class AsgiSubject:
         path: str = "/orders",
         query: str = "",
         root: str = "",
+        content_type: str = "application/json",
     ) -> Response:
         """Send a request in two parts and return the response."""
-        headers = {"x-user": user, "content-length": str(len(body))} | ({} if key is None else {"idempotency-key": key})
+        headers = {"x-user": user, "content-length": str(len(body)), "content-type": content_type}
+        headers |= {} if key is None else {"idempotency-key": key}
         scope = {
             "type": "http",
             "method": method,
@@ -141,10 +143,16 @@ class WsgiSubject:
         path: str = "/orders",
         query: str = "",
         root: str = "",
+        content_type: str = "application/json",
     ) -> Response:
         """Send a request and return the response."""
         environ: dict[str, Any] = {"REQUEST_METHOD": method, "SCRIPT_NAME": root, "PATH_INFO": path}
-        environ |= {"QUERY_STRING": query, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
+        environ |= {
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": content_type,
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body),
+        }
         environ |= ({"HTTP_X_USER": user} if user else {}) | ({} if key is None else {"HTTP_IDEMPOTENCY_KEY": key})
         return call_wsgi(self._app, environ)
 

@@ -124,6 +124,31 @@ def test_key_of_another_request_is_refused(subject: Any, change: dict[str, Any])
     assert len(app.calls) == 1
 
 
+@pytest.mark.parametrize("content_type", ["application/json", "Application/Problem+JSON; charset=utf-8"])
+def test_same_json_is_the_same_request(subject: Any, content_type: str) -> None:
+    """A client that builds its request again may write it in another way. What is no JSON counts byte for byte."""
+    guarded = subject(Application())
+    statuses = [
+        guarded.send(body, content_type=content_type, key=f"k{number}").status
+        for number, bodies in enumerate(
+            [
+                (b'{"a": 1, "b": [1.0]}', b'{"b":[1.0],"a":1}', b'{"b": [1], "a": 1}'),
+                (b"no json", b"no json", b"no  json"),
+                (b"[" * 100_000, b"[" * 100_000, b"[" * 99_999),
+            ]
+        )
+        for body in bodies
+    ]
+    assert statuses == [201, 201, 422] * 3
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/jsonl"])
+def test_other_bodies_are_compared_byte_for_byte(subject: Any, content_type: str) -> None:
+    """The middleware does not know what they mean."""
+    guarded = subject(Application())
+    assert [guarded.send(body, content_type=content_type).status for body in (b"{}", b"{ }")] == [201, 422]
+
+
 def test_two_callers_never_share_a_key(subject: Any) -> None:
     """Neither the response nor the conflict of another caller."""
     app = Application([(200, PLAIN, b"for ann"), (200, PLAIN, b"for bob")])
@@ -230,7 +255,7 @@ def test_paths_can_be_chosen(subject: Any, paths: Any) -> None:
     guarded = subject(app, paths=paths)
     for path, root in (("/orders", ""), ("/orders", "/v1"), ("/orders/1/items", "")):
         assert guarded.send(path=path, root=root, key=None).status == 400, path
-    for path, root in (("/login", ""), ("/v1/orders", ""), ("/order", "")):
+    for path, root in (("/login", ""), ("/v1/orders", ""), ("/order", ""), ("/refunds-old", "")):
         assert guarded.send(path=path, root=root, key=None).status == 201, path
 
 
@@ -318,6 +343,14 @@ def test_unavailable_store_with_open_runs_unguarded(subject: Any, store: Failing
     first, repeat = guarded.send(), guarded.send()
     assert (first.status, repeat.status, repeat.body) == (201, 201, first.body)
     assert (len(app.calls), metrics.unguarded_runs, metrics.flushes) == (1, ["shop"], 2)
+
+
+def test_store_that_refuses_the_application_is_an_error(subject: Any, store: FailingStore) -> None:
+    """A wrong password is no outage: the server responds 500 and logs the reason, in every fail mode."""
+    store.failing["check"] = [ConfigError(["wrong password"])] * 2
+    for mode in FailMode:
+        with pytest.raises(ConfigError, match="wrong password"):
+            subject(Application(), store=wrap(subject, store), fail_mode=mode).send()
 
 
 def test_response_that_the_store_lost_is_not_repeated(subject: Any, store: FailingStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.util import setup_testing_defaults
 
 import pytest
@@ -16,11 +16,16 @@ from grantwire_idempotency import (
     MemoryStore,
     NoMetrics,
     WsgiIdempotencyMiddleware,
-    current_claim,
+    current_async_claim,
 )
 from grantwire_idempotency.errors import ConfigError, InternalError
 from layers.idempotency.tests.unit.doubles import logged
 from layers.idempotency.tests.unit.http_doubles import call_asgi, call_wsgi
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from grantwire_idempotency import Claim
 
 SCOPE = {
     "type": "http",
@@ -106,7 +111,7 @@ def test_cancelled_request_ends_and_its_response_is_stored() -> None:
         running, may_end = asyncio.Event(), asyncio.Event()
 
         async def app(_scope: Any, _receive: Any, send: Any) -> None:
-            runs.append(current_claim().key)
+            runs.append(current_async_claim().key)
             running.set()
             await may_end.wait()
             await send(START)
@@ -161,26 +166,38 @@ def test_error_after_the_client_left_is_logged(caplog: pytest.LogCaptureFixture)
 
 
 def test_end_of_the_event_loop_releases_the_key() -> None:
-    """A server that shuts down cancels what is left: the work is interrupted, so a repeat runs."""
-    store, runs, running = AsyncMemoryStore(), [], asyncio.Event()
+    """A server that shuts down cancels what is left. A repeat runs, but not before the work has really ended."""
+    steps: list[str] = []
+    running = asyncio.Event()
+
+    class Watched(AsyncMemoryStore):
+        async def store_failure(self, claim: Claim, error: str, ttl: timedelta) -> None:
+            steps.append("released")
+            await super().store_failure(claim, error, ttl)
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        runs.append(1)
-        running.set()
-        if len(runs) == 1:
-            await asyncio.Event().wait()
+        if not running.is_set():
+            running.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                steps.append("ended")
         await send(START)
         await send(END)
 
+    guarded = guard(app, store=Watched())
+
     async def leave() -> None:
         client = Client()
-        request = asyncio.create_task(guard(app, store=store)(SCOPE, client.receive, client.send))
+        request = asyncio.create_task(guarded(SCOPE, client.receive, client.send))
         await running.wait()
         request.cancel()
 
     asyncio.run(leave())
-    assert asyncio.run(call_asgi(guard(app, store=store), SCOPE)).status == 201
-    assert len(runs) == 2
+    assert steps == ["ended", "released"]
+    assert asyncio.run(call_asgi(guarded, SCOPE)).status == 201
 
 
 def test_application_is_not_told_that_the_client_disconnected() -> None:
@@ -206,6 +223,15 @@ def test_application_is_not_told_that_the_client_disconnected() -> None:
 
     asyncio.run(main())
     assert seen == ["waits", "http.disconnect"]
+
+
+def test_body_without_length_is_limited() -> None:
+    """A chunked body, while it is read."""
+
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise AssertionError
+
+    assert asyncio.run(call_asgi(guard(app, max_request_bytes=5), SCOPE, b"123456")).status == 413
 
 
 def test_client_that_leaves_before_its_request_arrived_runs_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grantwire_idempotency._internal.foundation.steps import drive_async
 from grantwire_idempotency._internal.foundation.wiring import async_store_rule
 from grantwire_idempotency._internal.middleware.asgi_exchange import ClientGoneError, Exchange, read_body, send_response
-from grantwire_idempotency._internal.middleware.interface import Middleware
+from grantwire_idempotency._internal.middleware.base import Middleware
 from grantwire_idempotency._internal.middleware.messages import HttpRequest
 from grantwire_idempotency._internal.middleware.problems import RequestRefusedError
 from grantwire_idempotency._internal.stores.interface import AsyncStore
@@ -81,8 +81,15 @@ class AsgiIdempotencyMiddleware(Middleware[AsgiApplication, AsyncStore, FindCall
         if length.isdigit():
             self._guard.limit_body(int(length))
         body = await read_body(receive, self._guard.limit_body)
-        query = scope.get("query_string", b"").decode("latin-1")
-        return HttpRequest(caller, key, scope["method"], "".join(_split_path(scope)), query, body)
+        return HttpRequest(
+            caller,
+            key,
+            scope["method"],
+            "".join(_split_path(scope)),
+            scope.get("query_string", b"").decode("latin-1"),
+            "".join(_list_values(scope, b"content-type")[:1]),
+            body,
+        )
 
     async def _run(self, request: HttpRequest, exchange: Exchange) -> HttpResponse:
         """Run the request in a task of its own, which goes on if this one is cancelled."""

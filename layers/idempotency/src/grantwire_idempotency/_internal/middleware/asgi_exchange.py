@@ -40,7 +40,8 @@ class Exchange:
         try:
             return await self._response
         except asyncio.CancelledError:
-            self._task.cancel()
+            if not self._task.cancelling():  # the end of the event loop has cancelled it too
+                self._task.cancel()
             await asyncio.wait([self._task])
             raise
 

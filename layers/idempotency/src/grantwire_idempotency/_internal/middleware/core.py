@@ -17,7 +17,10 @@ Idempotency-Key. Method, path, query and body are the content of the key, which 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.middleware.settings import MiddlewareSettings
 
 _NOT_STORED = "RESPONSE_NOT_STORED"
+_JSON = re.compile(r"application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
 
 class _ReleasedResponseError(HandledFailureError):
@@ -59,7 +63,6 @@ class RequestGuard:
         self._execution = execution
         self._settings = settings
         self._logger = logger
-        self.refuse = problems.describe
         self._problems = problems
 
     @property
@@ -95,6 +98,10 @@ class RequestGuard:
             detail = f"The body of the request must have at most {limit:,} bytes."
             raise RequestRefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "REQUEST_TOO_LARGE", detail)
 
+    def refuse(self, error: Exception) -> HttpResponse:
+        """Return the response to a request that is refused with this error; raise any other error."""
+        return self._problems.describe(error)
+
     def run(self, request: HttpRequest, respond: Call) -> Steps[HttpResponse]:
         """Return the response to a request; `respond` calls the application and returns its response.
 
@@ -122,10 +129,8 @@ class RequestGuard:
             return self.refuse(error)
         finally:
             self._execution.flush()
-        response: HttpResponse | None = outcome.value
-        if outcome.replayed or response is None:
-            return self._replay(response)
-        return response
+        response = outcome.value
+        return self._replay(response) if outcome.replayed or response is None else response
 
     def _keep_or_release(self, response: HttpResponse) -> HttpResponse:
         if response.status not in self._settings.stored_statuses:
@@ -156,7 +161,15 @@ def _make_key(request: HttpRequest) -> Key:
         "method": request.method,
         "path": request.path,
         "query": request.query,
-        "body": hashlib.sha256(request.body).hexdigest(),
+        "body": _hash_body(request),
     }
     value = hash_json({"caller": request.caller, "key": request.key})
     return Key(value, message_id=request.key, content_hash=hash_json(content))
+
+
+def _hash_body(request: HttpRequest) -> str:
+    """Return a hash of the body. A client may write the same JSON with other white space, or in another order."""
+    if _JSON.match(request.content_type):
+        with contextlib.suppress(ValueError, RecursionError, BadRequestError):  # no JSON: its bytes count
+            return f"json {hash_json(json.loads(request.body))}"
+    return hashlib.sha256(request.body).hexdigest()

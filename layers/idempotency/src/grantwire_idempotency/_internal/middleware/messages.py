@@ -22,6 +22,7 @@ class HttpRequest:
     method: str
     path: str
     query: str
+    content_type: str
     body: bytes
 
 

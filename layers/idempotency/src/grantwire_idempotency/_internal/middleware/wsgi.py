@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from grantwire_idempotency._internal.foundation.steps import drive
 from grantwire_idempotency._internal.foundation.wiring import sync_store_rule
+from grantwire_idempotency._internal.middleware.base import Middleware
 from grantwire_idempotency._internal.middleware.collector import ResponseCollector
-from grantwire_idempotency._internal.middleware.interface import Middleware
 from grantwire_idempotency._internal.middleware.messages import HttpRequest
 from grantwire_idempotency._internal.middleware.problems import RequestRefusedError
 from grantwire_idempotency._internal.stores.interface import Store
@@ -64,6 +64,7 @@ class WsgiIdempotencyMiddleware(Middleware[WsgiApplication, Store, FindCaller]):
             environ["REQUEST_METHOD"],
             _decode(environ.get("SCRIPT_NAME", "")) + path,
             environ.get("QUERY_STRING", ""),
+            environ.get("CONTENT_TYPE", ""),
             self._read_body(environ),
         )
 
