@@ -1,4 +1,7 @@
-"""The slow proofs of the idempotency library, for `make check`: the installed wheel, and ten times as many checks."""
+"""The slow proofs of the idempotency library, for `make check`.
+
+The installed wheel, workers of task queues that are killed, and ten times as many checks by threads and forks.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import sys
 PROOFS = (
     "tests/installed",
     "layers/idempotency/tests/installed",
+    "layers/idempotency/tests/workers",
     "layers/idempotency/tests/integration/test_threads_and_forks.py",
 )
 

@@ -41,7 +41,7 @@ CHECKS = {
     "older PostgreSQL": ("python", "-m", "tests.support.older_postgres"),
     # Every section of `make bench` once, at its smallest size. It takes longer than the timeout of a test.
     "bench": ("pytest", "-q", "tests/bench/test_smoke.py"),
-    # C14, C17: the wheel of the library in a fresh environment, and many checks by threads and forks.
+    # C14, C17, C29: the wheel of the library in a fresh environment, killed workers, and many checks by threads.
     "library": ("python", "-m", "tests.support.library_proofs"),
     # T6, T12: the console in a browser: its modules alone, and on a deployed stack.
     "console": ("pytest", "-q", "tests/browser"),

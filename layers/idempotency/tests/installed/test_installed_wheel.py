@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from tests.support.valkey import ValkeyServer
 
 # What the programs use beside the library.
-PACKAGES = ("django", "fastapi", "httpx", "opentelemetry-sdk", "prometheus-client", "pydantic", "pytest", "sqlalchemy")
+PACKAGES = (
+    *("celery", "django", "fastapi", "httpx", "opentelemetry-sdk", "prometheus-client", "pydantic", "pytest"),
+    "sqlalchemy",
+)
 EXTRAS = "postgres,redis,bloom,powertools,opentelemetry"
 # No requirement without an extra, then the extras, the Python versions, the licence, and whether the package is typed.
 METADATA = ["", "bloom opentelemetry postgres powertools redis", "<3.15,>=3.11", "MIT", "LICENSE", "True", ""]

@@ -58,7 +58,7 @@ def test_function_and_key_get_original_arguments() -> None:
 
 
 def test_wrapper_keeps_name_and_signature() -> None:
-    """Lambda, Powertools and people inspect them."""
+    """Lambda, Powertools and people inspect them. Celery does not follow `__wrapped__`, as `getfullargspec`."""
 
     def job(order: str) -> str:
         """Do the work."""
@@ -67,6 +67,8 @@ def test_wrapper_keeps_name_and_signature() -> None:
     guarded = idempotent(MemoryStore(), key=lambda order: order)(job)
     assert (guarded.__name__, guarded.__doc__) == ("job", "Do the work.")
     assert inspect.signature(guarded) == inspect.signature(job)
+    assert inspect.getfullargspec(guarded) == inspect.getfullargspec(job)
+    assert idempotent(MemoryStore(), key=str, name="len")(len)("four") == 4
 
 
 def test_method_can_be_guarded() -> None:

@@ -13,6 +13,7 @@ docs/guide.md explains which guard to choose.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from dataclasses import dataclass, replace
@@ -151,9 +152,20 @@ def idempotent(  # noqa: PLR0913 - each parameter is one decision of the caller
         async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
             return await drive_async(job.call(args, kwargs))
 
-        return guarded_coroutine if is_async else guarded
+        chosen = guarded_coroutine if is_async else guarded
+        _keep_signature(chosen, function)
+        return chosen
 
     return decorate
+
+
+def _keep_signature(guarded: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Give the guarded function the signature of the function, for tools that do not follow `__wrapped__`.
+
+    Celery is one: it checks the arguments of a task when the task is sent.
+    """
+    with contextlib.suppress(TypeError, ValueError, NameError):  # a built-in one, or a name only for type checkers
+        guarded.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,10 +129,8 @@ class RequestGuard:
             return self.refuse(error)
         finally:
             self._execution.flush()
-        response: HttpResponse | None = outcome.value
-        if outcome.replayed or response is None:
-            return self._replay(response)
-        return response
+        response = outcome.value
+        return self._replay(response) if outcome.replayed or response is None else response
 
     def _keep_or_release(self, response: HttpResponse) -> HttpResponse:
         if response.status not in self._settings.stored_statuses:

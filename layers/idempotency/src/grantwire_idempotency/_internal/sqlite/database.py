@@ -21,7 +21,7 @@ from grantwire_idempotency._internal.foundation.backoff import Backoff
 from grantwire_idempotency._internal.foundation.forks import prepare_forks
 from grantwire_idempotency._internal.foundation.shortages import BUSY
 from grantwire_idempotency._internal.foundation.wiring import require
-from grantwire_idempotency._internal.sqlite.errors import convert_error, is_busy
+from grantwire_idempotency._internal.sqlite.errors import convert_error, describe, is_busy
 from grantwire_idempotency.errors import BusyError
 
 if TYPE_CHECKING:
@@ -73,10 +73,12 @@ class SqliteDatabase:
 
     def _begin(self, deadline: float) -> sqlite3.Connection:
         """Begin a transaction that no other one can overtake, and wait for the one that has the file."""
-        attempt = 0
+        attempt, reason = 0, "other threads use the connection"
         while True:
             attempt += 1
             if time.monotonic() > deadline:
+                logger = self._logger
+                logger.debug("no free connection", extra={"reason": reason})
                 raise BusyError(BUSY)
             try:
                 if self._connection is None:
@@ -85,6 +87,7 @@ class SqliteDatabase:
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise
+                reason = describe(error)
             else:
                 return self._connection
             time.sleep(_BACKOFF.delay(attempt, random.random).total_seconds())

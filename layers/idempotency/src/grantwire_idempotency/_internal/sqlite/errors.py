@@ -6,8 +6,8 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING
 
-from grantwire_idempotency._internal.foundation.shortages import BUSY, is_local_shortage
-from grantwire_idempotency.errors import BusyError, ConfigError, InternalError, RetryableError
+from grantwire_idempotency._internal.foundation.shortages import is_local_shortage
+from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
 
 if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
@@ -34,13 +34,14 @@ def is_busy(error: sqlite3.Error) -> bool:
     return code in _BUSY_CODES or (code == sqlite3.SQLITE_CANTOPEN and _has_no_free_file())
 
 
+def describe(error: sqlite3.Error) -> str:
+    """Return the name and the text of an error."""
+    return f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}"
+
+
 def convert_error(error: sqlite3.Error, path: str, logger: LibraryLogger) -> Exception:
-    """Return BusyError, RetryableError if the file is unavailable, ConfigError for a wrong path, else InternalError."""
-    reason = f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}"
-    code = _primary_code(error)
-    if is_busy(error):
-        logger.debug("no free connection", extra={"reason": reason})
-        return BusyError(BUSY)
+    """Return RetryableError if the file is unavailable, ConfigError for a wrong path, else InternalError."""
+    reason, code = describe(error), _primary_code(error)
     if code in _RETRYABLE_CODES:
         logger.warning("sqlite unavailable", extra={"reason": reason})
         return RetryableError("temporarily unavailable, send the same request again")

@@ -1,7 +1,7 @@
 """A store in a SQLite file, for tests and for tools on one machine. It needs only the standard library.
 
 Each method is one write transaction, which no other process can interleave: it reads the entries of the key, decides,
-and writes. The columns are those of the table in PostgreSQL, with times in milliseconds since 1970.
+and writes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from grantwire_idempotency._internal.stores.interface import (
     CLEANUP_BATCH,
     Duplicate,
     InProgress,
-    KeyState,
-    KeyStatus,
     claim_lost_error,
     clamp_ttl,
     completion_ttl,
@@ -29,7 +27,7 @@ from grantwire_idempotency._internal.stores.interface import (
     truncate_error,
     validate_result,
 )
-from grantwire_idempotency._internal.stores.sqlite_entries import Entries
+from grantwire_idempotency._internal.stores.sqlite_entries import SCHEMA, Entries
 
 if TYPE_CHECKING:
     import sqlite3
@@ -38,49 +36,15 @@ if TYPE_CHECKING:
 
     from grantwire_idempotency._internal.foundation.fail_mode import FailMode
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
-    from grantwire_idempotency._internal.stores.interface import CheckResult, Claim, Key
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS processed_messages (
-    idempotency_key TEXT NOT NULL PRIMARY KEY,
-    message_id      TEXT NOT NULL,
-    message_type    TEXT NOT NULL,
-    claimed_by      TEXT,
-    claimed_mark    INTEGER,
-    claimed_hash    TEXT,
-    claimed_until   INTEGER,
-    completed_by    TEXT,
-    completed_mark  INTEGER,
-    completed_hash  TEXT,
-    completed_at    INTEGER,
-    completed_until INTEGER,
-    result          TEXT,
-    result_until    INTEGER,
-    error           TEXT,
-    failed_until    INTEGER,
-    expires_at      INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS processed_messages_expiry ON processed_messages (expires_at);
--- The last fencing number of all keys. No cleanup deletes the row, so the numbers only grow.
-CREATE TABLE IF NOT EXISTS idempotency_fences (
-    id   INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
-    last INTEGER NOT NULL
-);
-"""
+    from grantwire_idempotency._internal.stores.interface import CheckResult, Claim, Key, KeyState
 
 # The clock of SQLite: the time of the system, in whole milliseconds.
 _NOW = "SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
-_FIND = """
-SELECT claimed_by, claimed_mark, claimed_until, completed_by, completed_mark, completed_until, result, result_until,
-       error, failed_until, claimed_hash, completed_hash
-  FROM processed_messages WHERE idempotency_key = :key
-"""
-
 _CLAIM = """
 INSERT INTO processed_messages
        (idempotency_key, message_id, message_type, claimed_by, claimed_mark, claimed_hash, claimed_until, expires_at)
-VALUES (:key, :message_id, :message_type, :token, :mark, :content_hash, :until, :until)
+VALUES (:key, :message_id, :message_type, :token, :mark, :hash, :until, :until)
     ON CONFLICT (idempotency_key) DO UPDATE
    SET message_id    = excluded.message_id,
        message_type  = excluded.message_type,
@@ -166,18 +130,18 @@ class SqliteStore:
         self.fail_mode = fail_mode
         self._clock = clock
         # The same file also after a change of the working folder.
-        self._database = SqliteDatabase(str(Path(path).absolute()), _SCHEMA, timeout, logger or default_logger)
+        self._database = SqliteDatabase(str(Path(path).absolute()), SCHEMA, timeout, logger or default_logger)
 
     def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
         claim = new_claim(key, token)
         with self._database.transaction() as tx:
             now, entries = self._find(tx, key)
-            if entries.covers(key, now):
-                return Duplicate(key, entries.live_result(now), entries.completed_content(key))
-            if entries.claimed_until is not None and entries.is_taken(claim, now):
-                free_in = timedelta(milliseconds=entries.claimed_until - now)
-                return InProgress(key, free_in, entries.claimed_content(key))
+            if entries.cover(key, now):
+                return Duplicate(key, entries.live_result(now), entries.completion.content_hash_for(key))
+            if entries.claim.until is not None and entries.are_taken(claim, now):
+                free_in = timedelta(milliseconds=entries.claim.until - now)
+                return InProgress(key, free_in, entries.claim.content_hash_for(key))
             tx.execute(_CLAIM, _parameters(claim, now, ttl))
             tx.execute(_DRAW_FENCE)
             (fence,) = tx.execute(_FENCE).fetchone()
@@ -190,9 +154,9 @@ class SqliteStore:
         result = validate_result(result)
         with self._database.transaction() as tx:
             now, entries = self._find(tx, claim.key)
-            if entries.is_completed(now) and entries.completed_by == claim.token:
+            if entries.completion.is_live(now) and entries.completion.token == claim.token:
                 return
-            if not entries.holds(claim, now):
+            if not entries.hold(claim, now) or entries.cover(claim.key, now):
                 raise claim_lost_error()
             parameters = _parameters(claim, now, completion_ttl(claim.key, ttl, order_ttl))
             tx.execute(_COMPLETE, {**parameters, "result": result, "result_until": now + _milliseconds(ttl)})
@@ -201,14 +165,14 @@ class SqliteStore:
         """See `Store`."""
         with self._database.transaction() as tx:
             now, entries = self._find(tx, claim.key)
-            if not entries.is_taken(claim, now):
+            if not entries.are_taken(claim, now):
                 tx.execute(_FAIL, {**_parameters(claim, now, ttl), "error": truncate_error(error)})
 
     def extend(self, claim: Claim, ttl: timedelta) -> None:
         """See `Store`."""
         with self._database.transaction() as tx:
             now, entries = self._find(tx, claim.key)
-            if not entries.is_claimed(now) or entries.claimed_by != claim.token:
+            if not entries.hold(claim, now):
                 raise claim_lost_error()
             tx.execute(_CLAIM, _parameters(claim, now, ttl))
 
@@ -216,13 +180,7 @@ class SqliteStore:
         """See `Store`."""
         with self._database.transaction() as tx:
             now, entries = self._find(tx, key)
-        error = entries.live_error(now)
-        if entries.is_claimed(now):
-            return KeyState(KeyStatus.IN_PROGRESS, mark=entries.claimed_mark, content_hash=entries.claimed_hash or "")
-        if entries.is_completed(now):
-            result, content_hash = entries.live_result(now), entries.completed_hash or ""
-            return KeyState(KeyStatus.COMPLETED, result, error, entries.completed_mark, content_hash)
-        return None if error is None else KeyState(KeyStatus.FAILED, error=error)
+        return entries.state(now)
 
     def cleanup(self) -> int:
         """See `Store`. Deletes up to 1,000 rows, oldest first; call it again while it returns 1,000."""
@@ -246,8 +204,7 @@ class SqliteStore:
 
     def _find(self, tx: sqlite3.Connection, key: Key) -> tuple[int, Entries]:
         """Return the time, and the entries of the key."""
-        row = tx.execute(_FIND, {"key": key.value}).fetchone()
-        return self._now(tx), Entries() if row is None else Entries(*row)
+        return self._now(tx), Entries.find(tx, key)
 
     def _now(self, tx: sqlite3.Connection) -> int:
         if self._clock is not None:
@@ -261,7 +218,7 @@ def _parameters(claim: Claim, now: int, ttl: timedelta) -> dict[str, Any]:
         "key": key.value,
         "token": claim.token,
         "mark": key.mark,
-        "content_hash": key.content_hash or None,
+        "hash": key.content_hash or None,
         "message_id": key.message_id or key.value,
         "message_type": key.message_type,
         "now": now,
