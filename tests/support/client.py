@@ -98,14 +98,14 @@ def item(key: str, operation: str = "grant", **fields: Any) -> dict[str, Any]:
 
 
 # On a busy machine, fifty new connections or a statement may take longer than a caller would wait.
-_PATIENT = {"DATABASE_CONNECT_TIMEOUT": "10s", "DATABASE_STATEMENT_TIMEOUT": "1m"}
+PATIENT = {"DATABASE_CONNECT_TIMEOUT": "10s", "DATABASE_STATEMENT_TIMEOUT": "1m"}
 
 
 class Client:
     """Caller of the functions in one execution environment, with its own runtime and database connection."""
 
     def __init__(self, database_url: str, **environ: str) -> None:
-        environ = {**PLAINTEXT, **_PATIENT, "DATABASE_URL": database_url, **environ}
+        environ = {**PLAINTEXT, **PATIENT, "DATABASE_URL": database_url, **environ}
         database = load(DatabaseSettings, environ)
         settings = load(IdempotencySettings, environ), load(TimeSettings, environ)
         self.database = Database(database)

@@ -12,7 +12,7 @@ from grantwire.clients.store import DEFAULT_LIMITS
 from grantwire.operator_actions import Operator
 from grantwire.runtime.client_operations import ClientOperationsRuntime
 from grantwire.runtime.clients import ClientsRuntime
-from tests.support.client import Response, event
+from tests.support.client import PATIENT, Response, event
 from tests.support.contract import assert_matches_contract
 from tests.support.plaintext import PLAINTEXT
 
@@ -36,7 +36,7 @@ class Administration:
     """
 
     def __init__(self, clients_url: str, admin: str | None = None) -> None:
-        environ = {**PLAINTEXT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "test"}
+        environ = {**PLAINTEXT, **PATIENT, "DATABASE_URL": clients_url, "TOKEN_ENVIRONMENT": "test"}
         self.runtime = ClientOperationsRuntime.build(environ)
         self.database = ClientsRuntime.build(environ)
         self.admin = admin or self.create_root("admin")
