@@ -114,12 +114,13 @@ class Deployment:
             self._install_host_packages()
 
     def deploy(self) -> None:
-        """Deploy the build, and save its fingerprint after success.
+        """Deploy the build in place of what was deployed before, and save its fingerprint after success.
 
-        The local AWS is reset first if the last deployment failed or was interrupted, because such a stack often cannot
-        be deployed again. Raises CommandError with the log if SAM fails.
+        The local AWS is reset first unless this is its first deployment. An update is not reliable: ministack refuses
+        every change of an API's routes, and a stack whose deployment failed often cannot be deployed again. Nothing is
+        lost, because PostgreSQL and NATS have all data. Raises CommandError with the log if SAM fails.
         """
-        if self._unfinished.exists():
+        if self._unfinished.exists() or self._fingerprint_file.exists():
             self._emulator.reset()
         if not self._layers:
             flatten(self.build, self.artifacts)

@@ -238,14 +238,12 @@ class DeployedStack(ABC):
     def _deploy(self) -> None:
         if self.deployment.is_current():
             return
-        if any(self.state.glob(f"{STACK_NAME}-*.json")):
-            from infra.local.faults.functions import restore_functions  # noqa: PLC0415 - the SDK is slow to import
-
-            restore_functions(self)  # a deployment leaves variables that it does not change
         with self.progress.step("Building the functions"):
             self.deployment.build_functions()
         with self.progress.step(f"Deploying to {TITLES[self.aws.name]}"):
             self.deployment.deploy()
+        for changed in self.state.glob(f"{STACK_NAME}-*.json"):  # a fault of a function, which is deployed anew
+            changed.unlink()
 
     def _start_workers(self) -> None:
         """Start each worker once, because its schedule first fires after a minute."""
