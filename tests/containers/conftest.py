@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from infra.local.containers import engine as engines
-from infra.local.containers.sam_local import SamLocal, build_functions
+from infra.local.containers.sam_local import SamLocal, available_target, build_functions
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.servers.postgres import UNSAFE, PostgresServer
@@ -65,8 +65,9 @@ def sandbox(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Sandbox]
     """The functions, built once for Lambda."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled(), Progress().step("Building the functions"):
-        built = build_functions(FOLDER)
-    yield Sandbox(SamLocal(FOLDER, built), engine, FOLDER / "start-api.log")
+        target = available_target(engine)
+        built = build_functions(FOLDER, target)
+    yield Sandbox(SamLocal(FOLDER, built, target), engine, FOLDER / "start-api.log")
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws
+from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws, check_make
 from infra.local.errors import CommandError
 from infra.local.servers.group import TITLES
 from infra.local.servers.nats_users import Names
@@ -166,9 +166,10 @@ class DeployedStack(ABC):
     def up(self) -> None:
         """Start the servers, migrate, configure the streams, deploy changes, and return when the API responds.
 
-        Raises CommandError if the checkout's other stack is up, or, with the log of the failed step, if this one does
-        not come up.
+        Raises CommandError if the checkout's other stack is up or a tool is missing, or, with the log of the failed
+        step, if this one does not come up.
         """
+        check_make()
         with hold_lock(stack_lock(self.description.parent), self.progress):
             self._check_other_stack()
             self.start()
