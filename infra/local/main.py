@@ -87,7 +87,8 @@ COMMANDS = {
     ),
     "test": Command("run all tests; ARGS are passed to pytest", "local.commands.test", Needs.CURRENT),
     "test-containers": Command(
-        "test every function in a container, and the integration tests on images; needs Docker",
+        "deploy to LocalStack as a process; with Docker, also test every function in a container, and the integration "
+        "tests on images",
         "local.commands.test",
         Needs.CURRENT,
     ),
