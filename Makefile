@@ -1,9 +1,10 @@
-# Every target runs python3.11 -m infra.local COMMAND, which also works without make.
-PYTHON ?= $(shell for python in python3.11 python3; do \
-	$$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
+# Every target runs PYTHON -m infra.local COMMAND: with the Python of the installed tools, or else the first of these.
+PYTHON ?= $(shell for python in .grantwire/venv/bin/python python3.13 python3.14 python3.12 python3.11 python3; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null \
+	&& echo $$python && break; done)
 ifeq ($(strip $(PYTHON)),)
-PYTHON := $(or $(shell command -v python3),$(error Grantwire needs Python 3.11. \
-	Debian, Ubuntu: apt install python3.11-venv - macOS: brew install python@3.11))
+PYTHON := $(or $(shell command -v python3),$(error Grantwire needs Python 3.11 to 3.14. \
+	Debian, Ubuntu: apt install python3 python3-venv - macOS: brew install python@3.13))
 endif
 RUN := @$(PYTHON) -m infra.local
 export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.grantwire/cache/python

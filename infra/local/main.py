@@ -87,7 +87,8 @@ COMMANDS = {
     ),
     "test": Command("run all tests; ARGS are passed to pytest", "local.commands.test", Needs.CURRENT),
     "test-containers": Command(
-        "test every function in a container, and the integration tests on images; needs Docker",
+        "deploy to LocalStack as a process; with Docker, also test every function in a container, and the integration "
+        "tests on images",
         "local.commands.test",
         Needs.CURRENT,
     ),
@@ -142,6 +143,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         name, arguments = _parse(argv)
         _protect_state(COMMANDS[name].needs)
+        _provide_home()
         with _temporary_directory(COMMANDS[name].needs):
             _enter_environment(COMMANDS[name].needs, argv, progress)
             return _load_function(name)(arguments, progress)
@@ -175,6 +177,13 @@ def _protect_state(needs: Needs) -> None:
     if needs is Needs.CURRENT or STATE.exists():
         with contextlib.suppress(PermissionError):  # the folder of another account, which has protected it
             files.make_private_folder(STATE, unprivileged.enterable_mode())
+
+
+def _provide_home() -> None:
+    """Let the programs that commands run keep their caches in the state folder if the account has no usable home."""
+    home = os.environ.get("HOME", "")
+    if not (home and os.access(home, os.W_OK)):
+        os.environ["HOME"] = str(STATE / "home")
 
 
 def _temporary_directory(needs: Needs) -> contextlib.AbstractContextManager[object]:

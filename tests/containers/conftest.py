@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from infra.local.containers import engine as engines
-from infra.local.containers.sam_local import SamLocal, build_functions
+from infra.local.containers.sam_local import SamLocal, available_target, build_functions
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
 from infra.local.servers.postgres import UNSAFE, PostgresServer
@@ -65,8 +65,9 @@ def sandbox(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Sandbox]
     """The functions, built once for Lambda."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled(), Progress().step("Building the functions"):
-        built = build_functions(FOLDER)
-    yield Sandbox(SamLocal(FOLDER, built), engine, FOLDER / "start-api.log")
+        target = available_target(engine)
+        built = build_functions(FOLDER, target)
+    yield Sandbox(SamLocal(FOLDER, built, target), engine, FOLDER / "start-api.log")
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
@@ -74,26 +75,33 @@ def sandbox(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Sandbox]
 def databases() -> Iterator[Databases]:
     """Databases of an embedded server, which listens on 127.0.0.1 only."""
     server = PostgresServer(FOLDER / "postgres", settings=UNSAFE)
-    server.start()
-    yield Databases(server)
-    server.destroy()
+    try:
+        server.start()
+        with contextlib.closing(Databases(server)) as databases:
+            yield databases
+    finally:
+        server.destroy()
 
 
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
     """The address of an embedded NATS, which also listens on 127.0.0.1 only."""
     server = NatsWithUsers(FOLDER / "nats")
-    server.start()
-    yield server.url
-    server.destroy()
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.destroy()
 
 
 @pytest.fixture
 def environ(databases: Databases, nats_url: str) -> Iterator[dict[str, str]]:
     """The environment of a worker on this machine, with its own database and streams."""
     url = databases.migrated()
-    yield environment(url, nats_url) | {"CLIENTS_DATABASE_URL": databases.url_for_clients(url)}
-    databases.drop(url)
+    try:
+        yield environment(url, nats_url) | {"CLIENTS_DATABASE_URL": databases.url_for_clients(url)}
+    finally:
+        databases.drop(url)
 
 
 @pytest.fixture

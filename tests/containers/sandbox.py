@@ -16,7 +16,7 @@ from infra.local.system.ports import HOST, find_free_port
 from infra.local.system.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from infra.local.containers.engine import Engine
@@ -49,17 +49,12 @@ class Sandbox:
     def invoke(self, name: str, environ: Mapping[str, str]) -> Any:
         """Run `sam local invoke` with the function's event file, and return the function's result."""
         with self._options(environ) as options:
-            completed = subprocess.run(
-                [SAM, "local", "invoke", logical_names()[name], "--event", EVENTS / f"{name}.json", *options],
-                env=self._sam.environment,
-                capture_output=True,
-                text=True,
-                timeout=RESPONSE_TIMEOUT_SECONDS,
-                check=False,
-            )
-        assert completed.returncode == 0, completed.stderr
-        result = json.loads(completed.stdout)
-        assert "errorMessage" not in result, completed.stderr
+            event = ("--event", EVENTS / f"{name}.json")
+            command = [SAM, "local", "invoke", logical_names()[name], *event, *options]
+            code, output, errors = _run(command, self._sam.environment)
+        assert code == 0, errors
+        result = json.loads(output)
+        assert "errorMessage" not in result, errors
         return result
 
     @contextlib.contextmanager
@@ -87,6 +82,20 @@ class Sandbox:
         parameters = {PARAMETERS[name]: value for name, value in environ.items() if name in PARAMETERS}
         with self._sam.options(self._engine, {**parameters, **LOCAL}) as options:
             yield options
+
+
+def _run(command: Sequence[str | Path], environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run SAM and return its exit code, output and errors; if it is interrupted or too slow, it leaves no container."""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            output, errors = child.communicate(timeout=RESPONSE_TIMEOUT_SECONDS)
+        except BaseException:
+            child.send_signal(signal.SIGINT)  # SAM removes its container, and then waits for a timer
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_TIMEOUT_SECONDS)
+            child.kill()
+            raise
+    return child.returncode, output, errors
 
 
 def _accepts_connections(port: int) -> bool:

@@ -5,6 +5,7 @@ The steps that come before the tested function run in this process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -181,9 +182,9 @@ def test_authorize_caller_denies_the_token_of_the_event_file(sandbox: Sandbox, e
 
 def test_manage_clients_lists_the_clients(sandbox: Sandbox, environ: dict[str, str]) -> None:
     """The list contains no tokens."""
-    runtime = ClientsRuntime.build(environ | {"DATABASE_URL": environ["CLIENTS_DATABASE_URL"]})
-    token = runtime.clients.create(Operator("ann", "a test", "tests"), "shop", [Scope.READ_ENTITLEMENTS]).token
-    runtime.close()
+    clients = ClientsRuntime.build(environ | {"DATABASE_URL": environ["CLIENTS_DATABASE_URL"]})
+    with contextlib.closing(clients) as runtime:
+        token = runtime.clients.create(Operator("ann", "a test", "tests"), "shop", [Scope.READ_ENTITLEMENTS]).token
     (listed,) = sandbox.invoke("manage_clients", environ)["clients"]
     assert (listed["client_id"], listed["name"], listed["scopes"]) == (token.client_id, "shop", ["entitlements:read"])
 
@@ -225,12 +226,14 @@ def test_sweep_retention_deletes_expired_rows(sandbox: Sandbox, environ: dict[st
 def test_migrate_database_creates_the_schema(sandbox: Sandbox, databases: Databases, environ: dict[str, str]) -> None:
     """S1: in an empty database, with the files of its build."""
     url = databases.empty()
-    applied = sandbox.invoke("migrate_database", environ | {"DATABASE_URL": url})["applied"]
-    schema = read_schema()
-    assert applied == [file.name for file in (*schema.migrations, *schema.definitions)]
-    with Client(url) as client:
-        assert client.grant("p_456").status == 200
-    databases.drop(url)
+    try:
+        applied = sandbox.invoke("migrate_database", environ | {"DATABASE_URL": url})["applied"]
+        schema = read_schema()
+        assert applied == [file.name for file in (*schema.migrations, *schema.definitions)]
+        with Client(url) as client:
+            assert client.grant("p_456").status == 200
+    finally:
+        databases.drop(url)
 
 
 def test_configure_streams_creates_the_streams_once(sandbox: Sandbox, environ: dict[str, str]) -> None:
@@ -253,16 +256,14 @@ def _grant(environ: Mapping[str, str]) -> None:
 
 def _publish(environ: Mapping[str, str]) -> None:
     _grant(environ)
-    relay = RelayRuntime.build(environ)
-    relay.run(budget())
-    relay.close()
+    with contextlib.closing(RelayRuntime.build(environ)) as relay:
+        relay.run(budget())
 
 
 def _bridge(environ: Mapping[str, str]) -> None:
     _publish(environ)
-    bridge = BridgeRuntime.build(environ)
-    bridge.run(budget())
-    bridge.close()
+    with contextlib.closing(BridgeRuntime.build(environ)) as bridge:
+        bridge.run(budget())
 
 
 def _publish_unreadable_message(environ: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from typing import TYPE_CHECKING
@@ -32,9 +33,9 @@ __all__ = ["database_url"]
 def http(sandbox: Sandbox, databases: Databases, database_url: str, nats_url: str) -> Iterator[Http]:
     """A client of the API with all scopes."""
     environ = environment(database_url, nats_url)
-    runtime = ClientsRuntime.build(environ | {"DATABASE_URL": databases.url_for_clients(database_url)})
-    token = runtime.clients.create(Operator("ann", "a test", "tests"), "tests", list(Scope)).token
-    runtime.close()
+    clients = ClientsRuntime.build(environ | {"DATABASE_URL": databases.url_for_clients(database_url)})
+    with contextlib.closing(clients) as runtime:
+        token = runtime.clients.create(Operator("ann", "a test", "tests"), "tests", list(Scope)).token
     with sandbox.api(environ) as address:
         yield Http(address, token.text)
 

@@ -15,7 +15,7 @@ import pytest
 from grantwire.clients.scopes import Scope
 from grantwire.clients.tokens import Token, generate_client_id
 from infra.local.deployment import aws
-from infra.local.deployment.sam import STACK_NAME, Deployment
+from infra.local.deployment.sam import STACK_NAME, Deployment, Limits
 from infra.local.servers.emulator import EmulatorServer
 from infra.local.stack.development_client import TOKEN_ENVIRONMENT
 from infra.local.system.processes import wait_for
@@ -23,6 +23,7 @@ from tests.e2e.callers import MALFORMED, count_rows, create_caller, manage_clien
 from tests.e2e.http import Http
 from tests.e2e.test_artifacts import LOGICAL_NAMES, import_isolated
 from tests.support.client import CHANGE, ENTITLEMENTS, GRANTS
+from tests.support.localstack_template import translate
 from tests.support.servers import STATE
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def flattened(stack: EmbeddedStack, emulator: EmulatorServer) -> Deployment:
     """The session's build without layers and authorizer, deployed with the session's PostgreSQL and NATS."""
     folder = STATE / "flattened" / "deployment"
     parameters = {**stack.deployment.parameters, "GatewayAuthenticates": "false", "AuthorizerCacheSeconds": "1"}
-    deployment = Deployment(folder, emulator, parameters, layers=False, incomplete_gateway=emulator)
+    limits = Limits(ignores_layers=True, has_old_sam=True, incomplete_gateway=emulator)
+    deployment = Deployment(folder, emulator, parameters, limits=limits)
     shutil.copytree(stack.deployment.build, deployment.build)
     deployment.deploy()
     switch_authorizer_off(emulator, deployment.outputs()["ApiId"])
@@ -71,6 +73,16 @@ def api_url(flattened: Deployment, emulator: EmulatorServer) -> str:
     """The address of the API."""
     outputs = flattened.outputs()
     return emulator.api_url(outputs["ApiId"], outputs["ApiStage"])
+
+
+def test_template_is_accepted_by_the_translator_of_localstack(flattened: Deployment) -> None:
+    """J1: SAM 1.107 is in the last LocalStack that starts without an account. It refuses properties of a newer SAM."""
+    translated, errors = translate(flattened.artifacts / "localstack.yaml", flattened.parameters)
+    assert translated, errors
+    resources = [resource["Type"] for resource in translated["Resources"].values()]
+    assert resources.count("AWS::Lambda::Function") == len(LOGICAL_NAMES)
+    _, errors = translate(flattened.artifacts / "template.yaml", flattened.parameters)
+    assert "SecurityPolicy" in errors
 
 
 def test_no_deployed_function_has_a_layer(flattened: Deployment, emulator: EmulatorServer) -> None:

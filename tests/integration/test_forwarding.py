@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import struct
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.2"
 LOOPBACK_NETWORK = ipaddress.IPv4Network("127.0.0.0/8")
+SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 OTHER_NETWORK = ipaddress.IPv4Network("192.0.2.0/24")
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only needed on Linux")
@@ -34,6 +37,17 @@ def test_server_is_reached_through_the_bridge(server: PostgresServer) -> None:
             assert echoed == ("x" * 300_000 + "y" * 300_000,)
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
+
+
+def test_connection_that_is_still_open_is_closed_at_the_end(server: PostgresServer) -> None:
+    """J5: a failed command leaves neither a connection nor a thread behind, although its container may still run."""
+    before = set(threading.enumerate())
+    with socket.socket() as client, forward_ports(Bridge(ADDRESS, LOOPBACK_NETWORK), [server.port]):
+        client.settimeout(60)
+        client.connect((ADDRESS, server.port))
+        client.sendall(SSL_REQUEST)
+        assert client.recv(1) in {b"N", b"S"}  # the connection is forwarded, and PostgreSQL waits for the next message
+    assert set(threading.enumerate()) == before
 
 
 def test_connection_from_outside_the_bridge_network_is_closed(server: PostgresServer) -> None:

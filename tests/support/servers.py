@@ -104,10 +104,10 @@ class Databases:
 
     def close(self) -> None:
         """Drop the template and the login roles. The group roles stay: other databases may use them."""
-        for name in (*self._dropped, self._template):
-            self._drop_database(name)
-        self._admin(sql.SQL("DROP ROLE {}, {}"), self._login, self._clients_login)
-        self._connection.close()
+        with self._connection:
+            for name in (*self._dropped, self._template):
+                self._drop_database(name)
+            self._admin(sql.SQL("DROP ROLE {}, {}"), self._login, self._clients_login)
 
     def _clone(self, template: str) -> str:
         name = f"gw_{uuid.uuid4().hex[:12]}"

@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         suite = _find_suite(item)
         if suite in {"integration", "e2e", "deployments", "containers", "browser"}:
             item.add_marker(suite)
-        if suite in {"e2e", "deployments", "containers", "browser"}:
+        if suite in {"e2e", "deployments", "containers", "browser", "localstack"}:
             item.add_marker(pytest.mark.timeout(_DEPLOYED_TIMEOUT_SECONDS))
     if os.environ.get("GRANTWIRE_TEST_BACKEND", "embedded") != "embedded":
         _deselect_tests_without_backend(config, items)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from grantwire_cli import checkout
+from infra.local.deployment.template import load_template
 from infra.local.main import COMMANDS, Needs
 from infra.local.paths import CACHE
 from infra.local.toolchain import interpreter
@@ -63,7 +65,7 @@ def test_every_command_has_a_function_and_a_make_target() -> None:
 
 @pytest.mark.parametrize("name", PARSED_BY_ANY_PYTHON)
 def test_any_python_3_can_parse_the_version_check(name: str) -> None:
-    """A syntax error would not say that Python 3.11 is needed."""
+    """A syntax error would not say which Python is needed."""
     ast.parse((ROOT / "infra" / "local" / name).read_text(), feature_version=(3, 6))
 
 
@@ -90,19 +92,36 @@ def test_missing_venv_module_is_reported_with_the_package_to_install() -> None:
     )
     assert result.returncode == 1
     assert "venv and ensurepip module is missing" in result.stderr
-    assert "apt install python3.11-venv" in result.stderr
+    assert "apt install python3 python3-venv" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_wrong_python_version_is_refused_with_the_version_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [(3, 10), (3, 15)])
+def test_wrong_python_version_is_refused_with_the_versions_to_install(
+    version: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S4, S5: the version is refused before anything is created."""
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "version_info", Version(3, 10))
+        patch.setattr(sys, "version_info", Version(*version))
         with pytest.raises(SystemExit) as refusal:
             interpreter.check()
     assert re.match(
-        r"Grantwire needs Python 3\.11; .*\nDebian, Ubuntu: apt install python3\.11-venv", refusal.value.args[0]
+        r"Grantwire needs Python 3\.11 to 3\.14; .*\nDebian, Ubuntu: apt install python3 python3-venv",
+        refusal.value.args[0],
     )
+
+
+def test_every_supported_python_has_a_runtime_and_the_lists_agree() -> None:
+    """X6: the bootstrap, the Makefile, the command and the template name the same versions."""
+    oldest, newest = interpreter.OLDEST, interpreter.NEWEST
+    versions = [f"python3.{minor}" for minor in range(oldest[1], newest[1] + 1)]
+    assert load_template()["Parameters"]["Runtime"]["AllowedValues"] == versions
+    assert (oldest, newest) == (checkout.OLDEST_PYTHON, checkout.NEWEST_PYTHON)
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"not {oldest} <= sys.version_info[:2] <= {newest}" in makefile
+    assert set(re.findall(r"python3\.\d+(?= )", makefile)) == set(versions)
+    targets = {folder.name for folder in (ROOT / "layers" / "core" / "targets").iterdir()}
+    assert targets == {f"{version}-{machine}" for version in versions for machine in ("x86_64", "arm64")}
 
 
 def test_programs_keep_their_byte_code_in_the_state_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from infra.local.deployment.sam import Deployment
+from infra.local.deployment.target import own_target
 from infra.local.deployment.template import declared_parameters
 from infra.local.errors import CommandError
 from infra.local.system import programs
@@ -73,7 +74,7 @@ def test_parameters_are_passed_in_a_private_temporary_file(
     except CommandError:
         assert fails
     # SAM would keep the value of the deployment before for a parameter that is not given: WEBHOOK=off is the default.
-    assert sam.parameters == declared_parameters() | PARAMETERS
+    assert sam.parameters == declared_parameters() | PARAMETERS | own_target().parameters
     assert sam.parameters["NotificationSender"] == "log"
     assert sam.mode == 0o600
     assert not sam.file.exists()

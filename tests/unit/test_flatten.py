@@ -18,6 +18,7 @@ FUNCTION = {"Type": "AWS::Serverless::Function", "Properties": {"CodeUri": "F", 
 TEMPLATE: dict[str, Any] = {
     "Globals": {"Function": {"Layers": [{"Ref": "Core"}], "Runtime": "python3.11"}},
     "Resources": {"Core": LAYER, "F": FUNCTION, "Logs": {"Type": "AWS::Logs::LogGroup"}},
+    "Outputs": {"Layer": {"Value": {"Ref": "Core"}}, "Function": {"Value": {"Ref": "F"}}},
 }
 
 
@@ -46,6 +47,7 @@ def test_function_gets_the_files_of_its_layer(tmp_path: Path) -> None:
     assert template == {
         "Globals": {"Function": {"Runtime": "python3.11"}},
         "Resources": {"F": FUNCTION, "Logs": {"Type": "AWS::Logs::LogGroup"}},
+        "Outputs": {"Function": {"Value": {"Ref": "F"}}},  # an output of a layer would refer to nothing
     }
     assert _tree(build) == before
 

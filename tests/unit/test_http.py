@@ -245,7 +245,8 @@ def test_request_line_has_fixed_fields_that_replace_no_dimension_or_metric(capsy
     [
         ({"sourceIp": "192.0.2.7"}, "192.0.2.7"),
         ({"sourceIp": "2001:DB8:0::1"}, "2001:db8::1"),
-        ({"sourceIp": "::ffff:192.0.2.7"}, "::ffff:c000:207"),
+        ({"sourceIp": "::ffff:192.0.2.7"}, "::ffff:192.0.2.7"),
+        ({"sourceIp": "::FFFF:c000:207"}, "::ffff:192.0.2.7"),
         ({"sourceIp": "fe80::1%eth0"}, None),
         ({"sourceIp": "192.0.2.0/24"}, None),
         ({"sourceIp": "test-invoke-source-ip"}, None),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
-from infra.local.containers.sam_local import SamLocal
+from infra.local.containers.sam_local import SamLocal, available_target
+from infra.local.deployment.target import Target, own_target
 from infra.local.deployment.template import function_variables, load_template, logical_names
 from infra.local.errors import CommandError
 from infra.local.paths import EVENTS
@@ -26,7 +28,7 @@ PARAMETERS = {
 def sam(tmp_path: Path) -> SamLocal:
     """`sam local` for a build with this checkout's template in long form, as SAM writes it."""
     (tmp_path / "template.yaml").write_text(json.dumps(load_template()))
-    return SamLocal(tmp_path, tmp_path)
+    return SamLocal(tmp_path, tmp_path, Target("python3.13", "arm64"))
 
 
 def test_each_function_is_named_by_its_folder_and_has_an_event_file() -> None:
@@ -79,6 +81,36 @@ def test_authorizer_is_referenced_in_a_form_that_sam_resolves(sam: SamLocal) -> 
     assert json.dumps(sam.template) == before
 
 
-def test_image_is_derived_from_the_template(sam: SamLocal) -> None:
-    """The runtime and the architecture are written once, in the template."""
-    assert sam.image == "public.ecr.aws/lambda/python:3.11-x86_64"
+class Images:
+    """An engine that has these images."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def has_image(self, name: str) -> bool:
+        """Return whether an image is present."""
+        return name in self._names
+
+
+def test_image_is_that_of_the_target(sam: SamLocal) -> None:
+    """X6: the runtime and the architecture that the functions are built for."""
+    assert sam.image == "public.ecr.aws/lambda/python:3.13-arm64"
+
+
+def test_target_is_one_that_can_be_built_and_whose_image_is_present(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X6: this Python's own; another one of the PATH if only its image is present; otherwise the own is pulled."""
+    own = own_target()
+    other = replace(own, runtime="python3.12" if own.runtime != "python3.12" else "python3.13")
+    absent = replace(own, runtime="python3.14" if own.runtime != "python3.14" else "python3.13")
+    python = tmp_path / other.runtime
+    python.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def selected(*images: str) -> Target:
+        return available_target(Images(*images))  # type: ignore[arg-type]
+
+    assert selected(other.image, own.image) == own
+    assert selected(other.image, absent.image) == other
+    assert selected(absent.image) == own

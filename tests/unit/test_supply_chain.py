@@ -12,6 +12,7 @@ import yaml
 from infra.local.commands.supply_chain import check_bill, vulnerabilities
 from infra.local.errors import CommandError
 from infra.local.main import COMMANDS
+from infra.local.toolchain import interpreter
 from tests.support.paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -81,6 +82,14 @@ def test_workflow_runs_the_commands_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text().partition("## Two commands")[2]
     assert commands[:2] == re.findall(r"^(make \w+) +#", readme, re.MULTILINE)[:2]
     assert {"make check", "make audit", "make sbom"} <= set(commands)
+
+
+def test_workflow_tests_the_stack_on_each_supported_python() -> None:
+    """X6: with that Python, although the machine of the CI has others."""
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["test"]
+    minors = range(interpreter.OLDEST[1], interpreter.NEWEST[1] + 1)
+    assert job["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in minors]
+    assert job["env"] == {"PYTHON": "python${{ matrix.python }}"}
 
 
 def test_workflow_tests_the_library_on_each_allowed_python() -> None:

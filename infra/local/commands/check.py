@@ -35,7 +35,7 @@ CHECKS = {
     "template": ("cfn-lint", "template.yaml"),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.toolchain.requirements"),
-    # E5, I7: generated requests, a deployment for an AWS without layers, and one whose emulator starts again.
+    # E5, I7, J1, J5, X6: generated requests, an AWS without layers, a restarted emulator, a new checkout, all layers.
     "deployments": ("pytest", "-q", "tests/deployments"),
     # The tests of SQL on the PostgreSQL versions that `make test` leaves out.
     "older PostgreSQL": ("python", "-m", "tests.support.older_postgres"),

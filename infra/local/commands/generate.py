@@ -34,7 +34,7 @@ def lock(arguments: Sequence[str], progress: Progress) -> int:
     """Update every lock: all packages, or as the options of `uv pip compile` in `arguments` say."""
     from infra.local.toolchain import requirements  # noqa: PLC0415
 
-    for source in requirements.SOURCES:
+    for source in (*requirements.SOURCES, *requirements.FROZEN_SOURCES):
         with progress.step(f"Locking {source}"):
             requirements.write_lock(source, arguments or ["--upgrade"])
     return 0

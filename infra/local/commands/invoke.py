@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from infra.local.containers import engine
-from infra.local.containers.sam_local import SAM, SamLocal, build_functions
-from infra.local.deployment.sam import on_lambda_platform
+from infra.local.containers.sam_local import SAM, SamLocal, available_target, build_functions
 from infra.local.deployment.template import logical_names
 from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT, EVENTS, STATE
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from infra.local.deployment.target import Target
     from infra.local.progress import Progress
     from infra.local.stack.deployed import DeployedStack
 
@@ -36,7 +36,8 @@ def invoke(arguments: Sequence[str], progress: Progress) -> int:
     addresses = _addresses()
     stack = selection.current_stack(progress)
     with engine.connect_engine() as containers:
-        sam = SamLocal(STATE / "invoke", _build(stack))
+        target = available_target(containers)
+        sam = SamLocal(STATE / "invoke", _build(stack, target), target)
         if function not in sam.template["Resources"]:
             raise CommandError(f"{function} is not built.", hint="Build it with `make up`.")
         if not containers.has_image(sam.image):
@@ -74,13 +75,13 @@ def _addresses() -> dict[str, str]:
     }
 
 
-def _build(stack: DeployedStack) -> Path:
-    """Return the running stack's build if it is for Lambda's platform; otherwise a separate build."""
+def _build(stack: DeployedStack, target: Target) -> Path:
+    """Return the running stack's build if its packages are those of the target; otherwise a separate build."""
     folder = stack.deployment.build
-    if on_lambda_platform() and (folder / "template.yaml").exists():
+    if target.runs_here and stack.deployment.target == target and (folder / "template.yaml").exists():
         return folder
-    with stack.progress.step("Building the functions for Lambda"):
-        return build_functions(STATE / "invoke")
+    with stack.progress.step(f"Building the functions for {target.runtime} on {target.architecture}"):
+        return build_functions(STATE / "invoke", target)
 
 
 def _run(command: Sequence[str | Path], environment: dict[str, str]) -> int:

@@ -27,7 +27,7 @@ _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
 
 def audit(_arguments: Sequence[str], progress: Progress) -> int:
     """Search for known vulnerabilities and secrets; return 1 if something was found."""
-    environments.ensure_audit(progress)
+    environments.ensure_further(environments.AUDIT, progress)
     findings = []
     for source in SOURCES:
         lock = (CHECKOUT / source).with_suffix(".txt")
@@ -43,7 +43,7 @@ def audit(_arguments: Sequence[str], progress: Progress) -> int:
 
 def sbom(_arguments: Sequence[str], progress: Progress) -> int:
     """Write the bill of materials of the layer, which is all that is deployed with the functions' own code."""
-    environments.ensure_audit(progress)
+    environments.ensure_further(environments.AUDIT, progress)
     lock = LAYER / "requirements.txt"
     BILL_OF_MATERIALS.parent.mkdir(parents=True, exist_ok=True)
     with progress.step("Writing the bill of materials"):

@@ -40,14 +40,16 @@ def test(arguments: Sequence[str], _progress: Progress) -> int:
 
 
 def test_containers(arguments: Sequence[str], progress: Progress) -> int:
-    """Run every function with `sam local`, then the integration tests on PostgreSQL and NATS from images.
+    """Deploy to LocalStack, run every function with `sam local`, then the integration tests on servers from images.
 
-    Without a container engine, the first suite skips its tests with a message, and the second one does not run.
+    LocalStack runs as a process. Without a container engine, the second suite skips its tests with a message, and the
+    third one does not run.
     """
     from infra.local.containers.engine import connect_engine  # noqa: PLC0415 - only in the development environment
 
     _remove_abandoned()
-    code = _run_pytest("tests/containers", *arguments)
+    code = _run_pytest("tests/localstack", *arguments)
+    code = _run_pytest("tests/containers", *arguments) or code
     try:
         with connect_engine():
             pass

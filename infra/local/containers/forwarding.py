@@ -12,7 +12,7 @@ import ipaddress
 import socket
 import socketserver
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from infra.local.errors import CommandError
 from infra.local.system.ports import HOST
@@ -29,7 +29,8 @@ CHUNK_BYTES = 65536
 def forward_ports(bridge: Bridge, ports: Iterable[int]) -> Iterator[None]:
     """Forward connections from the bridge to these ports of 127.0.0.1 inside the block.
 
-    Raises CommandError if this machine cannot listen on the bridge.
+    At its end, connections that are still open are closed: a container may outlive the command that started it. Raises
+    CommandError if this machine cannot listen on the bridge.
     """
     with contextlib.ExitStack() as stack:
         for port in sorted(set(ports)):
@@ -38,19 +39,34 @@ def forward_ports(bridge: Bridge, ports: Iterable[int]) -> Iterator[None]:
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """The listener of one port; each connection is forwarded in its own threads."""
+    """The listener of one port; each connection is forwarded in its own threads, which `server_close` waits for."""
 
     allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
 
     def __init__(self, bridge: Bridge, port: int) -> None:
         self._network = bridge.network
+        self._open: set[socket.socket] = set()
+        self._is_closing = False
         super().__init__((bridge.address, port), _Forwarder)
 
     def verify_request(self, _request: object, client_address: tuple[str, int]) -> bool:
         """Return whether the client is a container."""
         return ipaddress.ip_address(client_address[0]) in self._network
+
+    @contextlib.contextmanager
+    def closed_at_the_end(self, *connections: socket.socket) -> Iterator[None]:
+        """Let `close_connections` end these connections inside the block, also if it was called before."""
+        self._open.update(connections)
+        if self._is_closing:
+            self.close_connections()
+        yield
+        self._open.difference_update(connections)
+
+    def close_connections(self) -> None:
+        """End all open connections."""
+        self._is_closing = True
+        for connection in list(self._open):
+            _shut_down(connection)
 
 
 class _Forwarder(socketserver.BaseRequestHandler):
@@ -58,13 +74,14 @@ class _Forwarder(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         client: socket.socket = self.request
+        listener = cast("_Listener", self.server)
         port = client.getsockname()[1]
         try:
             server = socket.create_connection((HOST, port), timeout=10)
         except OSError:
             return  # the server is down: the client's connection is closed
         server.settimeout(None)
-        with server:
+        with server, listener.closed_at_the_end(client, server):
             responses = threading.Thread(target=_copy, args=(server, client), daemon=True)
             responses.start()
             _copy(client, server)
@@ -78,9 +95,13 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        for connection in (source, target):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        _shut_down(source)
+        _shut_down(target)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _listen(bridge: Bridge, port: int) -> _Listener:
@@ -100,4 +121,5 @@ def _serving(listener: _Listener) -> Iterator[None]:
     finally:
         listener.shutdown()
         thread.join()
+        listener.close_connections()
         listener.server_close()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from infra.local.containers.forwarding import forward_ports
 from infra.local.deployment.conditions import ConditionEvaluator
-from infra.local.deployment.sam import UNREACHABLE_ENDPOINT, Deployment, aws_environment
+from infra.local.deployment.sam import UNREACHABLE_ENDPOINT, Deployment, Limits, aws_environment
+from infra.local.deployment.target import buildable_targets
 from infra.local.deployment.template import function_variables, load_template, write_template
 from infra.local.errors import CommandError
 from infra.local.servers.emulator import REGION, EmulatorServer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from infra.local.containers.engine import Engine
+    from infra.local.deployment.target import Target
 
 SAM = programs.program_path("sam")
 CONTAINER_HOST = "host.docker.internal"
@@ -30,22 +32,18 @@ LOOPBACK = re.compile(r"(?<=[/@])(?:127\.0\.0\.1|localhost):(\d+)")
 
 
 class SamLocal:
-    """The functions of one build; SAM starts each in its own container."""
+    """The functions of one build for a target; SAM starts each in its own container."""
 
-    def __init__(self, state: Path, build: Path) -> None:
+    def __init__(self, state: Path, build: Path, target: Target) -> None:
+        self.image = target.image
         self._state = state
         self._template = build / "template.yaml"
+        self._target = target
 
     @cached_property
     def template(self) -> dict[str, Any]:
         """The built template, in long form."""
         return load_template(self._template)
-
-    @property
-    def image(self) -> str:
-        """The image that SAM runs the functions in."""
-        common = self.template["Globals"]["Function"]
-        return f"public.ecr.aws/lambda/{common['Runtime'].replace('python', 'python:')}-{common['Architectures'][0]}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,6 +64,7 @@ class SamLocal:
             yield [
                 *("--template-file", self.write_sam_template(), "--env-vars", file),
                 *("--layer-cache-basedir", self._state / "layers"),
+                *self._target.overrides,
                 *(["--skip-pull-image"] if engine.has_image(self.image) else []),
                 *self._host_options(engine, parameters, stack),
             ]
@@ -112,8 +111,15 @@ class SamLocal:
         return ["--add-host", f"{CONTAINER_HOST}:{bridge.address}"]
 
 
-def build_functions(state: Path) -> Path:
-    """Build the functions for Lambda's platform, with SAM's cache, and return the build folder."""
-    deployment = Deployment(state, EmulatorServer(state / "aws"), {}, on_host=False)  # the emulator is never started
+def available_target(engine: Engine) -> Target:
+    """Return the first target that this machine can build and whose image is present; or its own, to be pulled."""
+    targets = buildable_targets()
+    return next((target for target in targets if engine.has_image(target.image)), targets[0])
+
+
+def build_functions(state: Path, target: Target) -> Path:
+    """Build the functions for a target, with SAM's cache, and return the build folder."""
+    aws = EmulatorServer(state / "aws")  # it is never started
+    deployment = Deployment(state, aws, {}, target=target, limits=Limits(runs_containers=True))
     deployment.build_functions()
     return deployment.build

@@ -30,9 +30,11 @@ def flatten(build: Path, target: Path) -> None:
     for name, properties in own_properties(template).items():
         folders = [build / _layer_folder(resources, name, layer) for layer in (*shared, *properties.pop("Layers", []))]
         _merge_layers(folders, build / properties["CodeUri"], target / properties["CodeUri"])
-    template["Resources"] = {
-        name: resource for name, resource in resources.items() if resource["Type"] != LAYER_VERSION
-    }
+    layers = [name for name, resource in resources.items() if resource["Type"] == LAYER_VERSION]
+    template["Resources"] = {name: resource for name, resource in resources.items() if name not in layers}
+    removed = [{"Ref": layer} for layer in layers]
+    outputs = template.get("Outputs", {}).items()
+    template["Outputs"] = {name: output for name, output in outputs if output["Value"] not in removed}
     write_template(template, target / "template.yaml")
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
+import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import yaml
 
-from infra.local.deployment import gateway
+from infra.local.deployment import gateway, localstack
 from infra.local.deployment.flatten import flatten
+from infra.local.deployment.target import own_target
 from infra.local.deployment.template import declared_parameters, load_template
+from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT, LAYER, TEMPLATE
 from infra.local.servers.emulator import DEFAULT_ACCESS_KEY, REGION, credentials
 from infra.local.system import files, programs
@@ -26,17 +29,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from infra.local.deployment.target import Target
+
 STACK_NAME = "grantwire-local"
 BUCKET = "grantwire-artifacts"
 UNREACHABLE_ENDPOINT = "http://127.0.0.1:9"  # for tools that call AWS but also work without it
 SOURCES = (
     TEMPLATE,
-    Path(gateway.__file__),  # what it puts is part of the deployment
+    *map(Path, (gateway.__file__, localstack.__file__)),  # what they write is part of the deployment
     *(CHECKOUT / name for name in ("samconfig.toml", "functions", "infra/sql")),
     *(CHECKOUT / "layers" / name for name in ("Makefile", "core", "idempotency/src")),
 )
 CONFIG = ("--config-file", CHECKOUT / "samconfig.toml", "--config-env", "local")
-LAMBDA_PLATFORM = ("linux", "x86_64")
+MAKE_HINT = "Debian, Ubuntu: apt install make - macOS: xcode-select --install"
 
 
 class LocalAws(Protocol):
@@ -60,12 +65,25 @@ class LocalAws(Protocol):
         """Restart with nothing deployed."""
 
 
-class Deployment:
-    """The deployment of the template to one local AWS.
+@dataclass(frozen=True)
+class Limits:
+    """What a local AWS lacks and the deployment makes up for.
 
-    `layers`: whether that AWS applies layers. `on_host`: whether it runs functions on this machine, not in containers.
-    `incomplete_gateway`: its API Gateway, if it ignores parts of the template (see `gateway`). Parameters that the
-    template does not declare are ignored.
+    `ignores_layers`: it accepts layers but does not apply them. `has_old_sam`: its SAM does not know all properties of
+    the template (see `localstack`). `runs_containers`: functions run in containers, not on this machine.
+    `incomplete_gateway`: its API Gateway, which ignores parts of the template (see `gateway`).
+    """
+
+    ignores_layers: bool = False
+    has_old_sam: bool = False
+    runs_containers: bool = False
+    incomplete_gateway: gateway.ApiGateway | None = None
+
+
+class Deployment:
+    """The deployment of the template to one local AWS, for a target, by default that of this machine.
+
+    Parameters that the template does not declare are ignored.
     """
 
     def __init__(
@@ -74,25 +92,24 @@ class Deployment:
         emulator: LocalAws,
         parameters: Mapping[str, str],
         *,
-        layers: bool = True,
-        on_host: bool = True,
-        incomplete_gateway: gateway.ApiGateway | None = None,
+        target: Target | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.build = state / "build"
         self.log = state / "deployment.log"
         self._state = state
         self._emulator = emulator
-        self._layers = layers
-        self._on_host = on_host
-        self._incomplete_gateway = incomplete_gateway
+        self._limits = limits or Limits()
+        self.target = target or own_target()
         declared = declared_parameters()
+        given = {name: value for name, value in parameters.items() if name in declared}
         # All of them, because SAM keeps the value of the deployment before for a parameter that is not given.
-        self.parameters = declared | {name: value for name, value in parameters.items() if name in declared}
+        self.parameters = declared | given | self.target.parameters
 
     @property
     def artifacts(self) -> Path:
         """The folder that is deployed: SAM's build, or its copy without layers."""
-        return self.build if self._layers else self._state / "flattened"
+        return self._state / "flattened" if self._limits.ignores_layers else self.build
 
     def is_current(self) -> bool:
         """Return whether the local AWS has the checkout's current state."""
@@ -103,38 +120,44 @@ class Deployment:
     def build_functions(self) -> None:
         """Build every function and the layer as for Lambda, with SAM's cache.
 
-        Raises CommandError with the log if SAM fails.
+        Raises CommandError if there is no make, or with the log if SAM fails.
         """
+        check_make()
         self._state.mkdir(parents=True, exist_ok=True)
         self._sam(
             *("build", "--cached", "--parallel", "--template-file", TEMPLATE, *CONFIG),
             *("--build-dir", self.build, "--cache-dir", self._state / "cache"),
+            *self.target.overrides,
         )
-        if self._on_host and not on_lambda_platform():
+        if not (self._limits.runs_containers or self.target.runs_here):
             self._install_host_packages()
 
     def deploy(self) -> None:
-        """Deploy the build, and save its fingerprint after success.
+        """Deploy the build in place of what was deployed before, and save its fingerprint after success.
 
-        The local AWS is reset first if the last deployment failed or was interrupted, because such a stack often cannot
-        be deployed again. Raises CommandError with the log if SAM fails.
+        The local AWS is reset first unless this is its first deployment. An update is not reliable: ministack refuses
+        every change of an API's routes, and a stack whose deployment failed often cannot be deployed again. Nothing is
+        lost, because PostgreSQL and NATS have all data. Raises CommandError with the log if SAM fails.
         """
-        if self._unfinished.exists():
+        if self._unfinished.exists() or self._fingerprint_file.exists():
             self._emulator.reset()
-        if not self._layers:
+        if self._limits.ignores_layers:
             flatten(self.build, self.artifacts)
+        template = self.artifacts / "template.yaml"
+        if self._limits.has_old_sam:
+            template = localstack.write_localstack_template(template)
         fingerprint = self._fingerprint()
         self._unfinished.touch()
         self._emulator.create_bucket(BUCKET)
         with self._parameter_file() as file:
             self._sam(
-                *("deploy", "--template-file", self.artifacts / "template.yaml", *CONFIG),
+                *("deploy", "--template-file", template, *CONFIG),
                 *("--stack-name", STACK_NAME, "--s3-bucket", BUCKET, "--region", REGION),
                 *("--parameter-overrides", f"file://{file}"),
             )
-        if self._incomplete_gateway is not None:
-            outputs = self.outputs()
-            gateway.complete_api(self._incomplete_gateway, load_template(), outputs["ApiId"], outputs["ApiStage"])
+        if self._limits.incomplete_gateway is not None:
+            outputs, api = self.outputs(), self._limits.incomplete_gateway
+            gateway.complete_api(api, load_template(), outputs["ApiId"], outputs["ApiStage"])
         self._fingerprint_file.write_text(fingerprint)
         self._unfinished.unlink()
 
@@ -155,7 +178,7 @@ class Deployment:
         return self._state / "deployed"
 
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(json.dumps([self.parameters, self._layers], sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps([self.parameters, self._limits.ignores_layers], sort_keys=True).encode())
         for path in _files(SOURCES):
             digest.update(f"\0{path.relative_to(CHECKOUT)}\0".encode())
             digest.update(path.read_bytes())
@@ -183,9 +206,10 @@ class Deployment:
             programs.run(launch, record=self._state / "tool.json", problem="Installing the layer's packages failed.")
 
 
-def on_lambda_platform() -> bool:
-    """Return whether packages that are built for Lambda also run on this machine."""
-    return (sys.platform, platform.machine()) == LAMBDA_PLATFORM
+def check_make() -> None:
+    """Raise CommandError if there is no make, with which SAM builds the layers."""
+    if shutil.which("make") is None:
+        raise CommandError("`make` is not on the PATH. SAM builds the layers with it.", hint=MAKE_HINT)
 
 
 def aws_environment(endpoint: str, home: Path, access_key: str = DEFAULT_ACCESS_KEY) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import stat
-import sys
 from typing import TYPE_CHECKING
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
@@ -27,11 +26,11 @@ SECRETS = (DESCRIPTION, "token", "nats/users.json", "postgres/password", "postgr
 
 def check_machine() -> Iterator[Finding]:
     """Yield the findings about Python, the installed tools, the disk and the permissions of the state folder."""
-    required = ".".join(map(str, interpreter.REQUIRED_VERSION))
-    if sys.version_info[:2] == interpreter.REQUIRED_VERSION:
+    if interpreter.is_supported():
         yield ok("Python", f"Python {platform.python_version()}")
     else:
-        yield problem("Python", f"this is Python {platform.python_version()}, not {required}", interpreter.HINT)
+        text = f"this is Python {platform.python_version()}, not {interpreter.RANGE}"
+        yield problem("Python", text, interpreter.HINT)
     stale = [item.title for item in (environments.DEVELOPMENT, environments.EMULATOR) if not item.is_ready]
     if stale:
         yield problem("tools", f"not installed from the current locks: {', '.join(stale)}", "make up")

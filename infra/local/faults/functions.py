@@ -60,12 +60,6 @@ def restore_function(stack: DeployedStack, function: str) -> None:
     deployed.unlink()
 
 
-def restore_functions(stack: DeployedStack) -> None:
-    """Give every function that a fault has changed its variables again, before a deployment changes them."""
-    for deployed in stack.state.glob(f"{STACK_NAME}-*.json"):
-        restore_function(stack, deployed.stem)
-
-
 def set_receiver(variables: Mapping[str, str]) -> Change:
     """Return a function that gives delivery another receiver."""
 

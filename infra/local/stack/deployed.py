@@ -11,7 +11,7 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws
+from infra.local.deployment.sam import STACK_NAME, Deployment, LocalAws, check_make
 from infra.local.errors import CommandError
 from infra.local.servers.group import TITLES
 from infra.local.servers.nats_users import Names
@@ -166,9 +166,10 @@ class DeployedStack(ABC):
     def up(self) -> None:
         """Start the servers, migrate, configure the streams, deploy changes, and return when the API responds.
 
-        Raises CommandError if the checkout's other stack is up, or, with the log of the failed step, if this one does
-        not come up.
+        Raises CommandError if the checkout's other stack is up or a tool is missing, or, with the log of the failed
+        step, if this one does not come up.
         """
+        check_make()
         with hold_lock(stack_lock(self.description.parent), self.progress):
             self._check_other_stack()
             self.start()
@@ -238,14 +239,12 @@ class DeployedStack(ABC):
     def _deploy(self) -> None:
         if self.deployment.is_current():
             return
-        if any(self.state.glob(f"{STACK_NAME}-*.json")):
-            from infra.local.faults.functions import restore_functions  # noqa: PLC0415 - the SDK is slow to import
-
-            restore_functions(self)  # a deployment leaves variables that it does not change
         with self.progress.step("Building the functions"):
             self.deployment.build_functions()
         with self.progress.step(f"Deploying to {TITLES[self.aws.name]}"):
             self.deployment.deploy()
+        for changed in self.state.glob(f"{STACK_NAME}-*.json"):  # a fault of a function, which is deployed anew
+            changed.unlink()
 
     def _start_workers(self) -> None:
         """Start each worker once, because its schedule first fires after a minute."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infra.local.deployment.sam import Deployment
+from infra.local.deployment.sam import Deployment, Limits
 from infra.local.servers.group import ServerGroup
 from infra.local.stack.deployed import DeployedStack
 
@@ -71,4 +71,5 @@ class EmbeddedStack(ServerGroup, DeployedStack):
         # The emulator decodes the whole path before it routes a request.
         defaults = self._parameters_for(self.database_url, self.nats_url, self.nats_topology_url)
         parameters = {**defaults, "GatewayDecodesPath": "true", **self._parameters}
-        return Deployment(self.state / "deployment", self.emulator, parameters, incomplete_gateway=self.emulator)
+        limits = Limits(incomplete_gateway=self.emulator)
+        return Deployment(self.state / "deployment", self.emulator, parameters, limits=limits)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from infra.local.containers.compose import Compose
 from infra.local.containers.localstack import Container, LocalStack, Nats, Postgres
-from infra.local.deployment.sam import Deployment
+from infra.local.deployment.sam import Deployment, Limits
 from infra.local.paths import DESCRIPTION
 from infra.local.servers.nats_users import TOPOLOGY, WORKERS, Names
 from infra.local.stack import database
@@ -88,4 +88,5 @@ class LocalStackStack(DeployedStack):
         parameters = self._parameters_for(owner, *nats_urls)
         parameters["GatewayAuthenticates"] = "true" if self.compose.is_licensed else "false"
         folder = self.state / "deployment"
-        return Deployment(folder, self._localstack, parameters, layers=self.compose.is_licensed, on_host=False)
+        limits = Limits(ignores_layers=not self.compose.is_licensed, has_old_sam=True, runs_containers=True)
+        return Deployment(folder, self._localstack, parameters, limits=limits)

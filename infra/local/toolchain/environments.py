@@ -78,7 +78,10 @@ DEVELOPMENT = Environment(
     "development", STATE / "venv", REQUIREMENTS / "development.txt", project=CHECKOUT / "infra" / "cli"
 )
 EMULATOR = Environment("emulator", STATE / "emulator", REQUIREMENTS / "emulator.txt")
-AUDIT = Environment("audit", STATE / "audit", REQUIREMENTS / "audit.txt")  # only for `make audit` and `make sbom`
+# Only for some commands and tests, which install them when they first need them.
+AUDIT = Environment("the audit tools", STATE / "audit", REQUIREMENTS / "audit.txt")
+LOCALSTACK = Environment("LocalStack", STATE / "localstack-tools", REQUIREMENTS / "localstack.txt")
+TRANSLATOR = Environment("LocalStack's copy of SAM", STATE / "translator", REQUIREMENTS / "translator.txt")
 
 
 def ensure(progress: Progress) -> bool:
@@ -98,15 +101,15 @@ def ensure(progress: Progress) -> bool:
     return True
 
 
-def ensure_audit(progress: Progress) -> None:
-    """Create or update the environment of the audit tools.
+def ensure_further(environment: Environment, progress: Progress) -> None:
+    """Create or update an environment that `ensure` does not install.
 
     Raises CommandError with the log if the installation fails.
     """
     with hold_lock(LOCK, progress):
-        if not AUDIT.is_ready:
-            with progress.step("Installing the audit tools"):
-                _install_with_uv(AUDIT)
+        if not environment.is_ready:
+            with progress.step(f"Installing {environment.title}"):
+                _install_with_uv(environment)
 
 
 def stop_abandoned_installer() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.local.errors import CommandError
 from infra.local.paths import CHECKOUT, STATE
 from infra.local.system import programs
 from infra.local.system.processes import Launch
+from infra.local.toolchain import interpreter
 from infra.local.toolchain.environments import uv_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 # In this order: the development environment takes the layer's versions, and the library's tests take its versions.
@@ -27,21 +29,28 @@ SOURCES = (
     "requirements/emulator.in",
     "requirements/audit.in",
 )
-# The locks are valid for every platform. The package index is the user's own configuration.
-OPTIONS = ("--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url")
+UNIVERSAL = ("--universal",)  # valid for every platform, and for Python 3.11 and newer
+# Packages of tests that stay at the state of an old release: no update and no audit would change them.
+FROZEN_SOURCES = {
+    "requirements/localstack.in": ("--exclude-newer", "2026-03-05"),  # not universal: impossible on Python 3.14
+    "requirements/translator.in": UNIVERSAL,
+}
+SOURCE_ONLY = "localstack-client"  # a package without wheels, and without code to compile
+# The package index is the user's own configuration.
+OPTIONS = ("--python-version", "3.11", "--generate-hashes", "--no-emit-index-url")
 
 
 def write_lock(source: str, options: Sequence[str]) -> None:
     """Write the lock of one source."""
-    _compile(CHECKOUT / source, (CHECKOUT / source).with_suffix(".txt"), *options)
+    _compile(source, (CHECKOUT / source).with_suffix(".txt"), *options)
 
 
 def find_stale_locks() -> list[str]:
     """Return the locks that are not current with their sources. Newer versions in the index do not matter."""
     stale = []
-    for source in map(CHECKOUT.joinpath, SOURCES):
-        locked = source.with_suffix(".txt")
-        compiled = STATE / "locks" / f"{source.parent.name}-{locked.name}"
+    for source in (*SOURCES, *FROZEN_SOURCES):
+        locked = (CHECKOUT / source).with_suffix(".txt")
+        compiled = STATE / "locks" / f"{locked.parent.name}-{locked.name}"
         compiled.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(locked, compiled)
         _compile(source, compiled)
@@ -50,10 +59,38 @@ def find_stale_locks() -> list[str]:
     return stale
 
 
-def _compile(source: Path, target: Path, *options: str) -> None:
+def find_missing_wheels() -> list[str]:
+    """Return the locks and the supported Pythons for which a package has no wheel for this platform.
+
+    Such a Python would need a compiler, or could not install the lock at all. Nothing is installed.
+    """
+    versions = [f"3.{minor}" for minor in range(interpreter.OLDEST[1], interpreter.NEWEST[1] + 1)]
+    missing = []
+    for lock in [str(Path(source).with_suffix(".txt")) for source in SOURCES]:
+        for version in versions:
+            options = ("--dry-run", "--quiet", "--no-deps", "--require-hashes", "--target", STATE / "locks" / "empty")
+            wheels = ("--only-binary", ":all:", "--no-binary", SOURCE_ONLY)
+            command: list[str | Path] = [
+                uv_path(),
+                "pip",
+                "install",
+                *options,
+                *wheels,
+                "--python-version",
+                version,
+                "-r",
+                lock,
+            ]
+            if subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False).returncode:
+                missing.append(f"{lock} on Python {version}")
+    return missing
+
+
+def _compile(source: str, target: Path, *options: str) -> None:
     names = ("--custom-compile-command", "make lock", "--output-file", target)
+    options = (*OPTIONS, *FROZEN_SOURCES.get(source, UNIVERSAL), *options)
     launch = Launch(
-        command=[uv_path(), "pip", "compile", "--quiet", *OPTIONS, *options, *names, source.relative_to(CHECKOUT)],
+        command=[uv_path(), "pip", "compile", "--quiet", *options, *names, source],
         environment=os.environ,
         log=STATE / "locks.log",
         directory=CHECKOUT,
@@ -67,3 +104,5 @@ if __name__ == "__main__":
             sys.exit(f"not current: {', '.join(stale)}; run `make lock ARGS=--no-upgrade`")
     except CommandError as error:
         sys.exit(f"{error}\nsee {error.log}")
+    if missing := find_missing_wheels():
+        sys.exit(f"a package has no wheel: {', '.join(missing)}")

@@ -37,7 +37,7 @@ class Aws:
         self.outputs = list(OUTPUTS)
         self.layers = {"grant": "1", "revoke": "1"}
         self.state = "Active"
-        self.runtime = "python3.11"
+        self.runtime = "python3.13"
         self.rules = {"relay": "ENABLED", "bridge": "ENABLED"}
 
     def __call__(self, _service: str) -> Any:
@@ -46,7 +46,9 @@ class Aws:
 
     def describe_stacks(self, **_options: str) -> Any:
         """Return the stack."""
-        return {"Stacks": [{"StackStatus": self.status, "Outputs": [{"OutputKey": name} for name in self.outputs]}]}
+        outputs = [{"OutputKey": name} for name in self.outputs]
+        parameters = [{"ParameterKey": "Runtime", "ParameterValue": "python3.13"}]
+        return {"Stacks": [{"StackStatus": self.status, "Outputs": outputs, "Parameters": parameters}]}
 
     def get_paginator(self, _operation: str) -> Any:
         """Return the paginator of the resources."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MARKER = Path("infra") / "local" / "__main__.py"
-REQUIRED_VERSION = (3, 11)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)  # those of infra/local/toolchain/interpreter.py
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,13 @@ class Checkout:
         own = self.folder / ".grantwire" / "venv" / "bin" / "python"
         if own.exists():
             return str(own)
-        if sys.version_info[:2] == REQUIRED_VERSION:
+        if OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
             return sys.executable
-        if found := shutil.which("python3.11"):
-            return found
-        hint = "Debian, Ubuntu: apt install python3.11-venv - macOS: brew install python@3.11"
-        raise CommandError("The local stack needs Python 3.11.", hint=hint, code="NO_PYTHON")
+        for minor in range(NEWEST_PYTHON[1], OLDEST_PYTHON[1] - 1, -1):
+            if found := shutil.which(f"python3.{minor}"):
+                return found
+        hint = "Debian, Ubuntu: apt install python3 python3-venv - macOS: brew install python@3.13"
+        raise CommandError("The local stack needs Python 3.11 to 3.14.", hint=hint, code="NO_PYTHON")
 
 
 def find_checkout(start: Path) -> Checkout | None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     AwsClient = Callable[[str], Any]
 
 OUTPUTS = ("ApiUrl", "ApiId", "ApiStage", "MigrateDatabaseFunctionName", "ConfigureStreamsFunctionName")
-RUNTIME = "python3.11"
 CHECK = "deployment"
 
 
@@ -34,10 +33,10 @@ def check_deployment(aws: AwsClient, stack: str, *, deploy: str) -> Iterator[Fin
     outputs = {output["OutputKey"] for output in description.get("Outputs", [])}
     if missing := [name for name in OUTPUTS if name not in outputs]:
         yield problem(CHECK, f"the stack has no output {', '.join(missing)}", deploy)
+    parameters = {item["ParameterKey"]: item["ParameterValue"] for item in description.get("Parameters", [])}
     resources = _resources(aws("cloudformation"), stack)
-    yield from _check_functions(
-        aws("lambda"), [name for kind, name in resources if kind == "AWS::Lambda::Function"], deploy
-    )
+    names = [name for kind, name in resources if kind == "AWS::Lambda::Function"]
+    yield from _check_functions(aws("lambda"), names, str(parameters.get("Runtime")), deploy)
     yield from _check_schedules(
         aws("events"), [name for kind, name in resources if kind == "AWS::Events::Rule"], deploy
     )
@@ -50,8 +49,8 @@ def _resources(client: Any, stack: str) -> list[tuple[str, str]]:
     ]
 
 
-def _check_functions(client: Any, names: list[str], deploy: str) -> Iterator[Finding]:
-    """Yield findings about the state, the runtime and the layer of each function."""
+def _check_functions(client: Any, names: list[str], runtime: str, deploy: str) -> Iterator[Finding]:
+    """Yield findings about the state of each function, its layer, and its runtime, for which the layer was built."""
     layers: Counter[str] = Counter()
     broken = []
     for name in names:
@@ -59,8 +58,8 @@ def _check_functions(client: Any, names: list[str], deploy: str) -> Iterator[Fin
         state = (function.get("State", "Active"), function.get("LastUpdateStatus", "Successful"))
         if state != ("Active", "Successful"):
             broken.append(f"{name} is {' and '.join(state)}")
-        if function.get("Runtime") != RUNTIME:
-            broken.append(f"{name} runs on {function.get('Runtime')}, not {RUNTIME}")
+        if function.get("Runtime") != runtime:
+            broken.append(f"{name} runs on {function.get('Runtime')}, not {runtime}")
         layers.update(layer["Arn"] for layer in function.get("Layers", []))
     for text in broken:
         yield problem("functions", text, deploy)
@@ -74,7 +73,7 @@ def _check_functions(client: Any, names: list[str], deploy: str) -> Iterator[Fin
         used = ", ".join(f"{layer}:{'/'.join(sorted(found))}" for layer, found in versions.items())
         yield ok(
             "functions",
-            f"{count_of(len(names), 'function is', 'functions are')} active on {RUNTIME} with layer {used or 'none'}",
+            f"{count_of(len(names), 'function is', 'functions are')} active on {runtime} with layer {used or 'none'}",
         )
 
 

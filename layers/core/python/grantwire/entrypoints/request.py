@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -159,9 +159,12 @@ def _parse_address(identity: object) -> str | None:
     if not isinstance(value, str) or len(value) > _MAX_ADDRESS_LENGTH or "%" in value:
         return None  # "%" begins a zone, which is only known on one host and which PostgreSQL does not accept
     try:
-        return str(ip_address(value))
+        address = ip_address(value)
     except ValueError:
         return None
+    # Python 3.13 writes an IPv4 address in IPv6 form with dots, as RFC 5952 and PostgreSQL do; older ones do not.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(address) if mapped is None else f"::ffff:{mapped}"
 
 
 def _only(values: Sequence[str]) -> str | None:
