@@ -24,7 +24,7 @@ def client(service: str, region: str) -> Any:
         import boto3  # noqa: PLC0415  # an optional package
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     except ImportError as error:
-        raise CommandError("--stack-name needs boto3.", hint=INSTALL, code="MISSING_EXTRA") from error
+        raise CommandError("AWS needs boto3.", hint=INSTALL, code="MISSING_EXTRA") from error
     create: Any = boto3.client
     try:
         return create(service, region_name=region or None)
