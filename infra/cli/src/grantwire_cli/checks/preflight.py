@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grantwire_cli.checks.findings import Finding, ok, problem, warning
+from grantwire_cli.cloudformation import read_secret
 from grantwire_cli.wording import count_of
 
 if TYPE_CHECKING:
@@ -184,22 +185,18 @@ def _subnets_with_nat(tables: list[Any], subnet_ids: list[str]) -> bool:
 
 
 def _check_secrets(client: Any, plan: Plan) -> Iterator[Finding]:
-    from botocore.exceptions import ClientError  # noqa: PLC0415  # an optional package
-
     for name, keys in SECRETS.items():
         arn = plan.parameters.get(name, "")
         if not arn:
             if name in REQUIRED_SECRETS:
                 yield problem("secrets", f"{name} is not set", "see docs/deploy.md#first-deployment")
             continue
-        try:
-            text = client.get_secret_value(SecretId=arn).get("SecretString", "")
-        except ClientError as error:
-            code = error.response["Error"]["Code"]
-            if code == "ResourceNotFoundException":
-                yield problem("secrets", f"{name}: there is no such secret", f"create it, or correct {name}")
-            else:
-                yield warning("secrets", f"{name}: you may not read it ({code}), so its content is unknown")
+        text, code = read_secret(client, arn)
+        if code == "ResourceNotFoundException":
+            yield problem("secrets", f"{name}: there is no such secret", f"create it, or correct {name}")
+            continue
+        if code:
+            yield warning("secrets", f"{name}: you may not read it ({code}), so its content is unknown")
             continue
         passwordless = "password" in keys and bool(plan.parameters.get("DatabaseResourceId"))
         yield _check_content(name, text, [key for key in keys if not (passwordless and key == "password")])
