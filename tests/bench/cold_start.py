@@ -16,6 +16,7 @@ from tests.bench import lambda_runtime
 from tests.bench.results import Finding, Section
 from tests.bench.rounds import Spread
 from tests.support.paths import ROOT
+from tests.support.secrets_manager import running_secrets_manager
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 TITLE = "Cold start"
 EMPTY = "empty handler"
+# What a request with a new token waits for.
+WITH_SECRET = ("grant", "authorize_caller")
 
 _SEED: LiteralString = """
 INSERT INTO entitlements (user_id, stock_keeping_unit, status, version, updated_at)
@@ -36,9 +39,13 @@ SELECT operation || '_' || n, 'item1', 'ACTIVE', 1, now()
 _METHOD = """\
 The functions and the layer are built by `sam build`; only `awslambdaric` is added to their import path. A start is a
 new process under the runtime interface emulator, which reports the init phase: interpreter, runtime and imports, with
-the files in the page cache. The first request includes connecting to PostgreSQL and NATS on this machine. The first
-request of a worker lasts until the worker is idle. On Lambda both take longer, because a function with 512 MB of memory
-gets only a share of a CPU."""
+the files in the page cache. A function of a route also connects to PostgreSQL in its init phase; the first request of
+others includes connecting to PostgreSQL and NATS. The first request of a worker lasts until the worker is idle. On
+Lambda both take longer, because a function with 512 MB of memory gets only a share of a CPU."""
+_WITH_SECRET = """\
+On AWS the address of the database is in a secret. The rows compare it with a URL in the environment: the function reads
+the secret from a server on this machine, without TLS, and connects in the init phase, where Lambda gives it a full
+CPU."""
 _WITHOUT_BYTE_CODE = """\
 The layer ships no byte code, and Lambda mounts it read-only. Every start compiles its imports, on Lambda and here."""
 
@@ -58,6 +65,10 @@ class ColdStarts:
     def added_import_time(self, name: str) -> Spread:
         """Return by how much the init phase of a function is longer than that of the empty handler."""
         return Spread(tuple(init - empty for init, empty in zip(self.init[name], self.init[EMPTY], strict=True)))
+
+    def totals(self, name: str) -> list[float]:
+        """Return the milliseconds until the first response, by round."""
+        return [sum(parts) for parts in zip(self.init[name], self.first_request[name], strict=True)]
 
     def table(self) -> str:
         """Return the table of all functions, in Markdown."""
@@ -104,6 +115,12 @@ class BuiltFunctions:
             "configure_streams": {"NATS_URL": servers.nats_admin_url},
         }
         self._token = development_token(clients_url, folder / "token")
+        self._url = url
+
+    @property
+    def database_url(self) -> str:
+        """The address of the database, as a secret has it."""
+        return self._url
 
     @property
     def names(self) -> list[str]:
@@ -111,13 +128,20 @@ class BuiltFunctions:
         return list(self._folders)
 
     def start(
-        self, name: str, number: int, event: Mapping[str, Any] | None = None, *, requests: int = 1
+        self,
+        name: str,
+        number: int,
+        event: Mapping[str, Any] | None = None,
+        *,
+        requests: int = 1,
+        secret: Mapping[str, str] | None = None,
     ) -> lambda_runtime.ColdStart:
         """Start a function in round `number`, with its example event or another one.
 
-        Raises RuntimeError if it does not succeed.
+        `secret` are the variables that replace the address of the database. Raises RuntimeError if it does not succeed.
         """
         environ = self._environ | {"AWS_LAMBDA_FUNCTION_NAME": name} | self._own_environ.get(name, {})
+        environ |= {"DATABASE_URL": "", **secret} if secret else {}
         if event is None:
             event = {} if name == EMPTY else self._event(name, number)
         path = [self.layer, self._runtime]
@@ -146,10 +170,17 @@ def measure(servers: Servers, effort: Effort, progress: Progress) -> Section:
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
                 starts.add(name, functions.start(name, number))
-    return _section(starts, functions.layer)
+    plain, secret = ColdStarts(), ColdStarts()
+    with running_secrets_manager() as manager, progress.step(f"{TITLE}: with a secret, {effort.starts} rounds"):
+        variables = manager.environ | {"DATABASE_SECRET_ARN": manager.store("database", functions.database_url)}
+        for number in range(effort.starts, 2 * effort.starts):  # new keys, so that no request is a replay
+            for name in WITH_SECRET:
+                plain.add(name, functions.start(name, number))
+                secret.add(name, functions.start(name, number + effort.starts, secret=variables))
+    return _section(starts, plain, secret, functions.layer)
 
 
-def _section(starts: ColdStarts, layer: Path) -> Section:
+def _section(starts: ColdStarts, plain: ColdStarts, secret: ColdStarts, layer: Path) -> Section:
     grant, size = starts.added_import_time("grant"), _megabytes(layer)
     largest = sorted(((_megabytes(part), part.name) for part in layer.iterdir()), reverse=True)[:6]
     parts = ", ".join(f"{name} {megabytes:.1f}" for megabytes, name in largest)
@@ -158,15 +189,32 @@ def _section(starts: ColdStarts, layer: Path) -> Section:
         TITLE,
         findings=[
             Finding.at_most(f"grant, import time above {EMPTY}", _ms(grant), grant.median, 220, "ms", 190),
+            *(_secret_finding(name, plain, secret) for name in WITH_SECRET),
             Finding.at_most("layer, unzipped", f"{size:.1f} MB", size, 40, "MB"),
         ],
         remarks=[
             _METHOD,
             f"The layer ships byte code for {byte_code} modules." if byte_code else _WITHOUT_BYTE_CODE,
             starts.table(),
+            _WITH_SECRET,
+            _secret_table(plain, secret),
             f"Largest parts of the layer, in MB: {parts}.",
         ],
     )
+
+
+def _secret_finding(name: str, plain: ColdStarts, secret: ColdStarts) -> Finding:
+    added = Spread(tuple(b - a for a, b in zip(plain.totals(name), secret.totals(name), strict=True)))
+    return Finding.at_most(f"{name}, cold start with a secret above one without", _ms(added), added.median, 60, "ms")
+
+
+def _secret_table(plain: ColdStarts, secret: ColdStarts) -> str:
+    lines = ["| cold start | init phase | first request | both |", "| --- | ---: | ---: | ---: |"]
+    for name in WITH_SECRET:
+        for title, starts in ((f"{name}, URL", plain), (f"{name}, secret", secret)):
+            columns = (starts.init[name], starts.first_request[name], starts.totals(name))
+            lines.append(f"| {title} | " + " | ".join(_ms(Spread(tuple(column))) for column in columns) + " |")
+    return "\n".join(lines)
 
 
 def _megabytes(path: Path) -> float:

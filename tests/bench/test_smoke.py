@@ -42,6 +42,7 @@ TARGETS = (
     "settled_through, .* rows",
     "grant with the index of the feed: .* of the limit",
     "grant, import time above empty handler",
+    "grant, cold start with a secret above one without",
     "idle, always-on",
     "idle, economical",
 )

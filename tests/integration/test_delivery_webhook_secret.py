@@ -1,4 +1,4 @@
-"""G5: address and keys of a webhook come from Secrets Manager (mocked), and a changed secret needs no restart."""
+"""G5: address and keys of a webhook come from Secrets Manager and a changed secret needs no restart."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.notifications.senders import SenderSettings, build_sender
@@ -23,22 +21,21 @@ from tests.support.servers import newest_postgres
 from tests.support.workers.deliver_receiver import KEY, NEW_KEY, ReceivedRequest, Receiver, notification
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from grantwire.notifications.senders import Sender
     from tests.integration.conftest import Rows
+    from tests.support.secrets_manager import FakeSecretsManager
 
 
 class Secret:
     """A secret with a URL and keys."""
 
-    def __init__(self, manager: Any, name: str, **fields: Any) -> None:
-        self._manager = manager
-        self.arn: str = manager.create_secret(Name=name, SecretString=json.dumps(fields))["ARN"]
+    def __init__(self, secrets_manager: FakeSecretsManager, name: str, **fields: Any) -> None:
+        self._manager = secrets_manager
+        self.arn = secrets_manager.store(name, json.dumps(fields))
 
     def store(self, **fields: Any) -> None:
         """Replace the content."""
-        self._manager.put_secret_value(SecretId=self.arn, SecretString=json.dumps(fields))
+        self._manager.secrets[self.arn] = json.dumps(fields)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -57,15 +54,6 @@ class Secret:
         return closing(sender)
 
 
-@pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the mocked Secrets Manager."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with mock_aws():
-        yield boto3.client("secretsmanager")
-
-
 def accept(signatures: int) -> Any:
     """Return a receiver's function that accepts only requests with this number of signatures."""
 
@@ -75,10 +63,12 @@ def accept(signatures: int) -> Any:
     return respond
 
 
-def test_receiver_that_refuses_the_key_gets_the_new_one(manager: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_receiver_that_refuses_the_key_gets_the_new_one(
+    secrets_manager: FakeSecretsManager, capsys: pytest.CaptureFixture[str]
+) -> None:
     """G5: 401 refreshes the secret once, and the notification is sent again at once with the same id."""
     with Receiver(accept(1)) as receiver:
-        secret = Secret(manager, "rotated", url=receiver.url, keys=[KEY])
+        secret = Secret(secrets_manager, "rotated", url=receiver.url, keys=[KEY])
         with secret.sender() as sender:
             sender.send(notification())
             receiver.respond = accept(2)
@@ -92,7 +82,7 @@ def test_receiver_that_refuses_the_key_gets_the_new_one(manager: Any, capsys: py
     assert not any(text in output for text in (KEY, NEW_KEY, receiver.url))
 
 
-def test_concurrent_refusals_read_the_secret_once(manager: Any) -> None:
+def test_concurrent_refusals_read_the_secret_once(secrets_manager: FakeSecretsManager) -> None:
     """G5: six threads are refused at the same moment, and each sends its notification again."""
     arrived = threading.Barrier(6)
 
@@ -103,7 +93,7 @@ def test_concurrent_refusals_read_the_secret_once(manager: Any) -> None:
         return status
 
     with Receiver(accept(1)) as receiver:
-        secret = Secret(manager, "concurrent", url=receiver.url, keys=[KEY])
+        secret = Secret(secrets_manager, "concurrent", url=receiver.url, keys=[KEY])
         with secret.sender() as sender:
             receiver.respond = refuse_together
             secret.store(url=receiver.url, keys=[KEY, NEW_KEY])
@@ -111,11 +101,11 @@ def test_concurrent_refusals_read_the_secret_once(manager: Any) -> None:
     assert len(receiver.requests) == 12
 
 
-def test_unchanged_secret_is_not_tried_again(manager: Any) -> None:
+def test_unchanged_secret_is_not_tried_again(secrets_manager: FakeSecretsManager) -> None:
     """G5: a receiver that refuses the current keys gets one request for each attempt."""
     with (
         Receiver(lambda _: 401) as receiver,
-        Secret(manager, "unchanged", url=receiver.url, keys=[KEY]).sender() as sender,
+        Secret(secrets_manager, "unchanged", url=receiver.url, keys=[KEY]).sender() as sender,
     ):
         for _ in range(2):
             with pytest.raises(RetryableError, match="status 401"):
@@ -123,10 +113,10 @@ def test_unchanged_secret_is_not_tried_again(manager: Any) -> None:
     assert len(receiver.requests) == 2
 
 
-def test_new_address_is_used_with_a_new_connection(manager: Any) -> None:
+def test_new_address_is_used_with_a_new_connection(secrets_manager: FakeSecretsManager) -> None:
     """G5: a kept connection to the old address is not used for the new one."""
     with Receiver() as old, Receiver() as new:
-        secret = Secret(manager, "moved", url=old.url, keys=[KEY])
+        secret = Secret(secrets_manager, "moved", url=old.url, keys=[KEY])
         with secret.sender() as sender:
             sender.send(notification())
             old.respond = lambda _: 401
@@ -146,23 +136,25 @@ def run_delivery(database_url: str, environ: dict[str, str]) -> dict[str, Any]:
 
 
 @newest_postgres
-def test_nothing_is_claimed_without_a_usable_secret(manager: Any, database_url: str, rows: Rows) -> None:
+def test_nothing_is_claimed_without_a_usable_secret(
+    secrets_manager: FakeSecretsManager, database_url: str, rows: Rows
+) -> None:
     """G5: a secret that is missing or invalid costs no notification an attempt, and the worker reports it."""
     add(rows)
     with Receiver() as receiver:
         missing = {**PLAINTEXT, "NOTIFICATION_SENDER": "webhook", "NOTIFICATION_WEBHOOK_SECRET_ARN": "arn:missing"}
         with pytest.raises(RetryableError):
             run_delivery(database_url, missing)
-        invalid = Secret(manager, "invalid", url=receiver.url, keys=[])
+        invalid = Secret(secrets_manager, "invalid", url=receiver.url, keys=[])
         with pytest.raises(ConfigError, match="the webhook secret must be JSON"):
             run_delivery(database_url, invalid.environ)
-        plaintext = Secret(manager, "plaintext", url=receiver.url, keys=[KEY])
+        plaintext = Secret(secrets_manager, "plaintext", url=receiver.url, keys=[KEY])
         with pytest.raises(ConfigError, match="https://"):
             build_sender(load(SenderSettings, {**plaintext.environ, "PLAINTEXT_ALLOWED": "false"})).prepare()
         (row,) = notifications(rows)
         assert (row["status"], row["attempt_count"], row["locked_by"]) == ("PENDING", 0, None)
         assert receiver.requests == []
-        valid = Secret(manager, "valid", url=receiver.url, keys=[KEY, NEW_KEY])
+        valid = Secret(secrets_manager, "valid", url=receiver.url, keys=[KEY, NEW_KEY])
         assert run_delivery(database_url, valid.environ)["sent"] == 1
     (request,) = receiver.requests
     assert len(request.headers["webhook-signature"].split()) == 2

@@ -63,6 +63,17 @@ def test_unsafe_settings_are_problems(owner_url: str) -> None:
     assert found.repair == "ALTER SYSTEM SET default_transaction_isolation = 'read committed'; SELECT pg_reload_conf();"
 
 
+def test_deployment_that_needs_more_connections_is_a_problem(owner_url: str) -> None:
+    """J3: max_connections against the reserved concurrency, before the deployment."""
+    with psycopg.connect(owner_url, autocommit=True) as connection:
+        few, many = (
+            {one.message for one in check_postgres(connection, migrate="m", connections=needed)}
+            for needed in (10, 10_000)
+        )
+    assert "can open" not in str(few)
+    assert "the deployment can open 10000 connections, and " in str(many)
+
+
 def test_server_that_does_not_wait_for_the_disk_is_a_problem(owner_url: str) -> None:
     """T4: fsync is off on this server."""
     with psycopg.connect(owner_url, autocommit=True) as connection:

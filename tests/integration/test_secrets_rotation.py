@@ -9,13 +9,11 @@ import subprocess
 import sys
 import uuid
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import boto3
 import psycopg
 import pytest
-from moto import mock_aws
 from psycopg import sql
 
 from grantwire.database import Database, DatabaseSettings
@@ -33,30 +31,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from infra.local.servers.postgres import PostgresServer
+    from tests.support.secrets_manager import FakeSecretsManager
 
 SPECIAL_PASSWORD = "p@ss:w/rd?#%41"
-
-
-@pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of the mocked Secrets Manager."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with mock_aws():
-        yield boto3.client("secretsmanager")
 
 
 class Role:
     """A PostgreSQL role whose password is stored in a secret."""
 
-    def __init__(self, server: PostgresServer, manager: Any, secret_format: str) -> None:
+    def __init__(self, server: PostgresServer, secrets_manager: FakeSecretsManager, secret_format: str) -> None:
         self.name = f"rotating_{uuid.uuid4().hex[:8]}"
-        self._server, self._manager, self._secret_format = server, manager, secret_format
+        self._server, self._manager, self._secret_format = server, secrets_manager, secret_format
         self._execute("CREATE ROLE {} LOGIN")
         # The local stack takes CONNECT from PUBLIC on every database of its server, which may be this one.
         self._execute("GRANT CONNECT ON DATABASE postgres TO {}")
         self.change_password("first")
-        self.arn: str = manager.create_secret(Name=self.name, SecretString=self._secret_text("first"))["ARN"]
+        self.arn = secrets_manager.store(self.name, self._secret_text("first"))
 
     def change_password(self, password: str) -> None:
         """Change the password in the database."""
@@ -64,7 +54,7 @@ class Role:
 
     def store_password(self, password: str) -> None:
         """Change the password in the secret."""
-        self._manager.put_secret_value(SecretId=self.arn, SecretString=self._secret_text(password))
+        self._manager.secrets[self.arn] = self._secret_text(password)
 
     def _secret_text(self, password: str) -> str:
         """Return the text of the secret: a URL, or JSON in the format of RDS."""
@@ -90,9 +80,9 @@ class Role:
 
 
 @pytest.fixture(params=["url", "json"])
-def role(request: pytest.FixtureRequest, server: PostgresServer, manager: Any) -> Iterator[Role]:
+def role(request: pytest.FixtureRequest, server: PostgresServer, secrets_manager: FakeSecretsManager) -> Iterator[Role]:
     """A role with its secret, in each format."""
-    role = Role(server, manager, request.param)
+    role = Role(server, secrets_manager, request.param)
     yield role
     role.drop()
 
@@ -138,7 +128,7 @@ def test_wrong_password_in_the_secret_is_an_outage(role: Role, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("secret_format", ["url", "json"])
-def test_new_connection_uses_the_rotated_nats_password(manager: Any, secret_format: str) -> None:
+def test_new_connection_uses_the_rotated_nats_password(secrets_manager: FakeSecretsManager, secret_format: str) -> None:
     """The server restarts with another password, and the worker reconnects."""
     server = SecuredNats(STATE / f"rotating-nats-{secret_format}", user("grantwire", "first"))
     server.start()
@@ -148,7 +138,7 @@ def test_new_connection_uses_the_rotated_nats_password(manager: Any, secret_form
             return f"nats://grantwire:{password}@{server.address}"
         return json.dumps({"url": server.url, "user": "grantwire", "password": password})
 
-    arn = manager.create_secret(Name=f"nats-{secret_format}", SecretString=secret_text("first"))["ARN"]
+    arn = secrets_manager.store(f"nats-{secret_format}", secret_text("first"))
     connection = NatsConnection(load(NatsSettings, {**PLAINTEXT, "NATS_SECRET_ARN": arn}))
 
     async def scenario() -> None:
@@ -156,7 +146,7 @@ def test_new_connection_uses_the_rotated_nats_password(manager: Any, secret_form
         server.stop()
         server.configuration = user("grantwire", "second")
         server.start()
-        manager.put_secret_value(SecretId=arn, SecretString=secret_text("second"))
+        secrets_manager.secrets[arn] = secret_text("second")
         await connection.connect()
         await connection.client.flush()
         server.stop()

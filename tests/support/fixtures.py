@@ -21,6 +21,7 @@ from tests.support.valkey import ValkeyServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.secrets_manager import FakeSecretsManager
     from tests.support.servers import Cluster
 
 Rows = psycopg.Connection[dict[str, Any]]
@@ -103,6 +104,15 @@ def private_valkey() -> Iterator[ValkeyServer]:
     server.start()
     yield server
     server.destroy()
+
+
+@pytest.fixture
+def secrets_manager() -> Iterator[FakeSecretsManager]:
+    """A Secrets Manager, which this process uses."""
+    from tests.support.secrets_manager import running_secrets_manager  # noqa: PLC0415  # botocore is slow to import
+
+    with running_secrets_manager() as manager:
+        yield manager
 
 
 @pytest.fixture

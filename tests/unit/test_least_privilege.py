@@ -190,6 +190,8 @@ def test_template_has_no_other_resources_that_store_data() -> None:
         "AWS::CloudWatch::Dashboard",
         "AWS::Lambda::Permission",
         "AWS::ApiGateway::Account",
+        "AWS::ApiGateway::BasePathMapping",
+        "AWS::ApiGateway::DomainName",
         "AWS::ApiGateway::GatewayResponse",
         "AWS::IAM::Role",
         "AWS::WAFv2::WebACLAssociation",

@@ -3,14 +3,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import boto3
 import pytest
-from aws_lambda_powertools.utilities.parameters import BaseProvider
-from aws_lambda_powertools.utilities.parameters import base as powertools_parameters
-from moto import mock_aws
 
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.settings import NatsEndpoint, parse_secret
@@ -19,27 +14,27 @@ from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH
 
 if TYPE_CHECKING:
-    from datetime import tzinfo
-    from typing import Self
+    from tests.support.secrets_manager import FakeSecretsManager
 
 
-@mock_aws
-def test_secret_is_read_by_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_read_by_arn(secrets_manager: FakeSecretsManager) -> None:
     """A function with DATABASE_SECRET_ARN reads its secret this way."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    client = boto3.client("secretsmanager")
-    arn = client.create_secret(Name="database", SecretString="postgresql://u:p@h/d")["ARN"]
+    arn = secrets_manager.store("database", "postgresql://u:p@h/d")
     assert SecretCache().get(arn) == "postgresql://u:p@h/d"
 
 
-@mock_aws
-def test_unreadable_secret_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller gets a retryable error; the log has the reason."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with pytest.raises(RetryableError):
+def test_unreadable_secret_is_a_retryable_error(
+    secrets_manager: FakeSecretsManager, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The caller gets a retryable error; the log has the reason. A server error is tried twice, another one once."""
+    with pytest.raises(RetryableError, match="temporarily unavailable"):
         SecretCache().get("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
+    assert "status 400, ResourceNotFoundException" in capsys.readouterr().out
+    assert secrets_manager.requests == 1
+    secrets_manager.is_down = True
+    with pytest.raises(RetryableError, match="temporarily unavailable"):
+        SecretCache().get("arn:aws:secretsmanager:us-east-1:123456789012:secret:none")
+    assert secrets_manager.requests == 3
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgres://u:p@h:6432/d?sslmode=verify-full"])
@@ -73,111 +68,86 @@ def test_invalid_database_secret_is_not_quoted_in_the_error(secret: str) -> None
     assert "hunter2" not in str(caught.value)
 
 
-@mock_aws
-def test_binary_secret_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_secret_is_a_config_error() -> None:
     """A retry would not help."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    arn = boto3.client("secretsmanager").create_secret(Name="binary", SecretBinary=b"hunter2")["ARN"]
     with pytest.raises(ConfigError, match="must be text, not binary") as caught:
-        SecretCache().get(arn)
+        SecretCache(lambda _arn: {"SecretBinary": "hunter2"}).get("arn")
     assert "hunter2" not in str(caught.value)
 
 
-def test_missing_region_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No client can be created; the error of botocore is wrapped."""
+def test_missing_identity_is_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither Lambda nor a profile of boto3 gives one."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(RetryableError):
         SecretCache().get("arn")
 
 
-class FakeSecretsManager(BaseProvider):
-    """A fake Secrets Manager behind Powertools' cache, which counts reads; both use `clock`."""
+class Manager:
+    """A fake Secrets Manager, which counts reads, behind a cache whose clock the test sets."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.secret, self.reads, self.is_down = "one", 0, False
-        self.clock = clock
-        self.cache = SecretCache(lambda: self, clock=lambda: clock.seconds)
+    def __init__(self) -> None:
+        self.secret, self.reads, self.is_down, self.seconds = "one", 0, False, 0.0
+        self.cache = SecretCache(self._read, clock=lambda: self.seconds)
 
-    def _get(self, name: str, **_options: Any) -> str:
-        assert name in {"a", "b"}
+    def _read(self, arn: str) -> dict[str, str]:
+        assert arn in {"a", "b"}
         self.reads += 1
         if self.is_down:
-            raise TimeoutError("down")
-        return self.secret
-
-    def _get_multiple(self, path: str, **_options: Any) -> dict[str, str]:
-        raise NotImplementedError(path)
-
-
-class Clock(datetime):
-    """A replacement of `datetime` in Powertools; the test sets `seconds`."""
-
-    seconds = 0.0
-
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> Self:
-        """Return the time of the test."""
-        return cls.fromtimestamp(1_800_000_000 + cls.seconds, tz)
+            raise RetryableError("down")
+        return {"SecretString": self.secret}
 
 
 @pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> FakeSecretsManager:
-    """A fake Secrets Manager whose clock starts at 0 and moves only when the test sets it."""
-
-    class TestClock(Clock):
-        seconds = 0.0
-
-    monkeypatch.setattr(powertools_parameters, "datetime", TestClock)
-    return FakeSecretsManager(cast("Clock", TestClock))
+def manager() -> Manager:
+    """A fake Secrets Manager whose clock starts at 0."""
+    return Manager()
 
 
-def test_secret_is_cached_for_five_minutes(manager: FakeSecretsManager) -> None:
+def test_secret_is_cached_for_five_minutes(manager: Manager) -> None:
     """Most connections need no request to Secrets Manager; a changed host is detected after five minutes."""
     assert [manager.cache.get("a"), manager.cache.get("a")] == ["one", "one"]
-    manager.secret, manager.clock.seconds = "two", 299.9
+    manager.secret, manager.seconds = "two", 299.9
     assert (manager.cache.get("a"), manager.reads) == ("one", 1)
-    manager.clock.seconds = 300.1
+    manager.seconds = 300.1
     assert (manager.cache.get("a"), manager.reads) == ("two", 2)
 
 
-def test_last_known_value_is_used_while_secrets_manager_is_unavailable(manager: FakeSecretsManager) -> None:
+def test_last_known_value_is_used_while_secrets_manager_is_unavailable(manager: Manager) -> None:
     """Without a known value it is a retryable error."""
     manager.cache.get("a")
-    manager.is_down, manager.clock.seconds = True, 300.1
+    manager.is_down, manager.seconds = True, 300.1
     assert manager.cache.get("a") == "one"
     with pytest.raises(RetryableError, match="temporarily unavailable"):
         manager.cache.get("b")
 
 
-def test_unavailable_secrets_manager_is_tried_every_half_minute(manager: FakeSecretsManager) -> None:
+def test_unavailable_secrets_manager_is_tried_every_half_minute(manager: Manager) -> None:
     """Each attempt can take seconds, and delivery reads its secret before each claim."""
     manager.cache.get("a")
-    manager.is_down, manager.clock.seconds = True, 300.1
+    manager.is_down, manager.seconds = True, 300.1
     assert [manager.cache.get("a") for _ in range(10)] == ["one"] * 10
     assert manager.reads == 2
     manager.is_down, manager.secret = False, "two"
-    manager.clock.seconds = 330.0
+    manager.seconds = 330.0
     assert (manager.cache.get("a"), manager.reads) == ("one", 2)
-    manager.clock.seconds = 330.2
+    manager.seconds = 330.2
     assert (manager.cache.get("a"), manager.reads) == ("two", 3)
 
 
-def test_refresh_reads_the_secret_at_most_once_in_five_seconds(manager: FakeSecretsManager) -> None:
+def test_refresh_reads_the_secret_at_most_once_in_five_seconds(manager: Manager) -> None:
     """The number of calls does not matter; None is returned while the secret has not changed."""
     manager.cache.get("a")
     assert [manager.cache.refresh("a", rejected="one") for _ in range(10)] == [None] * 10
     assert manager.reads == 2
     manager.secret = "two"
-    manager.clock.seconds = 4.9
+    manager.seconds = 4.9
     assert manager.cache.refresh("a", rejected="one") is None
-    manager.clock.seconds = 5.0
+    manager.seconds = 5.0
     assert manager.cache.refresh("a", rejected="one") == "two"
     assert (manager.cache.get("a"), manager.reads) == ("two", 3)
 
 
-def test_failed_refresh_counts_for_the_limit(manager: FakeSecretsManager) -> None:
+def test_failed_refresh_counts_for_the_limit(manager: Manager) -> None:
     """While Secrets Manager is unavailable, requests of callers do not each cause a request to it."""
     manager.cache.get("a")
     manager.is_down = True
@@ -186,7 +156,7 @@ def test_failed_refresh_counts_for_the_limit(manager: FakeSecretsManager) -> Non
     assert (manager.cache.refresh("a", rejected="one"), manager.reads) == (None, 2)
 
 
-def test_threads_share_one_refresh(manager: FakeSecretsManager) -> None:
+def test_threads_share_one_refresh(manager: Manager) -> None:
     """Eight threads refresh at the same time: one request, and each gets the new value."""
     assert run_concurrently(8, lambda _: manager.cache.get("a")) == ["one"] * 8
     manager.secret = "two"
@@ -255,7 +225,7 @@ def test_repr_of_nats_credentials_hides_them() -> None:
 
 
 def test_optional_dependencies_are_imported_only_when_needed() -> None:
-    """The AWS SDK is imported to read a secret, PyNaCl to read a credentials file."""
+    """The AWS SDK is imported for the profile of an operator, PyNaCl to read a credentials file."""
     program = "import sys; import grantwire.jetstream.connection, grantwire.database; print(*sys.modules)"
     process = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=True

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from samtranslator.translator.transform import transform  # type: ignore[import-untyped]
 
-from infra.local.deployment.template import MAX_STACK_NAME, function_suffixes, load_template
+from grantwire_cli.checks.preflight import MAX_STACK_NAME
+from infra.local.deployment.template import function_suffixes, load_template
 
 # A stack whose name begins with that of the other one.
 NAMES = ("grantwire", "grantwire-a")

@@ -32,7 +32,10 @@ CHECKS = {
     "types": ("mypy",),
     "architecture": ("lint-imports", "--cache-dir", ".grantwire/cache/importlinter"),
     "events": ("python", "-m", "infra.local.toolchain.protobuf"),
-    "template": ("cfn-lint", "template.yaml"),
+    "template": (
+        *("cfn-lint", "template.yaml"),
+        *("infra/aws/network.yaml", "infra/aws/database.yaml", "infra/aws/nats.yaml"),
+    ),
     "SAM template": ("sam", "validate", "--lint", "--template-file", "template.yaml"),
     "locks": ("python", "-m", "infra.local.toolchain.requirements"),
     # E5, I7, J1, J5, X6: generated requests, an AWS without layers, a restarted emulator, a new checkout, all layers.

@@ -37,9 +37,10 @@ def doctor(arguments: Sequence[str], progress: Progress) -> int:
     """Print what the checks found; return 1 if there are problems."""
     parser = argparse.ArgumentParser(prog="infra.local doctor", epilog=target.EPILOG)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--connections", type=int, default=0, help="connections that a deployment can open")
     options = parser.parse_args(arguments)
     findings = []
-    for finding in _findings(os.environ, progress):
+    for finding in _findings(os.environ, progress, options.connections):
         findings.append(finding)
         if not options.json:
             _print(finding, progress)
@@ -51,9 +52,9 @@ def doctor(arguments: Sequence[str], progress: Progress) -> int:
     return 1 if problems else 0
 
 
-def _findings(environ: Mapping[str, str], progress: Progress) -> Iterator[Finding]:
+def _findings(environ: Mapping[str, str], progress: Progress, connections: int = 0) -> Iterator[Finding]:
     if any(environ.get(name) for name in (*target.DATABASE, *target.NATS)):
-        yield from _check_named_servers(environ)
+        yield from _check_named_servers(environ, connections)
         return
     yield from check_machine()
     stack = selection.current_stack(progress)
@@ -67,23 +68,23 @@ def _findings(environ: Mapping[str, str], progress: Progress) -> Iterator[Findin
         yield from check_local_deployment(stack)
 
 
-def _check_named_servers(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _check_named_servers(environ: Mapping[str, str], connections: int) -> Iterator[Finding]:
     """Check the servers that the environment names, with the settings of the environment or of the template."""
     servers = target.environment(environ, needs_nats=True)
     migrate = ".grantwire/venv/bin/python -m infra.operators.migrate"
-    yield from _check_database(servers, migrate=migrate)
+    yield from _check_database(servers, migrate=migrate, connections=connections)
     configure = "sam remote invoke ConfigureStreamsFunction --stack-name NAME"
     yield from _check_streams({**topology_variables({}), **servers}, configure=configure)
 
 
-def _check_database(environ: Mapping[str, str], *, migrate: str) -> Iterator[Finding]:
+def _check_database(environ: Mapping[str, str], *, migrate: str, connections: int = 0) -> Iterator[Finding]:
     try:
         with product_code():
             from grantwire.database import DatabaseSettings, connect  # noqa: PLC0415  # importable only here
             from grantwire.settings import load  # noqa: PLC0415
 
             with connect(load(DatabaseSettings, environ), application_name="grantwire-doctor") as connection:
-                yield from check_postgres(connection, migrate=migrate)
+                yield from check_postgres(connection, migrate=migrate, connections=connections)
     except (CommandError, psycopg.Error) as error:
         yield problem("PostgreSQL", f"PostgreSQL is not usable: {error}", "make up, or correct DATABASE_URL")
 

@@ -17,9 +17,6 @@ from infra.local.paths import TEMPLATE
 FUNCTION = "AWS::Serverless::Function"
 LAYER_VERSION = "AWS::Serverless::LayerVersion"
 _UNPREFIXED = {"Ref", "Condition"}
-# Lambda allows 64 characters for the name of a function, which is that of the stack and a suffix. CloudFormation has no
-# rule for a length, so a longer name would fail after some of the resources were created.
-MAX_STACK_NAME = 64 - len("-deliver-notifications")
 
 
 class _Loader(yaml.SafeLoader):

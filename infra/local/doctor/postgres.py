@@ -82,8 +82,11 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def check_postgres(connection: Connection[Any], *, migrate: str) -> Iterator[Finding]:
-    """Yield the findings about a database, as its owner sees it; `migrate` is the command that migrates it."""
+def check_postgres(connection: Connection[Any], *, migrate: str, connections: int = 0) -> Iterator[Finding]:
+    """Yield the findings about a database, as its owner sees it; `migrate` is the command that migrates it.
+
+    `connections` is how many a planned deployment can open in addition; 0 if there is none.
+    """
     yield _check_clock(connection)
     major = connection.info.server_version // 10000
     if OLDEST <= major <= NEWEST:
@@ -91,7 +94,7 @@ def check_postgres(connection: Connection[Any], *, migrate: str) -> Iterator[Fin
     else:
         yield problem(CHECK, f"PostgreSQL {major} is not supported", f"use PostgreSQL {OLDEST} to {NEWEST}")
     yield from _check_settings(connection)
-    yield _check_connections(connection)
+    yield _check_connections(connection, connections)
     yield from _check_schema(connection, migrate)
     yield from _check_transactions(connection)
 
@@ -120,8 +123,11 @@ def _check_settings(connection: Connection[Any]) -> Iterator[Finding]:
         yield ok(CHECK, f"{len(found)} settings are safe: {', '.join(found)}")
 
 
-def _check_connections(connection: Connection[Any]) -> Finding:
+def _check_connections(connection: Connection[Any], needed: int) -> Finding:
     ((limit, used),) = connection.execute(_CONNECTIONS).fetchall()
+    if needed > limit - used:
+        message = f"the deployment can open {needed} connections, and {limit - used} of {limit} are free"
+        return problem(CHECK, message, "raise max_connections, or lower ApiConcurrency")
     text = f"{used} of {limit} connections are used"
     if limit - used < limit * FEW_CONNECTIONS:
         return warning(CHECK, text, "raise max_connections, or lower the concurrency of the functions")

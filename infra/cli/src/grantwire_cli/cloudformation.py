@@ -1,4 +1,4 @@
-"""The outputs of a deployed CloudFormation stack. The only module of the command that imports boto3."""
+"""AWS: clients, their errors, stack outputs and secrets. The only module of the command that imports boto3."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(service: str, region: str) -> Any:
         import boto3  # noqa: PLC0415  # an optional package
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     except ImportError as error:
-        raise CommandError("--stack-name needs boto3.", hint=INSTALL, code="MISSING_EXTRA") from error
+        raise CommandError("AWS needs boto3.", hint=INSTALL, code="MISSING_EXTRA") from error
     create: Any = boto3.client
     try:
         return create(service, region_name=region or None)
@@ -48,6 +48,16 @@ def reported_errors() -> Iterator[None]:
         raise failure(f"AWS: {error.response['Error']['Message']}", hint=WRONG_STACK, code=code) from error
     except BotoCoreError as error:
         raise UnavailableError(f"AWS: {error}") from error
+
+
+def read_secret(manager: Any, arn: str) -> tuple[str, str]:
+    """Return the text of a secret and an empty code, or no text and the code of the error."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415
+
+    try:
+        return str(manager.get_secret_value(SecretId=arn).get("SecretString", "")), ""
+    except ClientError as error:
+        return "", str(error.response["Error"]["Code"])
 
 
 def stack_outputs(name: str, region: str) -> dict[str, str]:

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
 
 from grantwire.errors import RetryableError
+from grantwire.settings import certificates
 
 if TYPE_CHECKING:
+    import http.client
     from collections.abc import Mapping
-    from datetime import datetime
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 # RDS accepts a token for this long. It counts for the login only: an open session is not ended.
 TOKEN_SECONDS = 900
+# With two attempts a call ends before the timeout of any function.
+_CONNECT_SECONDS = 1.0
+_READ_SECONDS = 2.0
+_SERVER_ERROR = 500
+_OK = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +53,99 @@ class Identity:
 
 
 class _Configured:
-    """The identity and the endpoints of this process."""
+    """The identity and the endpoint of this process, if its environment has them."""
 
     identity: Identity | None = None
+    endpoint = ""
 
 
 def configure(environ: Mapping[str, str]) -> None:
-    """Use the identity of the environment, if it has one."""
+    """Use the identity of the environment, if it has one, and the endpoint of an emulator."""
     _Configured.identity = Identity.from_environ(environ)
+    _Configured.endpoint = environ.get("AWS_ENDPOINT_URL_SECRETS_MANAGER") or environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def current_identity() -> Identity:
     """Return the identity of this process. Raises RetryableError if none can be found."""
     return _Configured.identity or _identity_of_boto3()
+
+
+def read_secret(arn: str) -> dict[str, Any]:
+    """Return what Secrets Manager has for a secret. Raises RetryableError if it cannot be read."""
+    found = current_identity()
+    parts = arn.split(":")
+    region = parts[3] if len(parts) > 3 else found.region  # noqa: PLR2004  # arn:partition:service:region:…
+    identity = Identity(region, found.access_key, found.secret_key, found.session_token)
+    body = json.dumps({"SecretId": arn}).encode()
+    status, text = _call("secretsmanager", "GetSecretValue", identity, body)
+    if status != _OK:
+        raise RetryableError(f"Secrets Manager: status {status}, {_error_type(text)}")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def _call(service: str, action: str, identity: Identity, body: bytes) -> tuple[int, bytes]:
+    """Send a request, and once more after an error of the network or the service; return status and body."""
+    endpoint = _endpoint(service, identity.region)
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{service}.{action}"}
+    for is_last in (False, True):
+        host, now = urlsplit(endpoint).netloc, datetime.now(UTC)
+        signed = sign_request(identity, service, host=host, headers=headers, body=body, now=now)
+        try:
+            status, text = _post(endpoint, signed, body)
+        except OSError as error:
+            if is_last:
+                raise RetryableError(f"{host}: {type(error).__name__} {error}") from error
+            continue
+        if is_last or status < _SERVER_ERROR:
+            return status, text
+    raise AssertionError  # the last attempt returns or raises
+
+
+def _endpoint(service: str, region: str) -> str:
+    """Return the address of a service: of the emulator, of AWS, or for an operator that of boto3's configuration."""
+    if _Configured.endpoint:
+        return _Configured.endpoint
+    if _Configured.identity is None:
+        return _endpoint_of_boto3(service, region)
+    return f"https://{service}.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+
+
+def _post(endpoint: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    """Send a request over a connection of its own, which is closed."""
+    with closing(_connection(endpoint)) as connection:
+        connection.connect()
+        connection.sock.settimeout(_READ_SECONDS)
+        connection.request("POST", "/", body, dict(headers))
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def _connection(endpoint: str) -> http.client.HTTPConnection:
+    """Return a connection; without TLS only to an emulator, whose endpoint is http://."""
+    from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415  # not if the URL needs no secret
+
+    parts = urlsplit(endpoint)
+    if parts.scheme == "http":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_SECONDS)
+    context = certificates("system").ssl_context()
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_SECONDS, context=context)
+
+
+def _error_type(text: bytes) -> str:
+    """Return the name of an error of AWS; its message could quote the request."""
+    try:
+        return str(json.loads(text)["__type"]).rpartition("#")[2]
+    except (ValueError, KeyError, TypeError):
+        return "no error of AWS"
+
+
+def _endpoint_of_boto3(service: str, region: str) -> str:
+    """Return the endpoint that boto3 uses, which a profile can change."""
+    import boto3  # noqa: PLC0415 - see the module docstring
+
+    create: Any = boto3.client
+    return str(create(service, region_name=region).meta.endpoint_url)
 
 
 def _identity_of_boto3() -> Identity:

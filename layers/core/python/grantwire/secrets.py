@@ -1,10 +1,7 @@
 """Secrets from AWS Secrets Manager, cached for each execution environment.
 
-Powertools' `parameters` reads and caches the values. A rotated secret needs neither a deployment nor a restart: the
-cache is refreshed when a server rejects the cached credentials, and an entry expires after five minutes. If Secrets
-Manager is unavailable, the last known value is used.
-
-Powertools imports boto3, which adds half a second to a cold start. So both are imported only to read a secret.
+A rotated secret needs neither a deployment nor a restart: the cache is refreshed when a server rejects the cached
+credentials, and an entry expires after five minutes. If Secrets Manager is unavailable, the last known value is used.
 """
 
 from __future__ import annotations
@@ -13,14 +10,15 @@ import json
 import threading
 import time
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from grantwire.aws import read_secret
 from grantwire.errors import ConfigError, RetryableError
 from grantwire.observability import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 # A changed password is detected immediately, because the server rejects the old one. A changed host is not, so entries
 # expire.
@@ -34,39 +32,22 @@ _MIN_REFRESH_INTERVAL_SECONDS = 5.0
 _RETRY_INTERVAL_SECONDS = 30.0
 
 
-class SecretReader(Protocol):
-    """The method of Powertools' parameter providers that SecretCache uses."""
-
-    def get(self, name: str, max_age: int | None = None, *, force_fetch: bool = False) -> object:
-        """Return the value, from the provider's cache if it is at most `max_age` seconds old.
-
-        Raises GetParameterError or BotoCoreError if the value cannot be read.
-        """
-
-
-def create_secrets_provider() -> SecretReader:
-    """Create Powertools' provider for AWS Secrets Manager, with timeouts shorter than any function timeout."""
-    from aws_lambda_powertools.utilities.parameters import SecretsProvider  # noqa: PLC0415 - see the module docstring
-    from botocore.config import Config  # noqa: PLC0415
-
-    timeouts = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2})
-    provider: SecretReader = SecretsProvider(boto_config=timeouts)
-    return provider
-
-
 class SecretCache:
-    """The secrets of one execution environment. Safe to share between threads."""
+    """The secrets of one execution environment. Safe to share between threads.
+
+    `read` returns what Secrets Manager has for an ARN, or raises RetryableError.
+    """
 
     def __init__(
         self,
-        create_provider: Callable[[], SecretReader] = create_secrets_provider,
+        read: Callable[[str], Mapping[str, Any]] = read_secret,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._create_provider = create_provider
-        self._provider: SecretReader | None = None
+        self._read_secret = read
         self._clock = clock
         self._last_known: dict[str, str] = {}
+        self._read_at: dict[str, float] = {}
         self._refreshed_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -80,6 +61,8 @@ class SecretCache:
         with self._lock:
             known = self._last_known.get(arn)
             if known is not None and self._clock() < self._failed_at.get(arn, -inf) + _RETRY_INTERVAL_SECONDS:
+                return known
+            if known is not None and self._clock() <= self._read_at[arn] + _MAX_AGE_SECONDS:
                 return known
             try:
                 return self._read(arn)
@@ -102,24 +85,20 @@ class SecretCache:
             if arn in self._refreshed_at and now < self._refreshed_at[arn] + _MIN_REFRESH_INTERVAL_SECONDS:
                 return None
             self._refreshed_at[arn] = now
-            secret = self._read(arn, force_fetch=True)
+            secret = self._read(arn)
             return secret if secret != rejected else None
 
-    def _read(self, arn: str, *, force_fetch: bool = False) -> str:
-        """Read the secret through the provider, which caches it, and remember it as the last known value."""
-        from aws_lambda_powertools.utilities.parameters import GetParameterError  # noqa: PLC0415 - see the module docstring
-        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
-
+    def _read(self, arn: str) -> str:
+        """Read the secret and remember it as the last known value."""
         try:
-            if self._provider is None:
-                self._provider = self._create_provider()
-            value = self._provider.get(arn, max_age=_MAX_AGE_SECONDS, force_fetch=force_fetch)
-        except (GetParameterError, BotoCoreError) as error:  # the call failed, or no client could be created
+            value = self._read_secret(arn).get("SecretString")
+        except RetryableError as error:
             logger.error("could not read secret", arn=arn, reason=str(error))
             raise RetryableError("temporarily unavailable, send the same request again") from error
         if not isinstance(value, str):
             raise ConfigError([f"secret {arn} must be text, not binary"])
         self._last_known[arn] = value
+        self._read_at[arn] = self._clock()
         self._failed_at.pop(arn, None)
         return value
 

@@ -1,7 +1,9 @@
 """`grantwire doctor`: find what is wrong with an installation, and how to repair it."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -9,6 +11,7 @@ from rich.text import Text
 from grantwire_cli.checks.deployment import check_deployment
 from grantwire_cli.checks.findings import Finding, Level, problem
 from grantwire_cli.checks.installation import check_installation
+from grantwire_cli.checks.preflight import Plan, check_before_deploy
 from grantwire_cli.cloudformation import client, reported_errors
 from grantwire_cli.errors import CommandError, ExitCode
 from grantwire_cli.output import STYLES, visible
@@ -16,6 +19,11 @@ from grantwire_cli.registry import register
 from grantwire_cli.session import Session
 from grantwire_cli.wording import count_of
 
+DEFAULT_STACK = "grantwire"
+# With one of these, `--before-deploy` also checks the servers.
+SERVERS = ("DATABASE_URL", "NATS_URL")
+# What the first migration and configure_streams create.
+MADE_LATER = {"schema", "privileges", "streams"}
 MARKS = {Level.OK: "✓", Level.WARNING: "!", Level.PROBLEM: "✗"}
 
 
@@ -26,19 +34,32 @@ def add_to(app: typer.Typer) -> None:
         "doctor",
         "grantwire doctor",
         "grantwire doctor --stack-name grantwire --region eu-central-1",
+        'grantwire doctor --before-deploy --region eu-central-1 --parameter-overrides "$PARAMETERS"',
         "grantwire --profile prod doctor --json | jq '.findings[] | select(.level == \"problem\")'",
     )(doctor)
 
 
-def doctor(session: Session) -> int:
+def doctor(
+    session: Session,
+    before_deploy: Annotated[
+        bool, typer.Option("--before-deploy", help="Check an AWS account before the first deployment (extra aws).")
+    ] = False,
+    parameter_overrides: Annotated[
+        str, typer.Option("--parameter-overrides", help="With --before-deploy: the text that `sam deploy` gets.")
+    ] = "",
+) -> int:
     """Check an installation, and print what is wrong with the command that repairs it.
 
     For a checkout: Python, disk, ports, permissions, PostgreSQL, NATS, the emulator, clocks, functions and schedules.
     With --stack-name: the stack on AWS. For every installation: its API and its status. With DATABASE_URL and
     NATS_URL, a checkout checks these servers instead of its own. The exit code is 1 if there are problems.
+
+    With --before-deploy: quotas, subnets, endpoints and secrets of an AWS account, and with DATABASE_URL and NATS_URL
+    whether these servers fit the deployment. It changes nothing.
     """
     findings = []
-    for finding in _findings(session):
+    found = _before_deploy(session, parameter_overrides) if before_deploy else _findings(session)
+    for finding in found:
         findings.append(finding)
         if not session.output.as_json:
             _print(session, finding)
@@ -72,6 +93,19 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from check_installation(session.api)
 
 
+def _before_deploy(session: Session, overrides: str) -> Iterator[Finding]:
+    selection = session.options.selection
+    plan = Plan.parse(selection.stack_name or DEFAULT_STACK, overrides)
+    try:
+        with reported_errors():
+            yield from check_before_deploy(lambda service: client(service, selection.region), plan)
+    except CommandError as error:
+        yield problem("account", str(error), error.hint or "aws sts get-caller-identity")
+    if any(os.environ.get(name) for name in SERVERS):
+        servers = _check_checkout(session, "--connections", str(plan.connections if plan.api_concurrency else 0))
+        yield from (finding for finding in servers if finding.check not in MADE_LATER)
+
+
 def _check_stack(name: str, region: str) -> Iterator[Finding]:
     try:
         with reported_errors():
@@ -81,10 +115,10 @@ def _check_stack(name: str, region: str) -> Iterator[Finding]:
         yield problem("deployment", str(error), error.hint or f"aws cloudformation describe-stacks --stack-name {name}")
 
 
-def _check_checkout(session: Session) -> Iterator[Finding]:
+def _check_checkout(session: Session, *options: str) -> Iterator[Finding]:
     """Run the checks of the checkout, which has the drivers of its servers."""
     try:
-        records = session.checkout.query("doctor", "--json")["findings"]
+        records = session.checkout.query("doctor", "--json", *options)["findings"]
     except CommandError as error:
         yield problem("checkout", str(error), error.hint or "grantwire up")
         return

@@ -110,6 +110,14 @@ class Database:
                     raise to_grantwire_error(error.__cause__, in_recovery=True) from error.__cause__
             raise
 
+    def connect_early(self) -> None:
+        """Connect before the first use. Never raises: the first use tries again, and reports its error."""
+        try:
+            self._get_connection()
+        except (psycopg.Error, GrantwireError) as error:
+            reason = describe(error) if isinstance(error, psycopg.Error) else str(error)
+            logger.warning("could not connect before the first request", reason=reason)
+
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
         if self._connection is not None:

@@ -10,6 +10,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements import Entitlements
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.idempotency import IdempotencySettings
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class ApiRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(ApiSettings, environ)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         entitlements = Entitlements(database, settings.idempotency, settings.times)
         return cls(entitlements, RateLimiter(database, settings.limits))

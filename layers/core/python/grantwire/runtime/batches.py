@@ -9,6 +9,7 @@ from grantwire.clients.limits import RateLimiter
 from grantwire.database import Database
 from grantwire.entitlements.batch_store import EntitlementBatches
 from grantwire.runtime.api import ApiSettings
+from grantwire.runtime.early import connect_early
 from grantwire.settings import load
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ class BatchRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(ApiSettings, environ)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         batches = EntitlementBatches(
             database, settings.idempotency, settings.times, settings.database.statement_timeout
         )

@@ -9,6 +9,7 @@ from grantwire.changes import ChangeFeed, FeedSettings, Snapshot
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.settings import TimeSettings
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ class ChangesRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(ChangesSettings, environ)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         return cls(
             ChangeFeed(database, settings.feed),
             Snapshot(database, settings.times.grace),

@@ -10,6 +10,7 @@ from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.checks import CacheSettings, Checks
 from grantwire.entitlements.history import History
 from grantwire.entitlements.settings import TimeSettings
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class CheckRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(CheckSettings, environ)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         checks = Checks(database, settings.times, settings.caching)
         return cls(checks, History(database), RateLimiter(database, settings.limits))

@@ -11,6 +11,7 @@ from grantwire.database import Database
 from grantwire.idempotency import IdempotencySettings
 from grantwire.operations.clients import ClientAdministration
 from grantwire.runtime.clients import CallerSettings, load_with_credentials
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class ClientOperationsRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load_with_credentials(ClientOperationsSettings, environ)
-        database = Database(settings.callers.database, application_name="grantwire-clients")
+        database = connect_early(Database(settings.callers.database, application_name="grantwire-clients"), environ)
         clients = Clients(database, settings.callers.environment)
         administration = ClientAdministration(database, clients, settings.idempotency, settings.limits)
         return cls(database, administration, RateLimiter(database, settings.limits))

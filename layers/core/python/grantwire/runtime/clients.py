@@ -11,6 +11,7 @@ from grantwire.clients.lookup import LimitedLookup
 from grantwire.clients.store import Clients
 from grantwire.database import Database, DatabaseSettings
 from grantwire.errors import ConfigError
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load, setting
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class CallerRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(CallerSettings, environ)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         clients = LimitedLookup(Clients(database, settings.environment))
         return cls(database, Authorizer(clients, settings.environment))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.notifications.listing import NotificationList
+from grantwire.runtime.early import connect_early
 from grantwire.settings import flag, group, load, setting
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class NotificationListRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(NotificationListSettings, environ)
         if not settings.enabled:
             return cls(None)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         return cls(NotificationList(database), RateLimiter(database, settings.limits))

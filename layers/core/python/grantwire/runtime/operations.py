@@ -20,6 +20,7 @@ from grantwire.operations.problems import ProblemSettings
 from grantwire.operations.samples import Samples
 from grantwire.operations.status import Statuses
 from grantwire.operations.traces import Traces
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group, integer, load, setting
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ class OperationsRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(OperationsSettings, environ)
-        database = Database(settings.database, application_name="grantwire-operations")
+        database = connect_early(Database(settings.database, application_name="grantwire-operations"), environ)
         retention = timedelta(days=settings.retention_days)
         return cls(
             database,

@@ -9,6 +9,7 @@ from grantwire.clients.limits import LimitSettings, RateLimiter
 from grantwire.database import Database, DatabaseSettings
 from grantwire.entitlements.settings import TimeSettings
 from grantwire.read_model.summary import Summaries
+from grantwire.runtime.early import connect_early
 from grantwire.settings import group, load
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class SummaryRuntime:
 
     @classmethod
     def build(cls, environ: Mapping[str, str]) -> Self:
-        """Build the runtime from environment variables; it connects to the database on first use."""
+        """Build the runtime from environment variables; on Lambda it connects to the database, too."""
         settings = load(SummarySettings, environ)
-        database = Database(settings.database)
+        database = connect_early(Database(settings.database), environ)
         return cls(Summaries(database, settings.times.grace_interval), RateLimiter(database, settings.limits))
