@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOST = "127.0.0.1"
-# A Redis that refuses connections.
-DOWN = "redis://127.0.0.1:1/0"
+# Servers that refuse connections.
+POSTGRES_DOWN, REDIS_DOWN = "postgresql://127.0.0.1:1/down", "redis://127.0.0.1:1/0"
 # Longer than a test.
 OPTIONS: Any = {"name": "orders", "lease": timedelta(hours=1)}
 HEADERS = [("Content-Type", "application/json"), ("Location", "/orders/1"), ("Set-Cookie", "session=1")]
@@ -88,8 +88,8 @@ def create_asgi(work: Work, postgres: str, redis: str) -> Any:
     for name, store, mode in (
         ("postgres", AsyncPostgresStore(postgres), FailMode.CLOSED),
         ("redis", AsyncRedisStore(connect_redis_async(redis)), FailMode.CLOSED),
-        ("closed", AsyncRedisStore(connect_redis_async(DOWN)), FailMode.CLOSED),
-        ("open", AsyncRedisStore(connect_redis_async(DOWN)), FailMode.OPEN),
+        ("closed", AsyncPostgresStore(POSTGRES_DOWN), FailMode.CLOSED),
+        ("open", AsyncRedisStore(connect_redis_async(REDIS_DOWN)), FailMode.OPEN),
     ):
         guarded = AsgiIdempotencyMiddleware(
             guarded, store, caller=caller, fail_mode=mode, paths=[f"/{name}"], **OPTIONS
@@ -114,8 +114,8 @@ def create_wsgi(work: Work, postgres: str, redis: str) -> Any:
     for name, store, mode in (
         ("postgres", PostgresStore(postgres), FailMode.CLOSED),
         ("redis", RedisStore(connect_redis(redis)), FailMode.CLOSED),
-        ("closed", RedisStore(connect_redis(DOWN)), FailMode.CLOSED),
-        ("open", RedisStore(connect_redis(DOWN)), FailMode.OPEN),
+        ("closed", PostgresStore(POSTGRES_DOWN), FailMode.CLOSED),
+        ("open", RedisStore(connect_redis(REDIS_DOWN)), FailMode.OPEN),
     ):
         guarded = WsgiIdempotencyMiddleware(
             guarded, store, caller=caller, fail_mode=mode, paths=[f"/{name}"], **OPTIONS

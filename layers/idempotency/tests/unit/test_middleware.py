@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from grantwire_idempotency import FailMode, Key
-from grantwire_idempotency.errors import CircuitOpenError, ConfigError, InternalError, RetryableError
+from grantwire_idempotency.errors import CircuitOpenError, ConfigError, InternalError, LeaseLostError, RetryableError
 from layers.idempotency.tests.unit.doubles import FailingStore, RecordedMetrics, logged
 from layers.idempotency.tests.unit.http_doubles import Application, AsgiSubject, WsgiSubject
 
@@ -259,7 +259,7 @@ def test_paths_can_be_chosen(subject: Any, paths: Any) -> None:
         assert guarded.send(path=path, root=root, key=None).status == 201, path
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 408, 429, 500, 503])
+@pytest.mark.parametrize("status", [307, 308, 400, 401, 403, 408, 429, 500, 503])
 def test_response_that_ends_no_request_is_not_stored(subject: Any, status: int) -> None:
     """It is sent as it is; the same request runs again, and so does another one with the key."""
     app = Application([(status, PLAIN, b"not now"), (201, PLAIN, b"done")])
@@ -267,6 +267,14 @@ def test_response_that_ends_no_request_is_not_stored(subject: Any, status: int) 
     refused, done, repeat = guarded.send(), guarded.send(b"corrected"), guarded.send(b"corrected")
     assert (refused.status, refused.body, refused.headers) == (status, b"not now", PLAIN)
     assert (done.body, repeat.body) == (b"done", b"done")
+    assert len(app.calls) == 2
+
+
+def test_refusal_that_asks_for_a_repeat_is_not_stored(subject: Any) -> None:
+    """With Retry-After: for example, a lock inside the application is held. With 202, it means something else."""
+    app = Application([(409, {**PLAIN, "Retry-After": "1"}, b"no"), (202, {**PLAIN, "Retry-After": "5"}, b"done")])
+    guarded = subject(app)
+    assert [guarded.send().status for _ in range(3)] == [409, 202, 202]
     assert len(app.calls) == 2
 
 
@@ -343,6 +351,13 @@ def test_unavailable_store_with_open_runs_unguarded(subject: Any, store: Failing
     first, repeat = guarded.send(), guarded.send()
     assert (first.status, repeat.status, repeat.body) == (201, 201, first.body)
     assert (len(app.calls), metrics.unguarded_runs, metrics.flushes) == (1, ["shop"], 2)
+
+
+def test_request_that_lost_its_claim_must_be_repeated(subject: Any, store: FailingStore) -> None:
+    """It took longer than `lease`, so the response of another run may be the one that counts."""
+    store.failing["store_result"] = [LeaseLostError("lost", retry_after=3)]
+    response = subject(Application(), store=wrap(subject, store)).send()
+    assert (response.status, response.headers["retry-after"]) == (503, "3")
 
 
 def test_store_that_refuses_the_application_is_an_error(subject: Any, store: FailingStore) -> None:

@@ -39,7 +39,8 @@ def post_twice(app: Any, path: str, key: str = "k1") -> list[httpx.Response]:
 
     async def send() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        client = httpx.AsyncClient(transport=transport, base_url="http://shop", follow_redirects=True)
+        async with client:
             return [await client.post(path, headers={"Idempotency-Key": key}) for _ in range(2)]
 
     return asyncio.run(send())
@@ -135,6 +136,21 @@ def test_paths_of_a_mounted_application_are_its_own() -> None:
         first, repeat = post_twice(app, "/v1/orders")
         assert (first.status_code, first.text, repeat.text) == (200, "done", "done")
         assert "idempotent-replayed" in repeat.headers
+
+
+def test_client_that_follows_a_redirect_keeps_its_key() -> None:
+    """With 307, Starlette sends it to the path with a slash, and the client sends the same request there."""
+    runs: list[str] = []
+
+    async def endpoint(_request: Any) -> Any:
+        runs.append("ran")
+        return PlainTextResponse("done")
+
+    inner = Middleware(AsgiIdempotencyMiddleware, **options(AsyncMemoryStore()))
+    app = Starlette(routes=[Route("/orders/", endpoint, methods=["POST"])], middleware=[inner])
+    responses = post_twice(app, "/orders")
+    assert [(response.status_code, response.text) for response in responses] == [(200, "done")] * 2
+    assert runs == ["ran"]
 
 
 def test_errors_of_fastapi() -> None:

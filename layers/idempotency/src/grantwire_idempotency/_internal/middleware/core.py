@@ -133,7 +133,8 @@ class RequestGuard:
         return self._replay(response) if outcome.replayed or response is None else response
 
     def _keep_or_release(self, response: HttpResponse) -> HttpResponse:
-        if response.status not in self._settings.stored_statuses:
+        asks_for_repeat = response.status >= HTTPStatus.BAD_REQUEST and response.has_header("retry-after")
+        if asks_for_repeat or response.status not in self._settings.stored_statuses:
             raise _ReleasedResponseError(response, response.status)
         return response
 
@@ -159,7 +160,7 @@ def _make_key(request: HttpRequest) -> Key:
     """Return the key of a request, with a hash of everything that a repeat must have in common with it."""
     content: dict[str, Any] = {
         "method": request.method,
-        "path": request.path,
+        "path": request.path.rstrip("/"),  # frameworks redirect from one form to the other, and clients follow
         "query": request.query,
         "body": _hash_body(request),
     }

@@ -35,6 +35,10 @@ class HttpResponse:
     body: bytes
     reason: str = ""
 
+    def has_header(self, name: str) -> bool:
+        """Return whether the response has a header; `name` is lower case."""
+        return any(header.lower() == name for header, _ in self.headers)
+
     def as_replay(self) -> HttpResponse:
         """Return the response with the headers of a repeat."""
         length = () if self.status in _WITHOUT_BODY else (("content-length", str(len(self.body))),)

@@ -16,9 +16,10 @@ Paths = Collection[str] | Callable[[str], bool]
 
 DEFAULT_METHODS: Final = ("POST", "PATCH")
 DEFAULT_MAX_BYTES: Final = 1_048_576
-# Stored are the statuses that end a request. These say that nothing happened, and that the same request may succeed
-# later: malformed (400), not allowed yet (401, 403, 407), too early or too often (408, 423, 425, 429). No 5xx ends one.
-DEFAULT_STATUSES: Final = frozenset(range(200, 500)) - {400, 401, 403, 407, 408, 423, 425, 429}
+# Stored are the statuses that end a request. These say that nothing happened, and that the request may succeed
+# elsewhere with the same key (307, 308), or later: malformed (400), not allowed yet (401, 403, 407), too early or too
+# often (408, 423, 425, 429). No 5xx ends a request.
+DEFAULT_STATUSES: Final = frozenset(range(200, 500)) - {307, 308, 400, 401, 403, 407, 408, 423, 425, 429}
 # What the body of a response means without, or where its result is. Others, such as Set-Cookie, are for one client.
 DEFAULT_HEADERS: Final = frozenset(
     {
