@@ -50,7 +50,7 @@ from grantwire.settings import load, parse_duration, variables
 from grantwire.workers.budget import Budget
 from grantwire.workers.schedule import ScheduleSettings
 from infra.local.deployment.conditions import ConditionEvaluator
-from infra.local.deployment.template import api_routes, functions, load_template
+from infra.local.deployment.template import api_routes, function_variables, functions, load_template
 from infra.local.stack.deployed import WORKERS
 from tests.support.paths import FUNCTIONS, ROOT
 from tests.support.workers.deliver_receiver import KEY
@@ -441,6 +441,28 @@ def test_every_alarm_has_a_section_in_the_runbook() -> None:
             section = resource["Properties"]["AlarmDescription"].rpartition("Runbook: ")[2].rstrip(".")
             assert f"\n## {section}\n" in runbook, name
             assert re.search(rf"\| `grantwire-{name}` \|.*\[{section}\]", runbook), name
+
+
+def test_values_of_environment_variables_are_text() -> None:
+    """CloudFormation converts a number; a local AWS passes it on, and the function does not start."""
+
+    def literals(value: Any) -> Iterator[Any]:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            for item in value:
+                yield from literals(item)
+        else:
+            yield value
+
+    variables = function_variables(TEMPLATE)
+    assert [
+        (name, variable, value)
+        for name, environment in variables.items()
+        for variable, expression in environment.items()
+        for value in literals(expression)
+        if not isinstance(value, str)
+    ] == []
 
 
 @pytest.mark.parametrize("name", RESOURCES)
