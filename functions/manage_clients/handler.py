@@ -1,8 +1,8 @@
 """Create, list, rotate, limit or revoke any client; invoked by an operator.
 
 The event is `{"action": "create", "name": "shop", "scopes": ["entitlements:write"], "expires_in": "90d"}`,
-`{"action": "rotate", "client_id": "…", "overlap": "24h"}`, `{"action": "limits", "client_id": "…", "rate_limit": 50}` or
-`{"action": "revoke", "client_id": "…", "with_descendants": true}`, each with `actor` and `reason`, or
+`{"action": "rotate", "client_id": "…", "overlap": "24h"}`, `{"action": "limits", "client_id": "…", "burst_limit": 9}`
+or `{"action": "revoke", "client_id": "…", "with_descendants": true}`, each with `actor` and `reason`, or
 `{"action": "list"}`. The result of create and rotate contains the token, which is not stored.
 """
 
