@@ -687,6 +687,25 @@ def test_every_route_has_a_scope() -> None:
     assert ROUTES.keys().isdisjoint(PUBLIC_ROUTES)
 
 
+def _literals(value: Any) -> Iterator[object]:
+    """Yield the literal values that a value of the template can have."""
+    if not isinstance(value, dict):
+        yield value
+    for branch in value.get("Fn::If", [])[1:] if isinstance(value, dict) else ():
+        yield from _literals(branch)
+
+
+def test_literal_environment_variables_are_text() -> None:
+    """A number starts no function on the local stack, whose emulator passes it on as it is."""
+    wrong = [
+        (name, variable)
+        for name, resource in RESOURCES.items()
+        for variable, value in resource.get("Environment", {}).get("Variables", {}).items()
+        if not all(isinstance(literal, str) for literal in _literals(value))
+    ]
+    assert wrong == []
+
+
 def test_every_route_uses_the_authorizer() -> None:
     """No event overrides the default authorizer, except those of public routes."""
     auth = TEMPLATE["Resources"]["Api"]["Properties"]["Auth"]
