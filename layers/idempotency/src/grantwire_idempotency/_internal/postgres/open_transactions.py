@@ -4,9 +4,9 @@
     SQLAlchemy    Connection, Session, AsyncConnection, AsyncSession
     Django        django.db.connection, and anything else with cursors of psycopg
 
-SQLAlchemy and Django send the statement themselves. So they begin their transaction as for any other statement, and the
-caller gets the errors that he knows from them. They are recognised by the methods that are called here, and are never
-imported. Whether a transaction is open is read from the connection of psycopg below.
+SQLAlchemy and Django send the statement themselves, so they begin their transaction and raise their errors as for every
+other statement. They are recognised by the methods that are called here, and are never imported. The connection of
+psycopg below says whether a transaction is open (ADR 0047).
 """
 
 from __future__ import annotations
