@@ -15,7 +15,13 @@ from grantwire_cli import wording as command_wording
 from tests.support.ops_examples import status
 
 WORKER = status()["workers"][0] | {"seconds_since": 1.2}
-SETTINGS = ProblemSettings(settled_age_seconds=1, consumer_lag=0, schedule=load(ScheduleSettings, {}), loss_seconds=60)
+SETTINGS = ProblemSettings(
+    settled_age_seconds=1,
+    consumer_lag=0,
+    schedule=load(ScheduleSettings, {}),
+    loss_seconds=60,
+    client_expiry_days=14,
+)
 
 
 def with_ones() -> dict[str, Any]:
@@ -37,10 +43,7 @@ def with_ones() -> dict[str, Any]:
 
 def test_problem_with_one_thing_names_it_in_the_singular() -> None:
     """T1: the status, and so the command and the console."""
-    problems = find_problems(
-        with_ones(),
-        SETTINGS,
-    )
+    problems = find_problems(with_ones(), SETTINGS)
     assert [problem["message"] for problem in problems] == [
         "relay_outbox last ran 1 second ago",
         "the oldest change whose event is not published was made 1 second ago",
