@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,10 @@ from grantwire_idempotency import (
     Message,
     NoMetrics,
     Outcome,
+    by_version,
     connect_redis_async,
     current_async_claim,
+    entity_key,
     idempotent,
 )
 from grantwire_idempotency.errors import ConfigError, LeaseLostError, RequestInProgressError
@@ -280,3 +283,64 @@ def count_sessions(url: str) -> int:
             if row[0] == 0 or time.monotonic() > deadline:
                 return int(row[0])
             time.sleep(0.02)
+
+
+def test_concurrent_batch_keeps_the_order_of_each_entity(run: Callable[[Any], None]) -> None:
+    """C30: different orders at the same time, and every version of an order in turn: none is skipped or returned."""
+
+    async def test(store: AsyncStore) -> None:
+        versions: dict[str, list[int]] = defaultdict(list)
+        running = most = 0
+        two_run = asyncio.Event()
+
+        async def process(message: Message[dict[str, Any]]) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            if running > 1:
+                two_run.set()
+            await two_run.wait()
+            running -= 1
+            versions[message.payload["id"]].append(message.payload["version"])
+
+        consumer = AsyncIdempotentConsumer(
+            store, process, NO_METRICS, name="concurrent", identify=by_version(entity_key("order", "id"))
+        )
+        messages = [
+            Message[dict[str, Any]](f"m-{order}-{version}", body=json.dumps({"id": f"o-{order}", "version": version}))
+            for version in range(1, 6)
+            for order in range(6)
+        ]
+        assert await consumer.process_batch(messages, concurrency=4) == []
+        assert versions == {f"o-{order}": [1, 2, 3, 4, 5] for order in range(6)}
+        assert most <= 4
+        assert await consumer.process_batch(messages, concurrency=4) == []
+        assert sum(map(len, versions.values())) == 30
+
+    run(test)
+
+
+def test_cancelled_batch_leaves_no_claim(run: Callable[[Any], None]) -> None:
+    """C24, C30: every key that was claimed is free when the call has ended."""
+
+    async def test(store: AsyncStore) -> None:
+        three_run = asyncio.Event()
+        started: list[str] = []
+
+        async def process(message: Message) -> None:
+            started.append(message.id)
+            if len(started) == 3:
+                three_run.set()
+            await asyncio.Event().wait()
+
+        consumer = AsyncIdempotentConsumer(store, process, NO_METRICS, name="cancelled")
+        messages = [Message(f"m-{number}") for number in range(6)]
+        task = asyncio.create_task(consumer.process_batch(messages, concurrency=3))
+        await three_run.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for message in messages:
+            assert isinstance(await store.check(Key(f"cancelled:{message.id}"), MINUTE), Claim)
+
+    run(test)

@@ -140,6 +140,21 @@ def test_cancelled_batch_releases_every_key() -> None:
     assert works.ended == []
 
 
+def test_message_whose_work_is_cancelled_returns_alone() -> None:
+    """C24, C30: the batch itself was not cancelled."""
+    works = Works()
+
+    async def process(message: Message) -> str:
+        if message.id == "m-1":
+            raise asyncio.CancelledError
+        return await works.process(message)
+
+    consumer = AsyncIdempotentConsumer(AsyncMemoryStore(), process, NoMetrics(), name="consumer")
+    messages = [Message(f"m-{number}") for number in range(4)]
+    assert asyncio.run(consumer.process_batch(messages, concurrency=2)) == ["m-1"]
+    assert sorted(works.ended) == ["m-0", "m-2", "m-3"]
+
+
 def test_no_message_starts_when_the_time_is_about_to_end(caplog: pytest.LogCaptureFixture) -> None:
     """C8, C30: the rest returns to the queue, with one line in the log."""
     time = FakeTime()
