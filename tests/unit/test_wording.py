@@ -10,18 +10,11 @@ import pytest
 from grantwire.operations import wording
 from grantwire.operations.problems import WORKERS, ProblemSettings, find_problems
 from grantwire.settings import load
-from grantwire.workers.schedule import ScheduleSettings
 from grantwire_cli import wording as command_wording
 from tests.support.ops_examples import status
 
 WORKER = status()["workers"][0] | {"seconds_since": 1.2}
-SETTINGS = ProblemSettings(
-    settled_age_seconds=1,
-    consumer_lag=0,
-    schedule=load(ScheduleSettings, {}),
-    loss_seconds=60,
-    client_expiry_days=14,
-)
+SETTINGS = load(ProblemSettings, {"STATUS_SETTLED_AGE_SECONDS": "1", "STATUS_CONSUMER_LAG": "0"})
 
 
 def with_ones() -> dict[str, Any]:
