@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
 
 # Between two attempts to get the file. A transaction takes about a millisecond.
-_BACKOFF = Backoff(timedelta(milliseconds=1), timedelta(milliseconds=50), timedelta(0), 0.5, 1.5)
+_BACKOFF = Backoff(timedelta(milliseconds=1), timedelta(milliseconds=10), timedelta(0), 0.5, 1.5)
 # Connections of the process that forked this one, if a thread was using them: kept, because closing them would harm it.
 _FOREIGN: list[sqlite3.Connection | None] = []
 
