@@ -16,7 +16,7 @@ from pathlib import Path
 
 from celery import Celery
 
-from grantwire_idempotency import FailMode, RedisStore, connect_redis, idempotent
+from grantwire_idempotency import FailMode, RedisStore, argument, connect_redis, idempotent
 from grantwire_idempotency.errors import RetryableError
 
 # shown from here
@@ -40,7 +40,7 @@ store = RedisStore(connect_redis(os.environ["REDIS_URL"]))
 )
 @idempotent(
     store,
-    key=lambda order: order,
+    key=argument("order"),
     name="charge",
     lease=timedelta(seconds=120),  # longer than task_time_limit: no other run begins before this one has ended
     fail_mode=FailMode.CLOSED,  # if the store is unavailable, charge nothing and retry

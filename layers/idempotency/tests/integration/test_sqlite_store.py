@@ -221,6 +221,16 @@ def test_wrong_path_is_no_outage(kind: str, tmp_path: Path) -> None:
         SqliteStore(path).check(KEY, MINUTE)
 
 
+def test_file_that_was_deleted_is_not_used_any_more(store: SqliteStore, tmp_path: Path) -> None:
+    """C29: the processes that were running before must agree with those that create the new file."""
+    store.check(Key("before"), MINUTE)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with closing(SqliteStore(tmp_path / "keys.db")) as other:
+        assert isinstance(other.check(KEY, MINUTE), Claim)
+        assert isinstance(store.check(KEY, MINUTE), InProgress)
+
+
 def test_relative_path_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon changes its folder."""
     monkeypatch.chdir(tmp_path)

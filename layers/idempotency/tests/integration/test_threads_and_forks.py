@@ -61,7 +61,7 @@ MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 
 
-@pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis", "sqlite"])
+@pytest.fixture(params=["dsn", "pool", "connection", "Database", "redis"])
 def store(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Store]:
     """Return a store of each kind of connection."""
     match request.param:
@@ -125,6 +125,7 @@ def names_of(worker: int, workers: int = WORKERS) -> list[str]:
     return [f"{worker}-{number}" for number in range(CHECKS // 2 // workers)]
 
 
+@pytest.mark.parametrize("store", ["dsn", "pool", "connection", "Database", "redis", "sqlite"], indirect=True)
 @newest_postgres
 def test_threads_get_their_own_responses(store: Store) -> None:
     """C17: with one connection for all of them, or with a pool."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import task_postrun, worker_ready
 
-from grantwire_idempotency import RedisStore, connect_redis, idempotent
+from grantwire_idempotency import RedisStore, argument, connect_redis, idempotent
 from grantwire_idempotency.errors import RetryableError
 from layers.idempotency.examples.celery_tasks import app, store
 
@@ -87,7 +87,7 @@ def fail(order: str, failures: int) -> str:
 
 
 @app.task(name="ask_again", bind=True, **RETRY)
-@idempotent(store, key=lambda _task, order: order, name="ask-again", lease=LEASE)
+@idempotent(store, key=argument("order"), name="ask-again", lease=LEASE)
 def ask_again(task: Task[Any, Any], order: str) -> str:
     """Ask Celery for a retry in the middle of the first run."""
     if task.request.retries == 0:

@@ -26,11 +26,12 @@ from grantwire_idempotency.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
 
 # Between two attempts to get the file. A transaction takes about a millisecond.
-_BACKOFF = Backoff(timedelta(milliseconds=1), timedelta(milliseconds=50), timedelta(0), 0.5, 1.5)
+_BACKOFF = Backoff(timedelta(milliseconds=1), timedelta(milliseconds=10), timedelta(0), 0.5, 1.5)
 # Connections of the process that forked this one, if a thread was using them: kept, because closing them would harm it.
 _FOREIGN: list[sqlite3.Connection | None] = []
 
@@ -38,13 +39,14 @@ _FOREIGN: list[sqlite3.Connection | None] = []
 class SqliteDatabase:
     """A file with the tables of `schema`, which are created when it is opened. Safe in threads and across forks."""
 
-    def __init__(self, path: str, schema: str, timeout: timedelta, logger: LibraryLogger) -> None:
+    def __init__(self, path: Path, schema: str, timeout: timedelta, logger: LibraryLogger) -> None:
         self._path = path
         self._schema = schema
         self._seconds = timeout.total_seconds()
         self._logger = logger
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         prepare_forks(self)
 
     @contextmanager
@@ -81,7 +83,8 @@ class SqliteDatabase:
                 logger.debug("no free connection", extra={"reason": reason})
                 raise BusyError(BUSY)
             try:
-                if self._connection is None:
+                if self._connection is None or self._find_file() != self._file:
+                    self._disconnect()
                     self._connection = self._open()
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:
@@ -99,10 +102,19 @@ class SqliteDatabase:
             require((mode == "wal", f"{self._path} must be on a local disk: SQLite needs a write-ahead log"))
             connection.execute("PRAGMA synchronous = FULL")  # a commit survives a loss of power
             connection.executescript(self._schema)
+            self._file = self._find_file()
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Return what identifies the file. A connection to a deleted file would go on, and others use the new one."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _roll_back(self) -> None:
         try:

@@ -10,6 +10,8 @@ from grantwire_idempotency._internal.foundation.shortages import is_local_shorta
 from grantwire_idempotency.errors import ConfigError, InternalError, RetryableError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from grantwire_idempotency._internal.foundation.logs import LibraryLogger
 
 # The files of a connection: the database, its log, the index of the log, and their folder.
@@ -39,7 +41,7 @@ def describe(error: sqlite3.Error) -> str:
     return f"{getattr(error, 'sqlite_errorname', type(error).__name__)}: {error}"
 
 
-def convert_error(error: sqlite3.Error, path: str, logger: LibraryLogger) -> Exception:
+def convert_error(error: sqlite3.Error, path: Path, logger: LibraryLogger) -> Exception:
     """Return RetryableError if the file is unavailable, ConfigError for a wrong path, else InternalError."""
     reason, code = describe(error), _primary_code(error)
     if code in _RETRYABLE_CODES:

@@ -130,7 +130,7 @@ class SqliteStore:
         self.fail_mode = fail_mode
         self._clock = clock
         # The same file also after a change of the working folder.
-        self._database = SqliteDatabase(str(Path(path).absolute()), SCHEMA, timeout, logger or default_logger)
+        self._database = SqliteDatabase(Path(path).absolute(), SCHEMA, timeout, logger or default_logger)
 
     def check(self, key: Key, ttl: timedelta, token: str | None = None) -> CheckResult:
         """See `Store`."""
