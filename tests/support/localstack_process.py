@@ -62,6 +62,7 @@ class LocalStackProcess(Server):
             "FILESYSTEM_ROOT": str(self.state / "files"),
             "GATEWAY_LISTEN": f"{HOST}:{port}",
             "HOME": str(self.state),
+            "OVERRIDE_IN_DOCKER": "0",  # in a container it would write to /var/lib/localstack
             "SKIP_SSL_CERT_DOWNLOAD": "1",
         }
         python = environments.LOCALSTACK.python
