@@ -18,6 +18,7 @@ from infra.local.commands import down
 from infra.local.containers import compose
 from infra.local.containers.compose import FILE, LICENSED_IMAGE, Compose
 from infra.local.containers.localstack import Nats
+from infra.local.deployment.target import own_target
 from infra.local.deployment.template import declared_parameters
 from infra.local.errors import CommandError
 from infra.local.progress import Progress
@@ -214,7 +215,7 @@ def test_functions_and_this_machine_use_different_addresses(
     stack = LocalStackStack(tmp_path, progress=Progress())
     password = database.role_password(stack.cluster, "grantwire")
     owner = f"postgresql://grantwire:{password}@postgres:5432/grantwire"
-    assert stack.deployment.parameters == declared_parameters() | {
+    assert stack.deployment.parameters == declared_parameters() | own_target().parameters | {
         "DatabaseUrl": database.functions_url(owner, stack.cluster),
         "ClientsDatabaseUrl": database.clients_url(owner, stack.cluster),
         "MigrationDatabaseUrl": owner,
