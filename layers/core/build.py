@@ -78,7 +78,9 @@ def _compile(folder: Path) -> None:
 
     The deployment changes the dates of files, and source and byte code always come from the same build.
     """
-    sys.pycache_prefix = None  # write next to the source, also if PYTHONPYCACHEPREFIX is set
+    # Write next to the source. The processes of compileall inherit the variable, not the attribute, since Python 3.12.
+    sys.pycache_prefix = None
+    os.environ.pop("PYTHONPYCACHEPREFIX", None)
     for path in sorted(folder.iterdir()):
         if not (path.is_dir() or path.suffix == ".py"):
             continue
