@@ -47,7 +47,7 @@ def test_connection_that_is_still_open_is_closed_at_the_end(server: PostgresServ
         client.connect((ADDRESS, server.port))
         client.sendall(SSL_REQUEST)
         assert client.recv(1) in {b"N", b"S"}  # the connection is forwarded, and PostgreSQL waits for the next message
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # a thread of an earlier test may end meanwhile
 
 
 def test_connection_from_outside_the_bridge_network_is_closed(server: PostgresServer) -> None:
