@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grantwire.observability import logger
+from infra.local.system.memory import in_memory
 from tests.support.client import Client
 from tests.support.fixtures import Rows
 from tests.support.nats_users import NatsWithUsers, configured
@@ -37,7 +38,7 @@ def client(database_url: str) -> Iterator[Client]:
 @pytest.fixture
 def nats_server() -> Iterator[NatsWithUsers]:
     """NATS that only this test uses, to stop, kill or restart it."""
-    server = NatsWithUsers(STATE / "private-nats")
+    server = NatsWithUsers(in_memory(STATE) / "private-nats")
     server.start()
     yield server
     server.destroy()

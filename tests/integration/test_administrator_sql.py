@@ -12,6 +12,8 @@ import pytest
 from infra.local.servers.installations import list_installations
 from infra.local.servers.postgres import UNSAFE, PostgresServer
 from infra.local.stack.database import ADMINISTRATOR, administrator_statements
+from infra.local.system.memory import in_memory
+from tests.support.backends import installations_by_name
 from tests.support.client import Client
 from tests.support.migrations import migrate
 from tests.support.run import STATE
@@ -19,21 +21,17 @@ from tests.support.run import STATE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from infra.local.servers.installations import Installation
-
 MASTER = "master"
 # Not every installation has it; that of the embedded PostgreSQL does, and it also talks to older servers.
 PSQL = next(path for one in reversed(list_installations()) if (path := one.binaries / "psql").exists())
 LOGINS = ("grantwire", "grantwire_service", "grantwire_clients_service")
 
 
-@pytest.fixture(params=list_installations(), ids=lambda installation: f"pg{installation.major}")
+@pytest.fixture(params=installations_by_name().items(), ids=lambda item: item[0])
 def fresh_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    """A cluster of each installed version without our roles; its databases belong to the administrator, as on RDS."""
-    installation: Installation = request.param
-    server = PostgresServer(
-        STATE / f"administrator-{installation.major}", binaries=installation.binaries, settings=UNSAFE
-    )
+    """A cluster of each tested version without our roles; its databases belong to the administrator, as on RDS."""
+    name, installation = request.param
+    server = PostgresServer(in_memory(STATE) / f"administrator-{name}", binaries=installation.binaries, settings=UNSAFE)
     server.start()
     try:
         with psycopg.connect(server.url(), autocommit=True) as superuser:

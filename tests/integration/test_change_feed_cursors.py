@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 
 from grantwire.changes.cursor import FeedCursor, Position, SnapshotToken
 from infra.local.servers.postgres import UNSAFE, PostgresServer
+from infra.local.system.memory import in_memory
 from tests.support.changes import FeedClient
 from tests.support.client import Client
 from tests.support.migrations import migrate
@@ -146,7 +147,7 @@ def test_dump_that_replaces_the_tables_refuses_old_cursors(server: PostgresServe
 
 def test_recovery_to_an_earlier_time_refuses_old_cursors() -> None:
     """K9: a recovered cluster has another timeline, also before its first checkpoint. A restart does not change it."""
-    server = PostgresServer(STATE / "timeline", settings=UNSAFE | {"checkpoint_timeout": "1h"})
+    server = PostgresServer(in_memory(STATE) / "timeline", settings=UNSAFE | {"checkpoint_timeout": "1h"})
     try:
         server.start()
         migrate(server.url())

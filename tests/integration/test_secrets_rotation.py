@@ -21,6 +21,7 @@ from grantwire.errors import RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings
 from grantwire.settings import load
+from infra.local.system.memory import in_memory
 from tests.support.concurrency import run_concurrently
 from tests.support.paths import PYTHONPATH
 from tests.support.plaintext import PLAINTEXT
@@ -130,7 +131,7 @@ def test_wrong_password_in_the_secret_is_an_outage(role: Role, capsys: pytest.Ca
 @pytest.mark.parametrize("secret_format", ["url", "json"])
 def test_new_connection_uses_the_rotated_nats_password(secrets_manager: FakeSecretsManager, secret_format: str) -> None:
     """The server restarts with another password, and the worker reconnects."""
-    server = SecuredNats(STATE / f"rotating-nats-{secret_format}", user("grantwire", "first"))
+    server = SecuredNats(in_memory(STATE) / f"rotating-nats-{secret_format}", user("grantwire", "first"))
     server.start()
 
     def secret_text(password: str) -> str:

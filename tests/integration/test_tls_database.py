@@ -20,6 +20,7 @@ from grantwire.errors import ConfigError, RetryableError
 from grantwire.settings import load
 from infra.local.servers.postgres import UNSAFE, PostgresServer, list_installations
 from infra.local.system import unprivileged
+from infra.local.system.memory import in_memory
 from tests.support.certificates import Authority
 from tests.support.client import Client
 from tests.support.paths import PYTHONPATH
@@ -198,7 +199,7 @@ def test_connects_to_a_postgresql_with_native_tls(authority: Authority, certific
     with_tls = [each for each in list_installations() if b"libssl" in (each.binaries / "postgres").read_bytes()]
     if not with_tls:
         pytest.skip("no PostgreSQL on this machine is built with TLS")
-    server = PostgresServer(STATE / "tls", binaries=with_tls[0].binaries, settings=UNSAFE)
+    server = PostgresServer(in_memory(STATE) / "tls", binaries=with_tls[0].binaries, settings=UNSAFE)
     server.start()
     try:
         _enable_tls(server, certificate)

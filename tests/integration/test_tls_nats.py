@@ -19,6 +19,7 @@ from grantwire.errors import ConfigError, RetryableError
 from grantwire.jetstream.connection import NatsConnection
 from grantwire.jetstream.settings import NatsSettings, parse_secret
 from grantwire.settings import load
+from infra.local.system.memory import in_memory
 from infra.local.system.ports import HOST
 from tests.support.certificates import Authority
 from tests.support.nats_accounts import Operator
@@ -44,7 +45,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @contextmanager
 def _running_nats(configuration: str) -> Iterator[SecuredNats]:
-    server = SecuredNats(STATE / f"secured-nats-{uuid.uuid4().hex[:8]}", configuration)
+    server = SecuredNats(in_memory(STATE) / f"secured-nats-{uuid.uuid4().hex[:8]}", configuration)
     server.start()
     try:
         yield server

@@ -25,6 +25,8 @@ from tests.support.run import STATE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from infra.local.servers.installations import Installation
+
 
 class Cluster(Protocol):
     """PostgreSQL server."""
@@ -63,16 +65,21 @@ class Backend(Protocol):
         """Return the NATS that the tests run on."""
 
 
+def installations_by_name() -> dict[str, Installation]:
+    """Return the installations of PostgreSQL that this run tests, by name, the newest first."""
+    only_newest = os.environ.get("GRANTWIRE_TEST_POSTGRES") == "newest"
+    by_name = {f"pg{installation.major}": installation for installation in reversed(list_installations())}
+    return dict(sorted(by_name.items(), reverse=True)[: 1 if only_newest else None])
+
+
 class Embedded:
     """Servers from wheels or installed on this machine, with settings that trade durability for speed."""
 
     def clusters(self) -> dict[str, Callable[[], Cluster]]:
         """Return one PostgreSQL for each installed major version, the newest first."""
-        only_newest = os.environ.get("GRANTWIRE_TEST_POSTGRES") == "newest"
-        by_name = {f"pg{installation.major}": installation.binaries for installation in reversed(list_installations())}
         return {
-            name: partial(PostgresServer, in_memory(STATE) / name, binaries=binaries, settings=UNSAFE)
-            for name, binaries in sorted(by_name.items(), reverse=True)[: 1 if only_newest else None]
+            name: partial(PostgresServer, in_memory(STATE) / name, binaries=installation.binaries, settings=UNSAFE)
+            for name, installation in installations_by_name().items()
         }
 
     def nats(self) -> Nats:

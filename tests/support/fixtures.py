@@ -13,6 +13,7 @@ from redis import Redis
 
 from infra.local.servers.postgres import PostgresServer
 from infra.local.system import temporary
+from infra.local.system.memory import in_memory
 from tests.support.migrations import migrate
 from tests.support.paths import ROOT
 from tests.support.servers import STATE, Databases, clusters, nats
@@ -64,7 +65,7 @@ def rows(owner_url: str) -> Iterator[Rows]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
     """Embedded PostgreSQL for tests that stop, kill or freeze their server."""
-    server = PostgresServer(STATE / "private", settings={"fsync": "off"})
+    server = PostgresServer(in_memory(STATE) / "private", settings={"fsync": "off"})
     server.start()
     migrate(server.url())
     yield server
@@ -100,7 +101,7 @@ def valkey(valkey_server: ValkeyServer) -> Iterator[Redis]:
 @pytest.fixture
 def private_valkey() -> Iterator[ValkeyServer]:
     """Valkey that only this test uses, to stop, kill or restart it."""
-    server = ValkeyServer(STATE / "private-valkey")
+    server = ValkeyServer(in_memory(STATE) / "private-valkey")
     server.start()
     yield server
     server.destroy()

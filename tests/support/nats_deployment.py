@@ -14,6 +14,7 @@ import nats
 import pytest
 
 from infra.local.servers.nats_users import Names, inbox_prefix
+from infra.local.system.memory import in_memory
 from tests.support.nats_users import ADMIN, READER, NatsWithUsers, configured
 from tests.support.plaintext import PLAINTEXT
 from tests.support.servers import STATE
@@ -33,7 +34,7 @@ SILENCE_SECONDS = 0.3
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsWithUsers]:
     """NATS with the users of a deployment, and an unrestricted user to compare with."""
-    server = NatsWithUsers(STATE / "nats-permissions", NAMES)
+    server = NatsWithUsers(in_memory(STATE) / "nats-permissions", NAMES)
     server.start()
     yield server
     server.destroy()
